@@ -1,0 +1,96 @@
+//! Where in the user's program a call came from.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Frames kept per call. Between a `cu*` function and its caller lie cudarc's layers, at most nine frames deep.
+const FRAMES: usize = 20;
+
+/// Source paths that belong to a library, set by [`hide_library`].
+static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Makes reports look past the sources under `path`: a call made from there is shown at its caller's line.
+pub fn hide_library(path: &Path) {
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !libraries.iter().any(|known| known == path) {
+        libraries.push(path.to_owned());
+    }
+}
+
+/// The call stack of one API call: taken raw in a few microseconds, resolved only when a report prints it.
+#[derive(Clone, Debug, Default)]
+pub struct Site(Option<Arc<[usize]>>);
+
+impl Site {
+    /// A call that no user's line made, such as the context's own allocations.
+    pub fn unknown() -> Self {
+        Self(None)
+    }
+
+    /// Takes the calling thread's stack.
+    pub fn here() -> Self {
+        let mut frames = [0; FRAMES];
+        let mut depth = 0;
+        backtrace::trace(|frame| {
+            frames[depth] = frame.ip() as usize;
+            depth += 1;
+            depth < FRAMES
+        });
+        Self(Some(frames[..depth].into()))
+    }
+
+    /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.
+    pub fn line(&self) -> Option<SourceLine> {
+        let libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let mut of_library = None;
+        for &address in self.0.as_deref()? {
+            let mut found = None;
+            // A return address points behind its call.
+            backtrace::resolve((address - 1) as *mut _, |symbol| {
+                if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
+                    && !is_foreign(file)
+                {
+                    found = Some(SourceLine { file: file.to_owned(), line });
+                }
+            });
+            match found {
+                Some(line) if libraries.iter().any(|library| line.file.starts_with(library)) => {
+                    of_library.get_or_insert(line);
+                }
+                Some(line) => return Some(line),
+                None => {}
+            }
+        }
+        of_library
+    }
+}
+
+/// Whether a source file belongs to Rust, to a registry crate or to the virtual GPU itself.
+fn is_foreign(file: &Path) -> bool {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = file.to_string_lossy();
+    text.starts_with("/rustc/")
+        || text.contains("/registry/src/")
+        || text.contains("/rustlib/src/")
+        || file.starts_with(own.join("src"))
+        || own.parent().is_some_and(|crates| file.starts_with(crates.join("virtual-cuda")))
+        || file.is_relative()
+}
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceLine {
+    /// The file's absolute path.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+impl std::fmt::Display for SourceLine {
+    /// `path:line`, the path from the root of the file's workspace.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let root = self.file.ancestors().skip(1).find(|folder| folder.join("Cargo.lock").is_file());
+        let shown = root.and_then(|root| self.file.strip_prefix(root).ok()).unwrap_or(&self.file);
+        write!(f, "{}:{}", shown.display(), self.line)
+    }
+}
