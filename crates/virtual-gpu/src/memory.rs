@@ -123,7 +123,7 @@ impl Allocation {
         self.written.mark(range);
     }
 
-    /// All bytes. Those never written hold [`POISON`].
+    /// All bytes. What was never written is 0 here; whoever hands it on puts [`POISON`] in its place.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -233,9 +233,9 @@ impl DeviceMemory {
             return Err(refused);
         }
         let base = self.find_gap(size).ok_or(refused)?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size as usize).map_err(|_| refused)?;
-        bytes.resize(size as usize, POISON);
+        // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
+        Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
+        let bytes = vec![0; size as usize];
         let id = AllocationId(self.next_id);
         self.next_id += 1;
         let allocation = Allocation { id, base, bytes, written: Written::none(size), site };
