@@ -8,6 +8,8 @@ use anyhow::{Context, bail, ensure};
 use lab::Check;
 use libtest_mimic::{Arguments, Failed, Trial};
 
+type Body = fn() -> anyhow::Result<()>;
+
 /// Makes this program be the test target under test.
 const BE_THE_SAMPLE: &str = "LAB_HARNESS_SAMPLE";
 
@@ -15,7 +17,7 @@ fn main() -> ExitCode {
     if std::env::var_os(BE_THE_SAMPLE).is_some() {
         return lab::check::run(sample());
     }
-    let trials: Vec<(&str, fn() -> anyhow::Result<()>)> = vec![
+    let trials: [(&str, Body); 10] = [
         ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
         ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
         ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
