@@ -1,5 +1,12 @@
 //! The bench every exercise stands on.
 
+pub mod explain;
+pub mod kernels;
+pub mod random;
+pub mod ranks;
 pub mod tier;
 
+pub use explain::Readable;
+pub use kernels::Kernels;
+pub use ranks::each_rank;
 pub use tier::{Tier, attach, streams, world_sizes};
