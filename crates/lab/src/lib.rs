@@ -1,7 +1,17 @@
 //! The bench every exercise stands on.
 
 pub mod check;
+pub mod digits;
+pub mod explain;
+pub mod kernels;
+pub mod perceptron;
+pub mod random;
+pub mod ranks;
 pub mod tier;
 
 pub use check::Check;
+pub use explain::Readable;
+pub use kernels::Kernels;
+pub use perceptron::Perceptron;
+pub use ranks::each_rank;
 pub use tier::{Tier, attach, streams, world_sizes};
