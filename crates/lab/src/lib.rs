@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod perceptron;
 pub mod random;
 pub mod ranks;
+pub mod roll_call;
 pub mod tier;
 
 pub use check::Check;
