@@ -64,7 +64,7 @@ pub(crate) fn is_compiler_installed() -> bool {
 }
 
 /// PTX of another version would differ in every file, so only one version will do.
-fn require_compiler() -> anyhow::Result<()> {
+pub(crate) fn require_compiler() -> anyhow::Result<()> {
     let help = format!(
         "help: `pip install --target DIR {PACKAGE}`, then set LD_LIBRARY_PATH=DIR/nvidia/cuda_nvrtc/lib; no GPU is needed"
     );
