@@ -1,2 +1,37 @@
-//! x
-fn main() {}
+//! Chores of authors and CI. A student needs none of them.
+
+mod check;
+mod kernels;
+mod starter_text;
+mod starters;
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check that starters, solutions, mistakes, kernels and course.toml belong together
+    Check,
+    /// Compile kernels/*.cu to kernels/*.ptx, with NVRTC 12.0
+    Kernels(kernels::Options),
+    /// Make modules/ from solutions/; what is in modules/ is lost
+    Starters(starters::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    match Arguments::parse().chore {
+        Chore::Check => check::run(root),
+        Chore::Kernels(options) => kernels::run(&options),
+        Chore::Starters(options) => starters::run(root, &options),
+    }
+}

@@ -182,19 +182,12 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
         ranks <= most,
         "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}"
     );
-    ATTACHED_TIER.get_or_init(|| tier);
+    ROOM.get_or_init(|| (tier, most));
     Ok(tier)
 }
 
-static ATTACHED_TIER: OnceLock<Tier> = OnceLock::new();
-
-/// The attached tier.
-///
-/// # Errors
-/// [`attach`] was not called.
-fn attached() -> anyhow::Result<Tier> {
-    ATTACHED_TIER.get().copied().context("lab::attach has not been called")
-}
+/// The attached tier, and how many ranks it has room for.
+static ROOM: OnceLock<(Tier, usize)> = OnceLock::new();
 
 fn load(tier: Tier) -> anyhow::Result<()> {
     match tier {
@@ -243,12 +236,11 @@ fn most_ranks(tier: Tier) -> anyhow::Result<usize> {
 /// World sizes that a check may use on the attached tier, ascending: 1 to 5 on the virtual one, up to what is there
 /// on the others.
 ///
-/// # Errors
-/// Nothing is attached, or the driver's own.
-pub fn world_sizes() -> anyhow::Result<Vec<usize>> {
-    let tier = attached()?;
-    let most = most_ranks(tier)?;
-    Ok((1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect())
+/// # Panics
+/// Before [`attach`]: a check without a world size would pass without a look.
+pub fn world_sizes() -> Vec<usize> {
+    let (tier, most) = *ROOM.get().expect("lab::attach comes before lab::world_sizes");
+    (1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect()
 }
 
 /// A new stream for each rank, on the GPU that the rank uses.

@@ -1,0 +1,276 @@
+//! `course.toml`: the one list of modules and exercises.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// The course, as `course.toml` lists it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Course {
+    /// Modules in their order.
+    #[serde(rename = "module")]
+    pub modules: Vec<Module>,
+    /// Exercises in their order.
+    #[serde(rename = "exercise")]
+    pub exercises: Vec<Exercise>,
+}
+
+/// A module: a crate, and the lesson beside it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Module {
+    /// Its folder in `modules/`, `solutions/` and `tests/`, such as `01_init`.
+    pub folder: String,
+    /// What it is about.
+    pub title: String,
+}
+
+/// An exercise: one idea, one file, one file of checks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exercise {
+    /// Its name for good, such as `init/devices`.
+    pub id: String,
+    /// A few words.
+    pub title: String,
+    /// What a student can do after it.
+    pub objective: String,
+    /// How long it takes.
+    pub minutes: u32,
+    /// Ids of the exercises that it stands on; all of them come earlier.
+    pub needs: Vec<String>,
+    /// Ranks without which its checks decide too little.
+    pub min_ranks: usize,
+    /// Its source, below `modules/` and `solutions/`: `01_init/src/devices.rs`.
+    pub file: String,
+    /// Its checks, below `tests/`: `01_init/devices.rs`. Their names start with the file's.
+    pub test: String,
+    /// Each clearer than the one before; the last is nearly the answer.
+    pub hints: Vec<String>,
+}
+
+impl Module {
+    /// The package that a student edits: `m01_init`.
+    pub fn starter_package(&self) -> String {
+        format!("m{}", self.folder)
+    }
+
+    /// The solved package: `s01_init`.
+    pub fn solution_package(&self) -> String {
+        format!("s{}", self.folder)
+    }
+}
+
+impl Exercise {
+    /// The folder of its module.
+    pub fn folder(&self) -> &str {
+        self.file.split('/').next().unwrap_or_default()
+    }
+
+    /// What the names of its checks start with, such as `devices::`.
+    pub fn filter(&self) -> String {
+        let stem = Path::new(&self.test).file_stem().unwrap_or_default();
+        format!("{}::", stem.to_string_lossy())
+    }
+
+    /// The command that checks a student's answer.
+    pub fn test_command(&self) -> String {
+        format!("cargo test -p m{} {}", self.folder(), self.filter())
+    }
+
+    /// The file that a student edits.
+    pub fn starter(&self, root: &Path) -> PathBuf {
+        root.join("modules").join(&self.file)
+    }
+
+    /// The same file, solved.
+    pub fn solution(&self, root: &Path) -> PathBuf {
+        root.join("solutions").join(&self.file)
+    }
+
+    /// The lesson of its module.
+    pub fn lesson(&self, root: &Path) -> PathBuf {
+        root.join("modules").join(self.folder()).join("README.md")
+    }
+}
+
+impl Course {
+    /// Reads `course.toml` in the root of the workspace.
+    ///
+    /// # Errors
+    /// It can't be read, isn't TOML, or has other keys than a course has.
+    pub fn read(root: &Path) -> anyhow::Result<Self> {
+        let path = root.join("course.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is no course", path.display()))
+    }
+
+    /// Reads a course from the text of a `course.toml`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        Ok(toml::from_str(text)?)
+    }
+
+    /// The exercise of that id; the part behind the slash is enough where it is the only one.
+    ///
+    /// # Errors
+    /// There is none, or several: all ids that it may have meant.
+    pub fn exercise(&self, id: &str) -> anyhow::Result<&Exercise> {
+        let named: Vec<&Exercise> = self
+            .exercises
+            .iter()
+            .filter(|exercise| exercise.id == id || exercise.id.rsplit('/').next() == Some(id))
+            .collect();
+        match named.as_slice() {
+            [exercise] => Ok(exercise),
+            [] => {
+                let ids: Vec<&str> = self.exercises.iter().map(|exercise| exercise.id.as_str()).collect();
+                bail!("there is no exercise `{id}`; there are {}", ids.join(", "))
+            }
+            several => {
+                let ids: Vec<&str> = several.iter().map(|exercise| exercise.id.as_str()).collect();
+                bail!("`{id}` may be {}", ids.join(" or "))
+            }
+        }
+    }
+
+    /// The module of that folder, such as `01_init`; its number or its name is enough.
+    ///
+    /// # Errors
+    /// There is none: the folders that there are.
+    pub fn module(&self, name: &str) -> anyhow::Result<&Module> {
+        let meant = |module: &&Module| {
+            let (number, rest) = module.folder.split_once('_').unwrap_or((&module.folder, ""));
+            let same_number = name.parse::<u32>().is_ok_and(|name| number.parse() == Ok(name));
+            module.folder == name || rest == name || same_number
+        };
+        self.modules.iter().find(meant).with_context(|| {
+            let folders: Vec<&str> = self.modules.iter().map(|module| module.folder.as_str()).collect();
+            format!("there is no module `{name}`; there are {}", folders.join(", "))
+        })
+    }
+
+    /// What is wrong with the list, each with how to mend it. `exists` tells whether a path below the root is a file.
+    pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.exercises.is_empty() {
+            problems.push("it lists no exercise".to_owned());
+        }
+        let folders: BTreeSet<&str> = self.modules.iter().map(|module| module.folder.as_str()).collect();
+        for folder in &folders {
+            for file in [format!("modules/{folder}/README.md"), format!("solutions/{folder}/README.md")] {
+                if !exists(&file) {
+                    problems.push(format!("module {folder} has no lesson: write {file}"));
+                }
+            }
+        }
+        let mut known: BTreeSet<&str> = BTreeSet::new();
+        let mut files: BTreeSet<&str> = BTreeSet::new();
+        for exercise in &self.exercises {
+            let id = exercise.id.as_str();
+            let mut problem = |text: String| problems.push(format!("{id}: {text}"));
+            if id.split('/').filter(|part| !part.is_empty()).count() != 2 {
+                problem("an id is `module/exercise`, such as `init/devices`".to_owned());
+            }
+            if !files.insert(&exercise.file) {
+                problem(format!("{} is another exercise's file too; give it its own", exercise.file));
+            }
+            if !folders.contains(exercise.folder()) {
+                problem(format!("no [[module]] has the folder `{}` that its file is in", exercise.folder()));
+            }
+            if exercise.test.split('/').next() != Some(exercise.folder()) {
+                problem(format!("its test {} is not in tests/{}", exercise.test, exercise.folder()));
+            }
+            for path in [
+                format!("modules/{}", exercise.file),
+                format!("solutions/{}", exercise.file),
+                format!("tests/{}", exercise.test),
+            ] {
+                if !exists(&path) {
+                    problem(format!("there is no {path}"));
+                }
+            }
+            for need in exercise.needs.iter().filter(|need| !known.contains(need.as_str())) {
+                problem(format!("it needs `{need}`, which is no exercise before it"));
+            }
+            if exercise.hints.len() < 2 {
+                problem(format!("it has {} hints; give it at least 2", exercise.hints.len()));
+            }
+            let texts = [&exercise.title, &exercise.objective].into_iter().chain(&exercise.hints);
+            if texts.clone().any(|text| text.trim().is_empty()) {
+                problem("its title, its objective or a hint is empty".to_owned());
+            }
+            if !(1..=60).contains(&exercise.minutes) {
+                problem(format!("{} minutes; an exercise takes 1 to 60", exercise.minutes));
+            }
+            if exercise.min_ranks == 0 {
+                problem("min_ranks is 0; it takes at least 1".to_owned());
+            }
+            if !known.insert(id) {
+                problem("an exercise before it has the same id".to_owned());
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        [[module]]
+        folder = "01_init"
+        title = "Start"
+
+        [[exercise]]
+        id = "init/devices"
+        title = "Devices"
+        objective = "Open GPUs"
+        minutes = 10
+        needs = []
+        min_ranks = 1
+        file = "01_init/src/devices.rs"
+        test = "01_init/devices.rs"
+        hints = ["count", "open"]
+    "#;
+
+    #[test]
+    fn an_exercise_is_found_by_either_name_and_an_unknown_one_names_all() {
+        let course = Course::parse(GOOD).unwrap();
+        assert_eq!(course.exercise("devices").unwrap().id, course.exercise("init/devices").unwrap().id);
+        let error = course.exercise("device").unwrap_err().to_string();
+        assert_eq!(error, "there is no exercise `device`; there are init/devices");
+        assert_eq!(course.module("1").unwrap().starter_package(), "m01_init");
+        assert_eq!(course.exercises[0].test_command(), "cargo test -p m01_init devices::");
+    }
+
+    #[test]
+    fn a_good_course_has_no_problems_and_each_fault_has_one() {
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| true), Vec::<String>::new());
+        for (from, to, words) in [
+            ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "has 1 hints"),
+            ("minutes = 10", "minutes = 0", "0 minutes"),
+            ("needs = []", "needs = [\"init/later\"]", "no exercise before it"),
+            ("test = \"01_init", "test = \"02_other", "is not in tests/01_init"),
+            ("min_ranks = 1", "min_ranks = 0", "at least 1"),
+            ("id = \"init/devices\"", "id = \"devices\"", "an id is"),
+        ] {
+            let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
+            assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
+        }
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 5);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_an_error_that_names_it() {
+        let error = format!("{:#}", Course::parse(&GOOD.replace("minutes", "minuts")).unwrap_err());
+        assert!(error.contains("minuts"), "{error}");
+    }
+}

@@ -1,0 +1,207 @@
+//! Real handwritten digits, to learn from and to be tested on.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView};
+
+use crate::random::SplitMix64;
+
+/// Pixels of an image: 8 × 8.
+pub const PIXELS: usize = 64;
+/// Digits to tell apart.
+pub const CLASSES: usize = 10;
+/// Value of a full pixel in the file.
+const FULL: u8 = 16;
+/// Seed of the one shuffle, so that every rank, run and machine sees the same samples in the same order.
+const SEED: u64 = 20_240_607;
+/// Of five digits, one is kept for testing.
+const TEST_SHARE: usize = 5;
+
+/// Images with the digits they show, in host memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Samples {
+    /// One image after the other, [`PIXELS`] values from 0 (empty) to 1 (full) each.
+    pub pixels: Vec<f32>,
+    /// The digit of each image, below [`CLASSES`].
+    pub labels: Vec<u32>,
+}
+
+/// What to learn from, and what to be tested on: no image is in both.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Digits {
+    /// 1,438 samples.
+    pub train: Samples,
+    /// 359 samples.
+    pub test: Samples,
+}
+
+impl Digits {
+    /// The 1,797 digits of `data/digits.csv`, shuffled with a fixed seed, then split: the last fifth is the test set.
+    ///
+    /// # Errors
+    /// The file is not what its README says: the error names line and column.
+    pub fn load() -> anyhow::Result<Self> {
+        let all = Samples::parse(include_str!("../../../data/digits.csv")).context("data/digits.csv")?;
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        SplitMix64::new(SEED).shuffle(&mut order);
+        let (train, test) = order.split_at(all.len() - all.len() / TEST_SHARE);
+        Ok(Self { train: all.select(train), test: all.select(test) })
+    }
+}
+
+impl Samples {
+    /// Reads lines of 64 pixels from 0 to 16 and a digit, separated by commas.
+    ///
+    /// # Errors
+    /// A value is no number or out of range, or a line has more or fewer than 65: names the line and the column, each
+    /// counted from 1.
+    pub fn parse(csv: &str) -> anyhow::Result<Self> {
+        let mut samples = Self::default();
+        for (line, text) in csv.lines().enumerate() {
+            samples.push(text).with_context(|| format!("line {}", line + 1))?;
+        }
+        Ok(samples)
+    }
+
+    fn push(&mut self, line: &str) -> anyhow::Result<()> {
+        let columns = line.split(',').count();
+        ensure!(columns == PIXELS + 1, "{columns} columns, expected {}", PIXELS + 1);
+        for (column, text) in line.split(',').enumerate() {
+            let most = if column < PIXELS { FULL } else { CLASSES as u8 - 1 };
+            let value = text.trim().parse().ok().filter(|value: &u8| *value <= most);
+            let column_from_1 = column + 1;
+            let value = value.with_context(|| {
+                format!("column {column_from_1}: `{text}` is not a whole number from 0 to {most}")
+            })?;
+            if column < PIXELS {
+                self.pixels.push(f32::from(value) / f32::from(FULL));
+            } else {
+                self.labels.push(value.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn select(&self, indices: &[usize]) -> Self {
+        Self {
+            pixels: indices.iter().flat_map(|&index| self.image(index)).copied().collect(),
+            labels: indices.iter().map(|&index| self.labels[index]).collect(),
+        }
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The pixels of one image. Panics where there is no such image.
+    pub fn image(&self, index: usize) -> &[f32] {
+        &self.pixels[index * PIXELS..][..PIXELS]
+    }
+
+    /// Copies the samples to the stream's GPU.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn to_device(&self, stream: &Arc<CudaStream>) -> anyhow::Result<DeviceSamples> {
+        let pixels = stream.clone_htod(&self.pixels).context("the pixels")?;
+        let labels = stream.clone_htod(&self.labels).context("the labels")?;
+        Ok(DeviceSamples { pixels, labels })
+    }
+}
+
+/// Samples in a GPU's memory.
+#[derive(Debug)]
+pub struct DeviceSamples {
+    pixels: CudaSlice<f32>,
+    labels: CudaSlice<u32>,
+}
+
+/// Some consecutive samples in a GPU's memory; there may be none.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// [`PIXELS`] values per sample.
+    pub pixels: CudaView<'a, f32>,
+    /// One per sample.
+    pub labels: CudaView<'a, u32>,
+}
+
+impl Batch<'_> {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl DeviceSamples {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples `range`, without a copy.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn batch(&self, range: Range<usize>) -> anyhow::Result<Batch<'_>> {
+        let Range { start, end } = range;
+        ensure!(start <= end && end <= self.len(), "samples {start}..{end} of {}", self.len());
+        let pixels = self.pixels.slice(start * PIXELS..end * PIXELS);
+        Ok(Batch { pixels, labels: self.labels.slice(start..end) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digits_are_split_without_loss() {
+        let digits = Digits::load().unwrap();
+        assert_eq!((digits.train.len(), digits.test.len()), (1438, 359));
+        assert_eq!(digits.train.pixels.len(), 1438 * PIXELS);
+        // The sums over the file: what the shuffle and the split must keep.
+        let both = [&digits.train, &digits.test];
+        let of_file = Samples::parse(include_str!("../../../data/digits.csv")).unwrap();
+        let labels = |samples: &Samples| samples.labels.iter().sum::<u32>();
+        assert_eq!(both.map(labels).iter().sum::<u32>(), labels(&of_file));
+        let pixels = |samples: &Samples| samples.pixels.iter().map(|&pixel| f64::from(pixel)).sum::<f64>();
+        assert_eq!(both.map(pixels).iter().sum::<f64>(), pixels(&of_file));
+        assert!(digits.test.pixels.iter().all(|pixel| (0.0..=1.0).contains(pixel)));
+    }
+
+    #[test]
+    fn an_image_keeps_its_label() {
+        let file = Samples::parse(include_str!("../../../data/digits.csv")).unwrap();
+        let test = Digits::load().unwrap().test;
+        let (image, label) = (test.image(17), test.labels[17]);
+        assert!((0..file.len()).any(|index| file.image(index) == image && file.labels[index] == label));
+    }
+
+    #[test]
+    fn a_bad_value_is_named_by_line_and_column() {
+        let good = format!("{}7", "3,".repeat(PIXELS));
+        let bad = format!("3,17,{}7", "3,".repeat(PIXELS - 2));
+        let error = Samples::parse(&format!("{good}\n{bad}\n")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "line 2: column 2: `17` is not a whole number from 0 to 16");
+        let error = Samples::parse("1,2,3").unwrap_err();
+        assert_eq!(format!("{error:#}"), "line 1: 3 columns, expected 65");
+    }
+}

@@ -1,0 +1,111 @@
+//! NCCL's errors as text. cudarc's `NcclError` prints as `NcclError`, without its code.
+
+use std::ffi::{CStr, c_char};
+use std::panic::Location;
+use std::ptr;
+
+use anyhow::anyhow;
+use cudarc::nccl::result::NcclError;
+use cudarc::nccl::sys::{self, ncclResult_t};
+
+/// Turns a result of NCCL into one that a person can read.
+pub trait Readable<T> {
+    /// The same result; an error says NCCL's name for it, where the call was, what NCCL says about it and, if the code
+    /// allows to tell, what to do.
+    ///
+    /// # Errors
+    /// The same ones.
+    #[track_caller]
+    fn readable(self) -> anyhow::Result<T>;
+}
+
+impl<T> Readable<T> for Result<T, NcclError> {
+    #[track_caller]
+    fn readable(self) -> anyhow::Result<T> {
+        let caller = Location::caller();
+        self.map_err(|NcclError(code)| {
+            let mut text = format!("{code:?} at {}:{}", caller.file(), caller.line());
+            for (label, part) in [("", error_string(code)), ("NCCL: ", last_error())] {
+                if let Some(part) = part {
+                    text += &format!("\n{label}{part}");
+                }
+            }
+            if let Some(help) = help(code) {
+                text += &format!("\nhelp: {help}");
+            }
+            anyhow!(text)
+        })
+    }
+}
+
+fn error_string(code: ncclResult_t) -> Option<String> {
+    // SAFETY: the library is there when this is called, and takes any code.
+    ask(|| unsafe { sys::ncclGetErrorString(code) })
+}
+
+/// What NCCL noted about its last error. It keeps that per process or per thread, not per communicator: NULL will do.
+fn last_error() -> Option<String> {
+    // SAFETY: the library is there when this is called; the communicator may be NULL.
+    ask(|| unsafe { sys::ncclGetLastError(ptr::null_mut()) })
+}
+
+/// Text that NCCL owns, if NCCL is there (cudarc panics where it is not) and has something to say.
+fn ask(question: impl FnOnce() -> *const c_char) -> Option<String> {
+    // SAFETY: loads NCCL by its well-known names, or finds it loaded.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    let text = question();
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and NCCL's strings end in a zero and are not freed.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn help(code: ncclResult_t) -> Option<&'static str> {
+    match code {
+        ncclResult_t::ncclUnhandledCudaError => Some(
+            "a CUDA call inside NCCL failed; often an earlier error of the same GPU, so look at what ran before",
+        ),
+        ncclResult_t::ncclSystemError => Some(
+            "a call to the operating system failed: a socket, shared memory, too few open files; NCCL_DEBUG=WARN names it",
+        ),
+        ncclResult_t::ncclInternalError => {
+            Some("NCCL met a state it doesn't expect; NCCL_DEBUG=WARN says where")
+        }
+        ncclResult_t::ncclInvalidArgument => Some(
+            "one argument of this call is wrong: a root that is no rank, a null buffer, a buffer of another GPU",
+        ),
+        ncclResult_t::ncclInvalidUsage => {
+            Some("the calls don't fit together: the same GPU twice, ranks that disagree, a group not ended")
+        }
+        ncclResult_t::ncclRemoteError => Some(
+            "another rank failed or is gone: read its error; this communicator is lost, drop it and make a new one",
+        ),
+        ncclResult_t::ncclTimeout => Some("a rank did not come in time: did every rank make this call?"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_its_code_its_line_and_what_to_do() {
+        let failed: Result<(), NcclError> = Err(NcclError(ncclResult_t::ncclInvalidArgument));
+        let text = failed.readable().unwrap_err().to_string();
+        assert!(text.starts_with("ncclInvalidArgument at "), "{text}");
+        assert!(text.contains(file!()), "{text}");
+        assert!(text.contains("help: one argument of this call is wrong"), "{text}");
+    }
+
+    #[test]
+    fn a_value_passes_unchanged() {
+        let fine: Result<u8, NcclError> = Ok(7);
+        assert_eq!(fine.readable().unwrap(), 7);
+    }
+}

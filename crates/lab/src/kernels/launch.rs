@@ -1,0 +1,163 @@
+//! From a kernel's name to its launch, with the checks that come before.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, LaunchArgs,
+    LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+
+use super::{Matrix, Product};
+
+/// Threads per block where each thread has one element or one row. `sum` is written for exactly so many.
+const THREADS: u32 = 256;
+/// Rows and columns of a matrix product's tile, as in `matmul.cu`.
+const TILE: u32 = 16;
+/// A grid's limit in y (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const MOST_ROWS_OF_BLOCKS: u32 = 65_535;
+
+/// One PTX file, loaded.
+pub(super) struct File {
+    name: &'static str,
+    module: Arc<CudaModule>,
+}
+
+impl File {
+    pub(super) fn load(context: &Arc<CudaContext>, name: &'static str, ptx: &str) -> anyhow::Result<Self> {
+        let loaded = context.load_module(Ptx::from_src(ptx));
+        let module = loaded.with_context(|| format!("the driver does not load kernels/{name}.ptx"))?;
+        Ok(Self { name, module })
+    }
+
+    pub(super) fn kernel(&self, kernel: &str) -> anyhow::Result<CudaFunction> {
+        let found = self.module.load_function(kernel);
+        found.with_context(|| format!("kernels/{}.ptx has no kernel `{kernel}`", self.name))
+    }
+}
+
+/// A kernel about to be launched: checks that name it, then the launch.
+pub(super) struct Call<'a> {
+    pub(super) kernel: &'static str,
+    pub(super) function: &'a CudaFunction,
+    pub(super) stream: &'a CudaStream,
+}
+
+/// A kernel's argument: a device address or a number.
+pub(super) trait Argument {
+    fn push<'a>(&'a self, launch: &mut LaunchArgs<'a>);
+}
+
+impl<T: DeviceRepr> Argument for T {
+    fn push<'a>(&'a self, launch: &mut LaunchArgs<'a>) {
+        launch.arg(self);
+    }
+}
+
+impl Call<'_> {
+    /// The kernels index with 32 bits.
+    pub(super) fn index(&self, argument: &str, length: usize) -> anyhow::Result<u32> {
+        let kernel = self.kernel;
+        u32::try_from(length).ok().with_context(|| {
+            format!("kernel `{kernel}`: `{argument}` has {length} elements, more than {}", u32::MAX)
+        })
+    }
+
+    pub(super) fn expect_length(&self, argument: &str, actual: usize, expected: usize) -> anyhow::Result<()> {
+        let kernel = self.kernel;
+        ensure!(
+            actual == expected,
+            "kernel `{kernel}`: `{argument}` has {actual} elements, expected {expected}"
+        );
+        Ok(())
+    }
+
+    /// Checks a matrix's length; its rows and columns as the kernel wants them. Their product fits in 32 bits too.
+    pub(super) fn expect_matrix(
+        &self,
+        argument: &str,
+        actual: usize,
+        shape: Matrix,
+    ) -> anyhow::Result<(u32, u32)> {
+        let Matrix { rows, columns } = shape;
+        let (kernel, expected) = (self.kernel, rows.checked_mul(columns));
+        ensure!(
+            expected == Some(actual),
+            "kernel `{kernel}`: `{argument}` has {actual} elements, expected {rows} × {columns}"
+        );
+        self.index(argument, actual)?;
+        Ok((self.index("rows", rows)?, self.index("columns", columns)?))
+    }
+
+    pub(super) fn expect_scores(
+        &self,
+        logits: usize,
+        labels: usize,
+        shape: Matrix,
+    ) -> anyhow::Result<(u32, u32)> {
+        ensure!(
+            shape.columns > 0,
+            "kernel `{}`: `logits` has no columns: there must be a class",
+            self.kernel
+        );
+        self.expect_length("labels", labels, shape.rows)?;
+        self.expect_matrix("logits", logits, shape)
+    }
+
+    /// # Safety
+    /// The arguments are the kernel's, in type and order, and each buffer holds what it will access.
+    pub(super) unsafe fn launch(
+        &self,
+        shape: LaunchConfig,
+        arguments: &[&dyn Argument],
+    ) -> anyhow::Result<()> {
+        let (x, y, z) = shape.grid_dim;
+        if x == 0 || y == 0 || z == 0 {
+            return Ok(());
+        }
+        let mut launch = self.stream.launch_builder(self.function);
+        for argument in arguments {
+            argument.push(&mut launch);
+        }
+        // SAFETY: the caller's promise.
+        let launched = unsafe { launch.launch(shape) };
+        launched
+            .map(|_| ())
+            .with_context(|| format!("kernel `{}` on GPU {}", self.kernel, self.stream.context().ordinal()))
+    }
+}
+
+pub(super) fn product(
+    call: &Call<'_>,
+    c: &mut impl DevicePtrMut<f32>,
+    a: &impl DevicePtr<f32>,
+    b: &impl DevicePtr<f32>,
+    Product { m, n, k }: Product,
+) -> anyhow::Result<()> {
+    call.expect_matrix("c", c.len(), Matrix { rows: m, columns: n })?;
+    call.expect_matrix("a", a.len(), Matrix { rows: m, columns: k })?;
+    call.expect_matrix("b", b.len(), Matrix { rows: k, columns: n })?;
+    let (m, n, k) = (call.index("m", m)?, call.index("n", n)?, call.index("k", k)?);
+    ensure!(
+        m.div_ceil(TILE) <= MOST_ROWS_OF_BLOCKS,
+        "kernel `{}`: {m} rows are more than a grid can hold",
+        call.kernel
+    );
+    let (a, _a_read) = a.device_ptr(call.stream);
+    let (b, _b_read) = b.device_ptr(call.stream);
+    let (c, _written) = c.device_ptr_mut(call.stream);
+    let shape = LaunchConfig {
+        grid_dim: (n.div_ceil(TILE), m.div_ceil(TILE), 1),
+        block_dim: (TILE, TILE, 1),
+        shared_mem_bytes: 0,
+    };
+    // SAFETY: all three are (float*, const float*, const float*, unsigned, unsigned, unsigned), for blocks of 16 × 16
+    // threads; the buffers hold m × n, m × k and k × n elements, whichever of them is read as its transpose.
+    unsafe { call.launch(shape, &[&c, &a, &b, &m, &n, &k]) }
+}
+
+/// One thread per element.
+pub(super) fn elements(n: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
+}

@@ -1,0 +1,64 @@
+//! Where the parameters lie in their one flat buffer, and how they start.
+
+use std::ops::Range;
+
+use crate::digits::{CLASSES, PIXELS};
+use crate::random::SplitMix64;
+
+/// The order of parameters, and of their gradients, in one flat buffer: `w1 | b1 | w2 | b2`.
+///
+/// `w1` is [`PIXELS`] × hidden, `w2` is hidden × [`CLASSES`], both row-major; a layer computes `x · w + b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Units of the hidden layer.
+    pub hidden: usize,
+}
+
+impl Layout {
+    /// First layer's weights.
+    pub fn w1(self) -> Range<usize> {
+        0..PIXELS * self.hidden
+    }
+
+    /// First layer's biases, one per hidden unit.
+    pub fn b1(self) -> Range<usize> {
+        let start = self.w1().end;
+        start..start + self.hidden
+    }
+
+    /// Second layer's weights.
+    pub fn w2(self) -> Range<usize> {
+        let start = self.b1().end;
+        start..start + self.hidden * CLASSES
+    }
+
+    /// Second layer's biases, one per class.
+    pub fn b2(self) -> Range<usize> {
+        let start = self.w2().end;
+        start..start + CLASSES
+    }
+
+    /// Number of parameters.
+    pub fn parameters(self) -> usize {
+        self.b2().end
+    }
+
+    /// Which part of the buffer holds `index`, for messages.
+    pub fn part(self, index: usize) -> &'static str {
+        let parts = [(self.w1(), "w1"), (self.b1(), "b1"), (self.w2(), "w2"), (self.b2(), "b2")];
+        parts.into_iter().find(|(range, _)| range.contains(&index)).map_or("no parameter", |(_, name)| name)
+    }
+
+    /// Parameters to start from, the same for the same seed. Weights are uniform in ±√(6 / inputs), which keeps the size
+    /// of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015, arXiv 1502.01852);
+    /// biases are 0.
+    pub fn initial(self, seed: u64) -> Vec<f32> {
+        let mut random = SplitMix64::new(seed);
+        let mut parameters = vec![0.0; self.parameters()];
+        for (weights, inputs) in [(self.w1(), PIXELS), (self.w2(), self.hidden)] {
+            let bound = (6.0 / inputs as f32).sqrt();
+            parameters[weights].fill_with(|| random.uniform(-bound, bound));
+        }
+        parameters
+    }
+}

@@ -1,0 +1,65 @@
+// c = op(a) * op(b), all row-major: op(a) has m rows and k columns, op(b) k rows and n columns, c m rows and n columns.
+//
+// A block of TILE x TILE threads makes one tile of c. It walks along k; at each step it brings one tile of either
+// factor into shared memory, where every value is then used TILE times. The sum over k runs in ascending order in one
+// thread, so the result is the same bits on every run, whatever the number of rows.
+
+constexpr unsigned int TILE = 16;
+
+// Where an operand's element (row, column) lies: in the buffer itself, or in the buffer read as its transpose.
+template <bool TRANSPOSED>
+__device__ static unsigned int at(unsigned int row, unsigned int column, unsigned int rows, unsigned int columns) {
+    return TRANSPOSED ? column * rows + row : row * columns + column;
+}
+
+template <bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ static void multiply(float* c, const float* a, const float* b, unsigned int m, unsigned int n,
+                                unsigned int k) {
+    // One column more than needed: a column of the tile then lies in 16 different banks.
+    __shared__ float a_tile[TILE][TILE + 1];
+    __shared__ float b_tile[TILE][TILE + 1];
+
+    unsigned int x = threadIdx.x;
+    unsigned int y = threadIdx.y;
+    unsigned int row = blockIdx.y * TILE + y;
+    unsigned int column = blockIdx.x * TILE + x;
+    float sum = 0.0f;
+
+    for (unsigned int start = 0; start < k; start += TILE) {
+        // Neighbouring threads (x) read neighbouring addresses: along a row of the buffer, which is a column of a
+        // transposed factor.
+        unsigned int a_row = blockIdx.y * TILE + (A_TRANSPOSED ? x : y);
+        unsigned int a_column = start + (A_TRANSPOSED ? y : x);
+        float a_value = a_row < m && a_column < k ? a[at<A_TRANSPOSED>(a_row, a_column, m, k)] : 0.0f;
+        a_tile[A_TRANSPOSED ? x : y][A_TRANSPOSED ? y : x] = a_value;
+
+        unsigned int b_row = start + (B_TRANSPOSED ? x : y);
+        unsigned int b_column = blockIdx.x * TILE + (B_TRANSPOSED ? y : x);
+        float b_value = b_row < k && b_column < n ? b[at<B_TRANSPOSED>(b_row, b_column, k, n)] : 0.0f;
+        b_tile[B_TRANSPOSED ? x : y][B_TRANSPOSED ? y : x] = b_value;
+        __syncthreads();
+
+        for (unsigned int i = 0; i < TILE; i++) sum += a_tile[y][i] * b_tile[i][x];
+        // Nobody may overwrite a tile that another thread still reads.
+        __syncthreads();
+    }
+    if (row < m && column < n) c[row * n + column] = sum;
+}
+
+// c = a * b
+extern "C" __global__ void matmul(float* c, const float* a, const float* b, unsigned int m, unsigned int n,
+                                  unsigned int k) {
+    multiply<false, false>(c, a, b, m, n, k);
+}
+
+// c = transpose(a) * b, where the buffer a has k rows and m columns
+extern "C" __global__ void matmul_ta(float* c, const float* a, const float* b, unsigned int m, unsigned int n,
+                                     unsigned int k) {
+    multiply<true, false>(c, a, b, m, n, k);
+}
+
+// c = a * transpose(b), where the buffer b has n rows and k columns
+extern "C" __global__ void matmul_tb(float* c, const float* a, const float* b, unsigned int m, unsigned int n,
+                                     unsigned int k) {
+    multiply<false, true>(c, a, b, m, n, k);
+}

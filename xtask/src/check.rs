@@ -1,0 +1,120 @@
+//! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes and kernels.
+
+mod findings;
+mod mistakes;
+mod scratch;
+mod test_output;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use course::syllabus::Course;
+
+use crate::{kernels, starters};
+use findings::Findings;
+use mistakes::Mistake;
+use scratch::Scratch;
+
+/// Runs every point, and fails if any of them has findings.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    // Everything is read first: what can't be read is an error, not a finding.
+    let course = Course::read(root)?;
+    let mistakes = mistakes::read(root)?;
+    let starters = starters::starters(root)?;
+    ensure!(!course.exercises.is_empty(), "course.toml lists no exercise");
+
+    let mut findings = Findings::default();
+    findings.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
+    findings.point("starters are made from solutions", || {
+        let differences = starters::differences(root)?;
+        Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
+    })?;
+    findings.point("solutions: format, clippy, checks", || solutions(root, &course))?;
+    let scratch = Scratch::write(root, &course, &starters, &mistakes)?;
+    let built = scratch.build()?;
+    let title = format!("{} starters fail at their own todo!", course.exercises.len());
+    findings.point(&title, || built.check_starters(&course))?;
+    let title = format!("{} mistakes fail with their words", mistakes.len());
+    findings.point(&title, || built.check_mistakes(&course, &mistakes))?;
+    match kernels::require_compiler() {
+        Ok(()) => findings.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
+            let own = std::env::current_exe().context("where is this executable?")?;
+            command(Command::new(own).args(["kernels", "--check"]).current_dir(root))
+        })?,
+        Err(reason) => println!("skipped: kernels/*.ptx is not compared with kernels/*.cu: {reason:#}"),
+    }
+    findings.finish()
+}
+
+/// What course.toml lists, and what the folders hold.
+fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<String> {
+    let mut problems: Vec<String> = course
+        .problems(|path| root.join(path).is_file())
+        .into_iter()
+        .map(|problem| format!("course.toml: {problem}"))
+        .collect();
+    for path in starters.keys().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        let source = std::fs::read_to_string(root.join("solutions").join(path)).unwrap_or_default();
+        let listed = course.exercises.iter().any(|exercise| Path::new(&exercise.file) == path);
+        let regions = crate::starter_text::regions(&source);
+        if regions > 0 && !listed {
+            problems.push(format!(
+                "solutions/{} has {regions} regions, but course.toml doesn't list it",
+                path.display()
+            ));
+        }
+        if regions == 0 && listed {
+            problems.push(format!(
+                "solutions/{} is an exercise, but has no `// ANCHOR: name` region",
+                path.display()
+            ));
+        }
+    }
+    problems
+}
+
+/// Format, lints and checks of the solutions.
+fn solutions(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
+    let packages: Vec<String> =
+        course.modules.iter().flat_map(|module| ["-p".to_owned(), module.solution_package()]).collect();
+    let mut findings = Vec::new();
+    for arguments in [&["fmt", "--check"][..], &["clippy", "-q", "--all-targets"], &["test", "-q"]] {
+        let mut cargo = cargo(root);
+        cargo.args(arguments).args(&packages);
+        if arguments[0] == "clippy" {
+            cargo.args(["--", "-D", "warnings"]);
+        }
+        findings.extend(command(&mut cargo)?);
+    }
+    Ok(findings)
+}
+
+/// The Cargo that runs this program.
+fn cargo(folder: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(folder);
+    cargo
+}
+
+/// Runs a command to its end; where it fails, the finding is what it printed.
+fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
+    let output = command.output().with_context(|| format!("can't run {command:?}"))?;
+    if output.status.success() {
+        return Ok(Vec::new());
+    }
+    let words: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Ok(vec![format!("{program} {} fails:\n{stdout}{stderr}", words.join(" "))])
+}
+
+/// Where Cargo builds this workspace.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
+}
+
+/// The one mistake's or starter's package in the scratch workspace.
+fn mistake_package(mistake: &Mistake) -> String {
+    format!("x_{}_{}", mistake.exercise.replace('/', "_"), mistake.name)
+}

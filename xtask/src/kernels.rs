@@ -1,0 +1,148 @@
+//! `cargo xtask kernels`: CUDA C to PTX, through `cudarc::nvrtc`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
+
+/// PTX of this NVRTC has ISA version 8.0, which each driver from 525 on takes.
+const COMPILER: (i32, i32) = (12, 0);
+const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
+/// The oldest architecture that the course runs on; a driver compiles its PTX for any newer one.
+const ARCHITECTURE: &str = "compute_70";
+
+/// What `cargo xtask kernels` was asked to do.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Write nothing; fail if a PTX file is not what its source compiles to
+    #[arg(long)]
+    check: bool,
+}
+
+/// A source file and the PTX that belongs beside it.
+struct Compiled {
+    path: PathBuf,
+    ptx: String,
+}
+
+impl Compiled {
+    fn is_on_disk(&self) -> bool {
+        fs::read_to_string(&self.path).is_ok_and(|found| found == self.ptx)
+    }
+}
+
+/// Compiles every kernel; then compares, or writes what differs.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    require_compiler()?;
+    let all = compile_folder(root, "kernels")?;
+    let stale: Vec<&Compiled> = all.iter().filter(|compiled| !compiled.is_on_disk()).collect();
+    if options.check {
+        let names: Vec<String> = stale.iter().map(|compiled| compiled.path.display().to_string()).collect();
+        ensure!(
+            names.is_empty(),
+            "not what the source beside it compiles to:\n  {}\nhelp: run `cargo xtask kernels`",
+            names.join("\n  ")
+        );
+        println!("kernels: {} files are up to date", all.len());
+        return Ok(());
+    }
+    for compiled in &stale {
+        write_atomically(&compiled.path, &compiled.ptx)?;
+        println!("kernels: wrote {}", compiled.path.display());
+    }
+    println!("kernels: {} files, {} changed", all.len(), stale.len());
+    Ok(())
+}
+
+/// Whether an NVRTC can be loaded at all, whatever its version.
+pub(crate) fn is_compiler_installed() -> bool {
+    // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initialisers ask for nothing.
+    unsafe { nvrtc::sys::is_culib_present() }
+}
+
+/// PTX of another version would differ in every file, so only one version will do.
+pub(crate) fn require_compiler() -> anyhow::Result<()> {
+    let help = format!(
+        "help: `pip install --target DIR {PACKAGE}`, then set LD_LIBRARY_PATH=DIR/nvidia/cuda_nvrtc/lib; no GPU is needed"
+    );
+    ensure!(is_compiler_installed(), "NVRTC (libnvrtc.so.12) is not installed here\n{help}");
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are valid for writes for the duration of the call.
+    let answer = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
+    answer.result().context("nvrtcVersion failed")?;
+    let found = (major, minor);
+    ensure!(
+        found == COMPILER,
+        "NVRTC {major}.{minor} is installed, but the PTX is made with {}.{}\n{help}",
+        COMPILER.0,
+        COMPILER.1
+    );
+    Ok(())
+}
+
+/// Compiles each `.cu` file in `root/folder`, in the order of names. A PTX file without a source is an error.
+fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
+    let files = files_in(&root.join(folder))?;
+    let has = |extension: &'static str| {
+        files.iter().filter(move |path| path.extension() == Some(OsStr::new(extension)))
+    };
+    if let Some(orphan) = has("ptx").find(|ptx| !files.contains(&ptx.with_extension("cu"))) {
+        bail!("{} has no source: {} is missing", orphan.display(), orphan.with_extension("cu").display());
+    }
+    let all: Vec<Compiled> = has("cu").map(|source| compile(root, source)).collect::<anyhow::Result<_>>()?;
+    ensure!(!all.is_empty(), "{} holds no .cu file", root.join(folder).display());
+    Ok(all)
+}
+
+fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let read = || -> std::io::Result<Vec<PathBuf>> {
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect()
+    };
+    let mut files = read().with_context(|| format!("can't list {}", folder.display()))?;
+    files.sort();
+    Ok(files)
+}
+
+fn compile(root: &Path, source: &Path) -> anyhow::Result<Compiled> {
+    let text = fs::read_to_string(source).with_context(|| format!("can't read {}", source.display()))?;
+    let name = source.strip_prefix(root)?.to_str().context("a kernel's path is UTF-8")?;
+    let options = CompileOptions {
+        arch: Some(ARCHITECTURE),
+        name: Some(name.to_owned()),
+        options: vec!["-lineinfo".to_owned()],
+        ..Default::default()
+    };
+    match compile_ptx_with_opts(&text, options) {
+        Ok(ptx) => {
+            Ok(Compiled { path: source.with_extension("ptx"), ptx: with_relative_file(&ptx.to_src(), name) })
+        }
+        Err(CompileError::CompileError { log, .. }) => {
+            bail!("{name} does not compile:\n{}", log.to_string_lossy())
+        }
+        Err(other) => Err(other).with_context(|| format!("NVRTC failed on {name}")),
+    }
+}
+
+/// NVRTC puts the working directory before the file's name. Without it, the PTX is the same on every machine.
+fn with_relative_file(ptx: &str, name: &str) -> String {
+    let mut lines: Vec<String> = ptx.lines().map(str::to_owned).collect();
+    for line in &mut lines {
+        if line.trim_start().starts_with(".file")
+            && line.ends_with(&format!("/{name}\""))
+            && let Some((directive, _)) = line.split_once('"')
+        {
+            *line = format!("{directive}\"{name}\"");
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// A reader sees the old file or the new one, never half of it.
+fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
+    let temporary = path.with_extension("ptx.new");
+    fs::write(&temporary, text).with_context(|| format!("can't write {}", temporary.display()))?;
+    fs::rename(&temporary, path).with_context(|| format!("can't replace {}", path.display()))
+}

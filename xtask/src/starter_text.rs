@@ -1,0 +1,150 @@
+//! How a solved source becomes a starter: the pure part.
+//!
+//! A region is what lies between `// ANCHOR: name` and `// ANCHOR_END: name`. It starts with a comment, the contract,
+//! whose first sentence says what to do; behind the comment stands the answer.
+
+use anyhow::{Context, bail, ensure};
+
+const START: &str = "// ANCHOR: ";
+const END: &str = "// ANCHOR_END: ";
+
+/// A region of a solved source.
+#[derive(Debug)]
+struct Region<'a> {
+    name: &'a str,
+    indent: &'a str,
+    comment: Vec<&'a str>,
+    has_answer: bool,
+}
+
+/// Puts a `todo!` in the place of every answer. What lies outside the regions stays as it is.
+///
+/// # Errors
+/// A region isn't closed, lies in another, has no comment or no answer: with its line.
+pub(crate) fn starter(source: &str) -> anyhow::Result<String> {
+    let mut starter = String::new();
+    let mut open: Option<Region<'_>> = None;
+    for (index, line) in source.lines().enumerate() {
+        let text = line.trim_start();
+        let at = || format!("line {}", index + 1);
+        if let Some(name) = text.strip_prefix(START) {
+            if let Some(region) = &open {
+                bail!("{}: region `{name}` starts inside region `{}`", at(), region.name);
+            }
+            let indent = &line[..line.len() - text.len()];
+            open = Some(Region { name, indent, comment: Vec::new(), has_answer: false });
+            push(&mut starter, line);
+        } else if let Some(name) = text.strip_prefix(END) {
+            let region = open.take().with_context(|| format!("{}: no region is open here", at()))?;
+            ensure!(region.name == name, "{}: region `{}` is open here, not `{name}`", at(), region.name);
+            let todo = region.todo().with_context(at)?;
+            region.comment.iter().for_each(|line| push(&mut starter, line));
+            push(&mut starter, &todo);
+            push(&mut starter, line);
+        } else if let Some(region) = &mut open {
+            if text.starts_with("//") && !region.has_answer {
+                region.comment.push(line);
+            } else {
+                // A blank line ends the contract too, so that an answer may start with a comment of its own.
+                region.has_answer = true;
+            }
+        } else {
+            push(&mut starter, line);
+        }
+    }
+    if let Some(region) = open {
+        bail!("region `{}` is never closed: write {END}{}", region.name, region.name);
+    }
+    Ok(starter)
+}
+
+/// How many regions a source has.
+pub(crate) fn regions(source: &str) -> usize {
+    source.lines().filter(|line| line.trim_start().starts_with(START)).count()
+}
+
+/// The manifest of a starter: the package's name, and no warnings for what only the answer uses.
+pub(crate) fn manifest(solution: &str) -> anyhow::Result<String> {
+    const STRICT: &str = "[lints]\nworkspace = true\n";
+    const LENIENT: &str = "[lints.rust]\nunused = \"allow\"\n";
+    ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
+    Ok(solution.replace(STRICT, LENIENT))
+}
+
+fn push(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
+impl Region<'_> {
+    /// The line that stands for the answer: what to do, in the words of the contract.
+    fn todo(&self) -> anyhow::Result<String> {
+        let name = self.name;
+        ensure!(!name.is_empty() && !name.contains(char::is_whitespace), "`{name}` is no name of a region");
+        ensure!(self.has_answer, "region `{name}` has no answer behind its comment");
+        let words: Vec<&str> =
+            self.comment.iter().map(|line| line.trim_start().trim_start_matches('/').trim()).collect();
+        let contract = words.join(" ");
+        let end = contract.find(['.', ':']).unwrap_or(contract.len());
+        let task = contract[..end].trim();
+        ensure!(
+            !task.is_empty(),
+            "region `{name}` starts with no comment; its first sentence is what the starter tells a student to do"
+        );
+        let escaped = task.replace('\\', "\\\\").replace('"', "\\\"").replace('{', "{{").replace('}', "}}");
+        Ok(format!("{}todo!(\"{escaped}\")", self.indent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOLVED: &str = "\
+pub fn two() -> u32 {
+    // ANCHOR: two
+    // Return \"two\" as {a} number. Not three.
+
+    // 1 + 1 would do as well.
+    2
+    // ANCHOR_END: two
+}
+";
+
+    #[test]
+    fn the_answer_goes_and_the_contract_stays() {
+        let expected = "\
+pub fn two() -> u32 {
+    // ANCHOR: two
+    // Return \"two\" as {a} number. Not three.
+    todo!(\"Return \\\"two\\\" as {{a}} number\")
+    // ANCHOR_END: two
+}
+";
+        assert_eq!(starter(SOLVED).unwrap(), expected);
+        assert_eq!(regions(SOLVED), 1);
+        assert_eq!(starter("fn main() {}\n").unwrap(), "fn main() {}\n");
+    }
+
+    #[test]
+    fn a_broken_region_is_an_error_with_its_line() {
+        for (from, to, words) in [
+            ("    // ANCHOR_END: two\n", "", "never closed"),
+            ("ANCHOR_END: two", "ANCHOR_END: three", "line 7: region `two` is open here, not `three`"),
+            ("    // ANCHOR: two\n", "", "line 6: no region is open"),
+            ("    // Return \"two\" as {a} number. Not three.\n", "", "starts with no comment"),
+            ("\n    // 1 + 1 would do as well.\n    2\n", "", "no answer"),
+            ("    2\n", "    // ANCHOR: in\n", "inside region `two`"),
+        ] {
+            let error = format!("{:#}", starter(&SOLVED.replace(from, to)).unwrap_err());
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_changes_only_its_lints() {
+        let text = "[package]\n\n[lints]\nworkspace = true\n\n[lib]\n";
+        assert_eq!(manifest(text).unwrap(), "[package]\n\n[lints.rust]\nunused = \"allow\"\n\n[lib]\n");
+        assert!(manifest("[package]\n").is_err());
+    }
+}

@@ -1,0 +1,137 @@
+//! `cargo xtask starters`: modules/ from solutions/.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+
+use crate::starter_text;
+
+/// Options of `cargo xtask starters`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Write nothing; fail if modules/ isn't what solutions/ makes
+    #[arg(long)]
+    check: bool,
+}
+
+/// Every file below modules/ as it should be, by its path there.
+pub(crate) type Starters = BTreeMap<PathBuf, String>;
+
+/// Runs the chore: reads everything, then writes what differs and removes what no solution has.
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let differences = differences(root)?;
+    if options.check {
+        ensure!(
+            differences.is_empty(),
+            "modules/ is not what solutions/ makes:\n  {}\nhelp: cargo xtask starters",
+            differences.iter().map(Difference::describe).collect::<Vec<_>>().join("\n  ")
+        );
+        return Ok(());
+    }
+    let modules = root.join("modules");
+    for difference in &differences {
+        let path = modules.join(&difference.path);
+        match &difference.should_be {
+            Some(text) => {
+                let folder = path.parent().unwrap_or(&modules);
+                fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+                fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+            }
+            None => fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()))?,
+        }
+        println!("{}", difference.describe());
+    }
+    Ok(())
+}
+
+/// A file below modules/ that isn't as it should be.
+pub(crate) struct Difference {
+    path: PathBuf,
+    should_be: Option<String>,
+}
+
+impl Difference {
+    /// The file, and what happens or should happen to it.
+    pub(crate) fn describe(&self) -> String {
+        let action = if self.should_be.is_some() { "write" } else { "remove" };
+        format!("{action} modules/{}", self.path.display())
+    }
+}
+
+/// What has to change for modules/ to be what solutions/ makes.
+pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
+    let modules = root.join("modules");
+    let mut there = if modules.is_dir() { read_folder(&modules)? } else { BTreeMap::new() };
+    let mut differences = Vec::new();
+    for (path, text) in starters(root)? {
+        if there.remove(&path).as_ref() != Some(&text) {
+            differences.push(Difference { path, should_be: Some(text) });
+        }
+    }
+    differences.extend(there.into_keys().map(|path| Difference { path, should_be: None }));
+    Ok(differences)
+}
+
+/// Makes every starter from its solution.
+///
+/// # Errors
+/// There is no solution, or a file can't be read or turned into a starter: with its path.
+pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
+    let solutions = root.join("solutions");
+    let mut starters = BTreeMap::new();
+    for (path, text) in read_folder(&solutions)? {
+        let made = make(&path, &text).with_context(|| format!("solutions/{}", path.display()))?;
+        starters.insert(path, made);
+    }
+    ensure!(!starters.is_empty(), "{} has no files", solutions.display());
+    Ok(starters)
+}
+
+fn make(path: &Path, text: &str) -> anyhow::Result<String> {
+    let module = path.iter().next().unwrap_or_default().to_string_lossy();
+    let renamed = || text.replace(&format!("s{module}"), &format!("m{module}"));
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => starter_text::starter(&renamed()),
+        Some("toml") => starter_text::manifest(&renamed()),
+        // The lesson stands in both places, word for word, and speaks of the starter.
+        Some("md") => Ok(text.to_owned()),
+        _ => bail!("only .rs, .toml and .md files belong to a module"),
+    }
+}
+
+/// Every file below a folder, by its path there.
+pub(crate) fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        let entries = fs::read_dir(&next).with_context(|| format!("can't read {}", next.display()))?;
+        for entry in entries {
+            let path = entry.with_context(|| format!("can't read {}", next.display()))?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+                files.insert(path.strip_prefix(folder)?.to_owned(), text);
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_package_is_renamed() {
+        let text = "[package]\nname = \"s02_x\"\n\n[lints]\nworkspace = true\n\n[dependencies]\ninit.workspace = true # s01_init\n";
+        let made = make(Path::new("02_x/Cargo.toml"), text).unwrap();
+        assert!(made.contains("name = \"m02_x\"") && made.contains("# s01_init"), "{made}");
+        assert_eq!(make(Path::new("02_x/README.md"), "s02_x").unwrap(), "s02_x");
+        assert!(make(Path::new("02_x/notes.swp"), "").is_err());
+    }
+}
