@@ -7,6 +7,7 @@ pub mod explain;
 pub mod guarded;
 pub mod irregular;
 pub mod kernels;
+mod library;
 pub mod perceptron;
 pub mod random;
 pub mod ranks;

@@ -1,1 +1,210 @@
-//! virtual-cuda
+//! The virtual GPU's door: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
+//!
+//! [`exports!`] below is the one table of what is exported. A function that is in it but not there yet answers with
+//! an error that names it; one that is not in it does not exist. No logic lives here: each function turns C
+//! arguments into Rust ones, calls the engine, and turns the answer into a result code.
+
+mod answer;
+mod driver;
+mod engine;
+mod nccl;
+mod pointer;
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::path::Path;
+
+pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use nccl::{Communicator, Id};
+pub use pointer::{Arguments, Out, Source, Text};
+
+/// An exported symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Its name in C.
+    pub name: &'static str,
+    /// Types of its parameters, as they are written here; `None` where it only says that it is not supported.
+    pub parameters: Option<&'static [&'static str]>,
+}
+
+macro_rules! exports {
+    (
+        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
+        unsupported cuda { $($no_cuda:ident)* }
+        unsupported nccl { $($no_nccl:ident)* }
+    ) => {
+        /// Every symbol that the library exports, apart from the error texts and [`virtualGpuHideLibrary`].
+        pub const EXPORTS: &[Export] = &[
+            $(Export { name: stringify!($cuda), parameters: Some(&[$(stringify!($cuda_type)),*]) },)*
+            $(Export { name: stringify!($nccl), parameters: Some(&[$(stringify!($nccl_type)),*]) },)*
+            $(Export { name: stringify!($no_cuda), parameters: None },)*
+            $(Export { name: stringify!($no_nccl), parameters: None },)*
+        ];
+
+        $(
+            /// # Safety
+            /// As the CUDA driver's documentation asks of this function's arguments.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
+                answer::cuda(stringify!($cuda), || $cuda_to($($cuda_arg),*))
+            }
+        )*
+        $(
+            /// # Safety
+            /// As NCCL's documentation asks of this function's arguments.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
+                answer::nccl(stringify!($nccl), || $nccl_to($($nccl_arg),*))
+            }
+        )*
+        $(
+            /// Not supported. Takes any arguments: in the C calling conventions of Linux the caller clears them away.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $no_cuda() -> c_uint {
+                answer::cuda(stringify!($no_cuda), || answer::unsupported(stringify!($no_cuda)))
+            }
+        )*
+        $(
+            /// Not supported.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $no_nccl() -> c_uint {
+                answer::nccl(stringify!($no_nccl), || answer::unsupported_nccl(stringify!($no_nccl)))
+            }
+        )*
+    };
+}
+
+exports! {
+    cuda {
+        fn cuInit(flags: c_uint) = driver::init;
+        fn cuDriverGetVersion(version: Out<c_int>) = driver::version;
+
+        fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = driver::device;
+        fn cuDeviceGetCount(count: Out<c_int>) = driver::device_count;
+        fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = driver::device_name;
+        fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
+        fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
+        fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
+        fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = driver::device_total_memory;
+
+        fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
+        fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
+        fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
+        fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
+        fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
+        fn cuCtxSynchronize() = driver::synchronize_context;
+
+        fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
+        fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
+        fn cuStreamDestroy_v2(stream: Stream) = driver::destroy_stream;
+        fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
+        fn cuStreamQuery(stream: Stream) = driver::query_stream;
+        fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
+
+        fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
+        fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
+        fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
+        fn cuEventSynchronize(event: Event) = driver::synchronize_event;
+        fn cuEventQuery(event: Event) = driver::query_event;
+
+        fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
+        fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
+        fn cuMemFree_v2(address: DevicePointer) = driver::free;
+        fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
+        fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+        fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
+        fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
+        fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
+        fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_to_host_in;
+        fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = driver::copy;
+        fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_in;
+        fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
+        fn cuMemsetD8_v2(at: DevicePointer, value: u8, bytes: usize) = driver::set;
+        fn cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream) = driver::set_in;
+
+        fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
+        fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
+        fn cuModuleUnload(module: Module) = driver::unload_module;
+        fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
+        fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = driver::set_function_attribute;
+        fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
+    }
+    nccl {
+        fn ncclGetVersion(version: Out<c_int>) = nccl::version;
+        fn ncclGetUniqueId(id: Out<Id>) = nccl::unique_id;
+        fn ncclCommInitAll(comms: Out<Communicator>, count: c_int, devices: Source<c_int>) = nccl::init_all;
+        fn ncclCommInitRank(comm: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) = nccl::init_rank;
+        fn ncclCommDestroy(comm: Communicator) = nccl::destroy;
+        fn ncclCommAbort(comm: Communicator) = nccl::abort;
+        fn ncclCommCount(comm: Communicator, count: Out<c_int>) = nccl::count;
+        fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
+        fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
+        fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
+        fn ncclGroupStart() = nccl::group_start;
+        fn ncclGroupEnd() = nccl::group_end;
+        fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
+        fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
+    }
+    unsupported cuda {
+        cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
+        cuCtxSetFlags cuCtxGetLimit cuCtxSetLimit cuCtxGetCacheConfig cuCtxSetCacheConfig
+        cuCtxGetStreamPriorityRange cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
+        cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
+        cuEventElapsedTime cuEventElapsedTime_v2
+        cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
+        cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
+        cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
+        cuModuleGetGlobal_v2 cuFuncGetAttribute cuFuncSetCacheConfig cuLaunchCooperativeKernel
+        cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
+        cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
+        cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
+        cuProfilerStart cuProfilerStop
+        cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+    }
+    unsupported nccl {
+        ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
+        ncclReduce ncclReduceScatter ncclAllGather ncclSend ncclRecv
+    }
+}
+
+/// The C name of a result code.
+///
+/// # Safety
+/// `text` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(code: c_uint, text: Out<*const c_char>) -> c_uint {
+    answer::error_name(code, text)
+}
+
+/// What the last call of this thread that gave `code` had to say, or what the code means.
+///
+/// # Safety
+/// `text` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(code: c_uint, text: Out<*const c_char>) -> c_uint {
+    answer::error_text(code, text)
+}
+
+/// What an NCCL result code means.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
+    answer::nccl_error_text(code)
+}
+
+/// What the last NCCL call of this thread that failed had to say. The communicator does not matter, as in NCCL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
+    answer::nccl_last_error()
+}
+
+/// Makes reports look past the sources under the folder `path`: calls made there are shown at their callers' lines.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
+    if let Some(path) = path.text() {
+        virtual_gpu::site::hide_library(Path::new(path));
+    }
+}

@@ -3,5 +3,15 @@
 //! Three questions, answered apart: *function* (which values result), *order* (what must happen before what) and
 //! *time* (when it happens). No C is in here: `virtual-cuda` is the door through which cudarc comes in.
 
+pub mod config;
+pub mod device;
+pub mod engine;
+pub mod machine;
 pub mod memory;
+pub mod nccl;
+mod order;
+pub mod ptx;
+pub mod report;
 pub mod site;
+pub mod status;
+mod thread;

@@ -10,7 +10,7 @@ use crate::site::Site;
 
 /// Addresses that one GPU may hand out. Far more than its capacity, so that a freed address is not soon used again
 /// and a stale pointer can be told from a live one.
-pub const ADDRESS_SPACE: u64 = 1 << 42;
+pub const ADDRESS_SPACE: u64 = 1 << 39;
 
 /// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
 const ALIGNMENT: u64 = 512;
@@ -126,6 +126,17 @@ impl Allocation {
     /// All bytes. What was never written is 0 here; whoever hands it on puts [`POISON`] in its place.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The bytes of `range` (offsets) as a reader sees them: what was never written is [`POISON`].
+    pub fn read(&self, range: Range<u64>) -> Vec<u8> {
+        let mut bytes = self.bytes[range.start as usize..range.end as usize].to_vec();
+        let mut from = range.start;
+        while let Some(missing) = self.first_unwritten(from..range.end) {
+            bytes[(missing - range.start) as usize] = POISON;
+            from = missing + 1;
+        }
+        bytes
     }
 
     /// All bytes, to be changed; whoever changes some calls [`Self::mark_written`] for them.

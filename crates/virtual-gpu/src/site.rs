@@ -78,7 +78,7 @@ fn is_foreign(file: &Path) -> bool {
 }
 
 /// A line of a source file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceLine {
     /// The file's absolute path.
     pub file: PathBuf,

@@ -1,0 +1,238 @@
+//! cudarc through the virtual GPU's door: communicators, collectives, and what is said when they go wrong.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::nccl::result::{NcclError, get_uniqueid, group_end, group_start};
+use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+use cudarc::nccl::sys;
+
+fn stream(gpu: usize) -> Arc<CudaStream> {
+    lab::attach(8).unwrap();
+    CudaContext::new(gpu).unwrap().new_stream().unwrap()
+}
+
+/// What NCCL says of this thread's last error.
+fn last_error() -> String {
+    // SAFETY: NCCL ignores the communicator; the text lives as long as the process.
+    unsafe { std::ffi::CStr::from_ptr(sys::ncclGetLastError(std::ptr::null_mut())) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn text(error: DriverError) -> String {
+    error.error_string().unwrap().to_string_lossy().into_owned()
+}
+
+/// Runs one thread per rank, on GPUs `first..first + n` so that tests don't meet on a GPU.
+fn ranks<T: Send>(first: usize, n: usize, work: impl Fn(usize, Comm) -> T + Sync) -> Vec<T> {
+    lab::attach(8).unwrap();
+    let id = Id::new().unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n)
+            .map(|rank| {
+                let work = &work;
+                scope.spawn(move || {
+                    let stream = stream(first + rank);
+                    let Ok(comm) = Comm::from_rank(stream, rank, n, id) else { panic!("{}", last_error()) };
+                    work(rank, comm)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Each of these runs in a process of its own: a failed GPU stays failed.
+fn alone(name: &str) -> bool {
+    if std::env::var("ALONE").is_ok() {
+        return true;
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .envs([("ALONE", "1"), ("VIRTUAL_GPU_PATIENCE", "0.5")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
+
+#[test]
+fn every_rank_gets_the_sum() {
+    if !alone("every_rank_gets_the_sum") {
+        return;
+    }
+    for n in 1..=5 {
+        let results = ranks(0, n, |rank, comm| {
+            let stream = comm.stream();
+            let input: Vec<f32> = (0..1001).map(|i| (i * (rank + 1)) as f32).collect();
+            let send = stream.clone_htod(&input).unwrap();
+            let mut receive = stream.alloc_zeros::<f32>(1001).unwrap();
+            comm.all_reduce(&send, &mut receive, &ReduceOp::Sum).unwrap();
+            stream.clone_dtoh(&receive).unwrap()
+        });
+        let factor = n * (n + 1) / 2;
+        let expected: Vec<f32> = (0..1001).map(|i| (i * factor) as f32).collect();
+        assert!(results.iter().all(|result| *result == expected), "{n} ranks");
+    }
+}
+
+#[test]
+fn a_broadcast_comes_from_its_root() {
+    if !alone("a_broadcast_comes_from_its_root") {
+        return;
+    }
+    for root in 0..3 {
+        let results = ranks(0, 3, |rank, comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&vec![rank as f32 + 0.5; 77]).unwrap();
+            comm.broadcast_in_place(&mut buffer, root).unwrap();
+            stream.clone_dtoh(&buffer).unwrap()
+        });
+        assert!(results.iter().all(|result| *result == [root as f32 + 0.5; 77]), "root {root}");
+    }
+}
+
+#[test]
+fn one_thread_drives_several_gpus_in_a_group() {
+    if !alone("one_thread_drives_several_gpus_in_a_group") {
+        return;
+    }
+    let comms = Comm::from_devices((0..4).map(stream).collect()).unwrap();
+    let mut buffers: Vec<_> =
+        comms.iter().map(|comm| comm.stream().clone_htod(&[comm.rank() as f32; 3]).unwrap()).collect();
+    group_start().unwrap();
+    for (comm, buffer) in comms.iter().zip(&mut buffers) {
+        comm.all_reduce_in_place(buffer, &ReduceOp::Max).unwrap();
+    }
+    group_end().unwrap();
+    for (comm, buffer) in comms.iter().zip(&buffers) {
+        assert_eq!(comm.stream().clone_dtoh(buffer).unwrap(), [3.0; 3]);
+    }
+}
+
+#[test]
+fn ranks_that_disagree_are_named_with_their_calls() {
+    if !alone("ranks_that_disagree_are_named_with_their_calls") {
+        return;
+    }
+    let reports = ranks(0, 3, |rank, comm| {
+        let stream = comm.stream();
+        let mut buffer = stream.alloc_zeros::<f32>(10 + rank / 2).unwrap();
+        comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+        let error = text(stream.synchronize().unwrap_err());
+        std::mem::forget(comm);
+        error
+    });
+    for report in &reports {
+        assert!(report.contains("ranks disagree about collective 1"), "{report}");
+        assert!(report.contains("ranks 0 and 1: ncclAllReduce(count 10, float32, sum)"), "{report}");
+        assert!(report.contains("rank 2: ncclAllReduce(count 11, float32, sum)"), "{report}");
+        assert!(report.contains("crates/lab/tests/virtual_nccl.rs:"), "{report}");
+        assert_eq!(report, &reports[0]);
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_at_once() {
+    if !alone("a_rank_that_never_comes_is_named_at_once") {
+        return;
+    }
+    let start = Instant::now();
+    let reports = ranks(0, 3, |rank, comm| {
+        let stream = comm.stream();
+        let mut buffer = stream.alloc_zeros::<f32>(10).unwrap();
+        stream.synchronize().unwrap();
+        let mut report = String::new();
+        if rank != 1 {
+            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+            report = text(stream.synchronize().unwrap_err());
+        }
+        std::mem::forget(comm);
+        report
+    });
+    assert!(start.elapsed() < Duration::from_millis(400), "decided without patience");
+    assert!(reports[0].contains("rank 1 never comes: its thread has ended"), "{}", reports[0]);
+    assert!(reports[0].contains("ranks 0 and 2 wait in ncclAllReduce"), "{}", reports[0]);
+}
+
+#[test]
+fn a_cycle_over_two_communicators_is_a_deadlock() {
+    if !alone("a_cycle_over_two_communicators_is_a_deadlock") {
+        return;
+    }
+    lab::attach(8).unwrap();
+    let id = Id::new().unwrap();
+    let reports = ranks(0, 2, |rank, first| {
+        let second = Comm::from_rank(first.context().new_stream().unwrap(), rank, 2, id).unwrap();
+        let order = if rank == 0 { [&first, &second] } else { [&second, &first] };
+        let mut errors = Vec::new();
+        for comm in order {
+            let mut buffer = comm.stream().alloc_zeros::<f32>(4).unwrap();
+            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+            if let Err(error) = comm.stream().synchronize() {
+                errors.push(text(error));
+                break;
+            }
+        }
+        std::mem::forget((first, second));
+        errors.pop().unwrap_or_default()
+    });
+    assert!(reports[0].contains("deadlock"), "{}", reports[0]);
+    assert!(reports[0].contains("its thread waits in cuStreamSynchronize"), "{}", reports[0]);
+}
+
+#[test]
+fn an_id_for_each_thread_ends_by_patience() {
+    if !alone("an_id_for_each_thread_ends_by_patience") {
+        return;
+    }
+    lab::attach(8).unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let id = Id::new().unwrap();
+                let error = Comm::from_rank(stream(rank), rank, 2, id).unwrap_err();
+                assert!(error == NcclError(sys::ncclResult_t::ncclTimeout));
+                assert!(last_error().contains("never came"), "{}", last_error());
+            });
+        }
+    });
+}
+
+#[test]
+fn bad_ids_ranks_and_pointers_are_refused_by_name() {
+    if !alone("bad_ids_ranks_and_pointers_are_refused_by_name") {
+        return;
+    }
+    let gpu = stream(0);
+    let id = Id::new().unwrap();
+    assert!(Comm::from_rank(gpu.clone(), 3, 2, id).is_err());
+    assert!(last_error().contains("rank 3 of 2"), "{}", last_error());
+    assert!(Comm::from_rank(gpu.clone(), 0, 1, Id::uninit([7; 128])).is_err());
+    assert!(last_error().contains("no id of ncclGetUniqueId"), "{}", last_error());
+    get_uniqueid().unwrap();
+
+    let comm = Comm::from_rank(gpu.clone(), 0, 1, id).unwrap();
+    let send = gpu.alloc_zeros::<f32>(10).unwrap();
+    let mut short = gpu.alloc_zeros::<f32>(9).unwrap();
+    assert!(comm.all_reduce(&send, &mut short, &ReduceOp::Sum).is_err());
+    let report = last_error();
+    assert!(report.contains("the receive buffer of rank 0 can't be used"), "{report}");
+    assert!(report.contains("bytes 0..40: 4 bytes outside"), "{report}");
+}
+
+#[test]
+fn unwritten_bytes_do_not_go_unseen() {
+    if !alone("unwritten_bytes_do_not_go_unseen") {
+        return;
+    }
+    let gpu = stream(0);
+    // SAFETY: the bytes are written below, but for the last.
+    let mut buffer = unsafe { gpu.alloc::<u8>(100) }.unwrap();
+    gpu.memcpy_htod(&[1u8; 99], &mut buffer.slice_mut(..99)).unwrap();
+    assert_eq!(gpu.clone_dtoh(&buffer.slice(..99)).unwrap(), [1; 99]);
+    let report = text(gpu.clone_dtoh(&buffer).unwrap_err());
+    assert!(report.contains("byte 99 is the first of them"), "{report}");
+}

@@ -1,0 +1,136 @@
+//! From the engine's answers to result codes, and the sentences behind the codes.
+
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, CString, c_char, c_uint};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard};
+
+use virtual_gpu::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
+
+use crate::engine;
+use crate::pointer::Out;
+
+/// What calls had to say, by code. Texts live as long as the process, since C callers keep pointers to them.
+#[derive(Default)]
+struct Said {
+    cuda: HashMap<c_uint, &'static CStr>,
+    nccl: Option<&'static CStr>,
+}
+
+/// What any thread was told last: an error may be printed by another thread than the one that got it.
+static ANY_THREAD: Mutex<Option<Said>> = Mutex::new(None);
+
+thread_local! {
+    /// What this thread was told. Leaked, so that it needs no destructor and outlives the thread's other data.
+    static THIS_THREAD: Cell<Option<&'static Mutex<Said>>> = const { Cell::new(None) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn this_thread() -> MutexGuard<'static, Said> {
+    let said = THIS_THREAD.get().unwrap_or_else(|| {
+        let said = Box::leak(Box::default());
+        THIS_THREAD.set(Some(said));
+        said
+    });
+    lock(said)
+}
+
+/// Calls `with` for what this thread was told, and for what any thread was told.
+fn for_both(with: impl Fn(&mut Said)) {
+    with(&mut this_thread());
+    with(lock(&ANY_THREAD).get_or_insert_default());
+}
+
+/// A text that lives for ever; the same one each time.
+fn keep(text: &str) -> &'static CStr {
+    static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let mut kept = lock(&KEPT);
+    let kept = kept.get_or_insert_default();
+    if let Some(known) = kept.get(text.as_c_str()) {
+        return known;
+    }
+    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+    kept.insert(text);
+    text
+}
+
+/// Runs a driver function's body: nothing panics into the caller, and a sentence is kept for `cuGetErrorString`.
+pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
+    let answer = match engine::has_ended() {
+        true => Err(CudaStatus::Deinitialized.into()),
+        false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+            Err(Error::new(
+                CudaStatus::Unknown,
+                format!("virtual GPU: {name} has a fault of its own (it panicked)"),
+            ))
+        }),
+    };
+    let Err(Error { status, message }) = answer else { return CudaStatus::Success as c_uint };
+    let code = status as c_uint;
+    let text = (!message.is_empty()).then(|| keep(&message));
+    for_both(|said| match text {
+        Some(text) => {
+            said.cuda.insert(code, text);
+        }
+        None => {
+            said.cuda.remove(&code);
+        }
+    });
+    code
+}
+
+/// As [`cuda`], for NCCL, whose sentences `ncclGetLastError` gives.
+pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
+    let answer = match engine::has_ended() {
+        true => Err(Error::new(NcclStatus::SystemError, "the driver is shutting down")),
+        false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+            let message = format!("virtual GPU: {name} has a fault of its own (it panicked)");
+            Err(Error::new(NcclStatus::InternalError, message))
+        }),
+    };
+    let Err(Error { status, message }) = answer else { return NcclStatus::Success as c_uint };
+    let text = keep(if message.is_empty() { status.meaning() } else { &message });
+    for_both(|said| said.nccl = Some(text));
+    status as c_uint
+}
+
+pub(crate) fn unsupported(name: &str) -> CudaResult<()> {
+    Err(Error::new(CudaStatus::NotSupported, format!("virtual GPU: {name} is not supported")))
+}
+
+pub(crate) fn unsupported_nccl(name: &str) -> NcclResult<()> {
+    Err(Error::new(NcclStatus::InternalError, format!("virtual GPU: {name} is not supported")))
+}
+
+pub(crate) fn error_name(code: c_uint, to: Out<*const c_char>) -> c_uint {
+    give_text(CudaStatus::from_value(code).map(|status| keep(status.c_name())), to)
+}
+
+pub(crate) fn error_text(code: c_uint, to: Out<*const c_char>) -> c_uint {
+    let said = this_thread().cuda.get(&code).copied();
+    let said = said.or_else(|| lock(&ANY_THREAD).as_ref()?.cuda.get(&code).copied());
+    give_text(said.or_else(|| CudaStatus::from_value(code).map(|status| keep(status.meaning()))), to)
+}
+
+/// An unknown code has a null text, and is an invalid value.
+fn give_text(text: Option<&'static CStr>, to: Out<*const c_char>) -> c_uint {
+    let given = to.give(text.map_or(std::ptr::null(), CStr::as_ptr));
+    match (text, given) {
+        (Some(_), Ok(())) => CudaStatus::Success as c_uint,
+        _ => CudaStatus::InvalidValue as c_uint,
+    }
+}
+
+pub(crate) fn nccl_error_text(code: c_uint) -> *const c_char {
+    keep(NcclStatus::from_value(code).map_or("unknown result code", NcclStatus::meaning)).as_ptr()
+}
+
+pub(crate) fn nccl_last_error() -> *const c_char {
+    let said = this_thread().nccl.or_else(|| lock(&ANY_THREAD).as_ref()?.nccl);
+    said.unwrap_or(c"").as_ptr()
+}

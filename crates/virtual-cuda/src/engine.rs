@@ -1,0 +1,54 @@
+//! The process's one engine. It is made by `cuInit` and never taken down.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use virtual_gpu::config::Config;
+use virtual_gpu::engine::Engine;
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process is past its exit handlers: calls from there get `DEINITIALIZED`.
+pub(crate) fn has_ended() -> bool {
+    ENDED.load(Ordering::Acquire)
+}
+
+extern "C" fn end() {
+    ENDED.store(true, Ordering::Release);
+}
+
+/// Makes the engine, the first time.
+pub(crate) fn start() -> CudaResult<()> {
+    let made = ENGINE.get_or_init(|| {
+        let config = Config::from_env()?;
+        let addresses = reserve(Engine::address_space(config.gpus))?;
+        // SAFETY: `end` is a function without arguments that touches only a static.
+        unsafe { libc::atexit(end) };
+        Ok(Engine::new(config, addresses))
+    });
+    made.as_ref().map(|_| ()).map_err(|message| Error::new(CudaStatus::InvalidValue, message.as_str()))
+}
+
+/// The engine, once `cuInit` has been called.
+pub(crate) fn get() -> CudaResult<&'static Engine> {
+    match ENGINE.get() {
+        Some(Ok(engine)) => Ok(engine),
+        Some(Err(message)) => Err(Error::new(CudaStatus::InvalidValue, message.as_str())),
+        None => Err(Error::new(CudaStatus::NotInitialized, "cuInit has not been called")),
+    }
+}
+
+/// Sets so many addresses aside that no access right is ever given to: host code that follows a device pointer
+/// faults there, as it does with a real one.
+fn reserve(bytes: u64) -> Result<u64, String> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping; nothing is replaced.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_NONE, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        let error = std::io::Error::last_os_error();
+        return Err(format!("can't reserve {} GiB of addresses for device memory: {error}", bytes >> 30));
+    }
+    Ok((start as u64).next_multiple_of(4096))
+}

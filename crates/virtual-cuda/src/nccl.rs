@@ -1,0 +1,148 @@
+//! The NCCL functions' bodies.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use virtual_gpu::engine::StreamHandle;
+use virtual_gpu::nccl::{Buffers, Collective, CommHandle, DataType, Operation, Operator, UniqueId, VERSION};
+use virtual_gpu::status::{CudaStatus, Error, NcclResult, NcclStatus};
+
+use crate::driver::{DevicePointer, Stream};
+use crate::engine;
+use crate::pointer::{Out, Source};
+
+/// `ncclComm_t`
+pub type Communicator = *mut c_void;
+
+/// `ncclUniqueId`, passed by value.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Id([u8; 128]);
+
+fn invalid(message: impl Into<String>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidArgument, message.into())
+}
+
+fn comm(comm: Communicator) -> CommHandle {
+    CommHandle(comm as u64)
+}
+
+/// Writes a result where the caller wants it.
+fn give<T: Copy>(to: Out<T>, value: T) -> NcclResult<()> {
+    to.give(value).map_err(|error| Error::new(NcclStatus::InvalidArgument, error.message))
+}
+
+/// The engine. NCCL works without an explicit `cuInit`: the real library calls it too.
+fn started() -> NcclResult<&'static virtual_gpu::engine::Engine> {
+    let engine = engine::start().and_then(|()| engine::get());
+    engine.map_err(|error: Error<CudaStatus>| error.into())
+}
+
+pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
+    give(to, VERSION)
+}
+
+pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
+    give(to, Id(*started()?.nccl_unique_id().bytes()))
+}
+
+pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
+    let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
+    if to.is_null() && count > 0 {
+        return Err(invalid("ncclCommInitAll: the pointer for the communicators is null"));
+    }
+    let devices = match devices.is_null() {
+        true => (0..count as c_int).collect(),
+        false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
+    };
+    let made: Vec<_> =
+        started()?.nccl_init_all(&devices)?.into_iter().map(|made| made.0 as Communicator).collect();
+    to.give_all(&made).map_err(|error| invalid(error.message.to_string()))
+}
+
+pub(crate) fn init_rank(to: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) -> NcclResult<()> {
+    if to.is_null() {
+        return Err(invalid("ncclCommInitRank: the pointer for the communicator is null"));
+    }
+    let id = UniqueId::from_bytes(id.0)?;
+    let made = started()?.nccl_init_rank(world_size, id, rank)?;
+    give(to, made.0 as Communicator)
+}
+
+pub(crate) fn destroy(of: Communicator) -> NcclResult<()> {
+    if of.is_null() { Ok(()) } else { started()?.nccl_destroy(comm(of)) }
+}
+
+/// Always succeeds, so that a program can clean up whatever has happened.
+pub(crate) fn abort(of: Communicator) -> NcclResult<()> {
+    if let Ok(engine) = started() {
+        engine.nccl_abort(comm(of));
+    }
+    Ok(())
+}
+
+pub(crate) fn count(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
+    give(to, started()?.nccl_identity(comm(of))?.0 as c_int)
+}
+
+pub(crate) fn rank(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
+    give(to, started()?.nccl_identity(comm(of))?.1 as c_int)
+}
+
+pub(crate) fn device(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
+    give(to, started()?.nccl_identity(comm(of))?.2 as c_int)
+}
+
+pub(crate) fn async_error(of: Communicator, to: Out<c_uint>) -> NcclResult<()> {
+    let error = started()?.nccl_async_error(comm(of))?;
+    give(to, error.map_or(NcclStatus::Success, |error| error.status) as c_uint)
+}
+
+pub(crate) fn group_start() -> NcclResult<()> {
+    started()?.nccl_group_start();
+    Ok(())
+}
+
+pub(crate) fn group_end() -> NcclResult<()> {
+    started()?.nccl_group_end()
+}
+
+pub(crate) fn all_reduce(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    operator: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let engine = started()?;
+    // The communicator is checked before everything else, as in NCCL.
+    engine.nccl_identity(comm(of))?;
+    let data_type = element("ncclAllReduce", data_type)?;
+    let operator = Operator::from_value(operator)
+        .ok_or_else(|| invalid(format!("ncclAllReduce: {operator} is no reduction operator")))?;
+    let operation = Operation { collective: Collective::AllReduce(operator), count: count as u64, data_type };
+    let buffers = Buffers { send, receive };
+    engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
+}
+
+pub(crate) fn broadcast(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let data_type = element("ncclBroadcast", data_type)?;
+    let operation = Operation { collective: Collective::Broadcast { root }, count: count as u64, data_type };
+    let buffers = Buffers { send, receive };
+    engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
+}
+
+fn element(function: &str, data_type: c_uint) -> NcclResult<DataType> {
+    DataType::from_value(data_type).ok_or_else(|| invalid(format!("{function}: {data_type} is no data type")))
+}

@@ -1,0 +1,99 @@
+//! The switches: environment variables, read once, each error naming the variable and its value.
+
+use std::time::Duration;
+
+/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
+const MAX_GPUS: usize = 64;
+
+/// How findings that CUDA has no error for are treated (`VIRTUAL_GPU_CHECKS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// They make the call that meets them fail.
+    Error,
+    /// They are printed.
+    Warn,
+    /// They are not looked for.
+    Off,
+}
+
+/// What the environment asks of the virtual GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Number of GPUs (`VIRTUAL_GPU_COUNT`, 8).
+    pub gpus: usize,
+    /// What findings do (`VIRTUAL_GPU_CHECKS`, error).
+    pub checks: Checks,
+    /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
+    pub patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10) }
+    }
+}
+
+impl Config {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// A sentence that names the variable, its value and what it may be.
+    pub fn from_env() -> Result<Self, String> {
+        Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    /// As [`Self::from_env`], from any source of variables.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let mut config = Self::default();
+        if let Some(value) = variable("VIRTUAL_GPU_COUNT") {
+            config.gpus = value.trim().parse().ok().filter(|count| (1..=MAX_GPUS).contains(count)).ok_or_else(
+                || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs is a whole number from 1 to {MAX_GPUS}"),
+            )?;
+        }
+        if let Some(value) = variable("VIRTUAL_GPU_CHECKS") {
+            config.checks = match value.trim() {
+                "error" => Checks::Error,
+                "warn" => Checks::Warn,
+                "off" => Checks::Off,
+                _ => return Err(format!("VIRTUAL_GPU_CHECKS={value}: it is one of error, warn, off")),
+            };
+        }
+        if let Some(value) = variable("VIRTUAL_GPU_PATIENCE") {
+            let seconds =
+                value.trim().parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+            config.patience = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+                format!("VIRTUAL_GPU_PATIENCE={value}: it is a number of seconds from 0.01 to 86400")
+            })?;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &'static str, value: &'static str) -> Result<Config, String> {
+        Config::read(move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_by_name() {
+        for value in ["0", "-1", "abc", "65", "", "1.5"] {
+            let error = read("VIRTUAL_GPU_COUNT", value).unwrap_err();
+            assert!(error.starts_with(&format!("VIRTUAL_GPU_COUNT={value}:")), "{error}");
+        }
+        assert!(read("VIRTUAL_GPU_CHECKS", "loud").unwrap_err().contains("loud"));
+        for value in ["0", "-3", "inf", "NaN", "soon"] {
+            assert!(read("VIRTUAL_GPU_PATIENCE", value).unwrap_err().contains(value));
+        }
+    }
+
+    #[test]
+    fn values_and_defaults() {
+        assert_eq!(Config::read(|_| None).unwrap(), Config::default());
+        assert_eq!(read("VIRTUAL_GPU_COUNT", " 3 ").unwrap().gpus, 3);
+        assert_eq!(read("VIRTUAL_GPU_CHECKS", "off").unwrap().checks, Checks::Off);
+        assert_eq!(read("VIRTUAL_GPU_PATIENCE", "0.5").unwrap().patience, Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,326 @@
+//! Modules, functions and kernel launches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::context::ContextHandle;
+use super::stream::{Outcome, StreamHandle, Touched, Work};
+use super::{Engine, Failure, State};
+use crate::config::Checks;
+use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
+use crate::machine::{self, Access, FaultKind, Launch};
+use crate::memory::DeviceMemory;
+use crate::order::Touch;
+use crate::ptx::{self, Kernel};
+use crate::report::{Report, size};
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+
+/// A `CUmodule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleHandle(pub u64);
+
+/// A `CUfunction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionHandle(pub u64);
+
+/// Lane instructions that a launch may take, so that a kernel without end ends. Some minutes of one core.
+const INSTRUCTION_LIMIT: u64 = 1 << 38;
+
+pub(super) struct LoadedModule {
+    pub(super) context: ContextHandle,
+    module: Arc<ptx::Module>,
+    /// Device address of each of the module's variables.
+    globals: Arc<[u64]>,
+    functions: BTreeMap<String, FunctionHandle>,
+}
+
+pub(super) struct Function {
+    module: ModuleHandle,
+    kernel: Arc<Kernel>,
+    /// Bytes of dynamic shared memory that the program has opted in to.
+    max_dynamic_shared: u32,
+}
+
+/// A launch's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// Blocks, by dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block, by dimension.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+}
+
+/// A launch that waits for its turn.
+pub(crate) struct KernelLaunch {
+    kernel: Arc<Kernel>,
+    shape: LaunchShape,
+    parameters: Vec<u8>,
+    globals: Arc<[u64]>,
+}
+
+impl KernelLaunch {
+    pub(super) fn name(&self) -> &str {
+        self.kernel.name()
+    }
+}
+
+impl Engine {
+    /// `cuModuleLoadData` of PTX text, into the current context.
+    ///
+    /// # Errors
+    /// `InvalidPtx` with every line that can't be run.
+    pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
+        let (context, device) = {
+            let mut state = self.state();
+            let context = state.current_context()?;
+            state.check_usable(context)?;
+            (context, state.device_of_context(context)?)
+        };
+        let module =
+            ptx::load(text).map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let mut globals = Vec::new();
+        {
+            let mut memory = self.memory(device);
+            for variable in module.variables() {
+                let address = memory.allocate(variable.size.max(1), Site::here()).map_err(|_| {
+                    Error::new(
+                        CudaStatus::OutOfMemory,
+                        format!("no room for the variable `{}`", variable.name),
+                    )
+                })?;
+                if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
+                    let bytes = &mut allocation.bytes_mut()[offset as usize..];
+                    bytes[..variable.initial.len()].copy_from_slice(&variable.initial);
+                    allocation.mark_written(0..variable.size.max(1));
+                }
+                globals.push(address);
+            }
+        }
+        let mut state = self.state();
+        let handle = ModuleHandle(state.new_handle());
+        let module = LoadedModule {
+            context,
+            module: Arc::new(module),
+            globals: globals.into(),
+            functions: BTreeMap::new(),
+        };
+        state.modules.insert(handle, module);
+        Ok(handle)
+    }
+
+    /// `cuModuleUnload`.
+    pub fn unload_module(&self, module: ModuleHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        let device = state.device_of_context(entry.context)?;
+        let addresses = state.remove_module(module);
+        drop(state);
+        let mut memory = self.memory(device);
+        for address in addresses {
+            let _ = memory.free(address, Site::here());
+        }
+        Ok(())
+    }
+
+    /// `cuModuleGetFunction`.
+    ///
+    /// # Errors
+    /// `NotFound`, naming the kernel that was asked for and those that there are.
+    pub fn function(&self, module: ModuleHandle, name: &str) -> CudaResult<FunctionHandle> {
+        let mut state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        if let Some(&function) = entry.functions.get(name) {
+            return Ok(function);
+        }
+        let Some(kernel) = entry.module.kernel(name).cloned() else {
+            let known: Vec<_> = entry.module.kernel_names().map(|name| format!("`{name}`")).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("the module has no kernel `{name}`; it has {known}");
+            return Err(Error::new(CudaStatus::NotFound, message));
+        };
+        let function = FunctionHandle(state.new_handle());
+        state.functions.insert(function, Function { module, kernel, max_dynamic_shared: SHARED_PER_BLOCK });
+        if let Some(entry) = state.modules.get_mut(&module) {
+            entry.functions.insert(name.to_owned(), function);
+        }
+        Ok(function)
+    }
+
+    /// The kernel behind a function, by which a launch's parameters are read.
+    pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
+        Ok(self.state().function(function)?.kernel.clone())
+    }
+
+    /// `cuFuncSetAttribute` with `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+    pub fn set_max_dynamic_shared(&self, function: FunctionHandle, bytes: u32) -> CudaResult<()> {
+        if bytes > SHARED_PER_BLOCK_OPT_IN {
+            let message =
+                format!("{bytes} bytes of shared memory: a block can have {SHARED_PER_BLOCK_OPT_IN} at most");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
+        let mut state = self.state();
+        state.function(function)?;
+        if let Some(entry) = state.functions.get_mut(&function) {
+            entry.max_dynamic_shared = bytes;
+        }
+        Ok(())
+    }
+
+    /// `cuLaunchKernel`. `parameters` are packed as the kernel's own list says.
+    pub fn launch(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        stream: StreamHandle,
+        parameters: Vec<u8>,
+    ) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let entry = state.function(function)?;
+        check_shape(entry, &shape)?;
+        let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
+        let of_stream = state.last_of(stream)?.0;
+        if module.context != of_stream {
+            let (gpu, other) =
+                (state.device_of_context(module.context)?, state.device_of_context(of_stream)?);
+            let message = format!(
+                "kernel `{}` was loaded on GPU {gpu}, the stream is on GPU {other}",
+                entry.kernel.name()
+            );
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
+        let launch =
+            KernelLaunch { kernel: entry.kernel.clone(), shape, parameters, globals: module.globals.clone() };
+        state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    pub(super) fn run_kernel(&self, device: usize, launch: &KernelLaunch, site: &Site) -> Outcome {
+        let KernelLaunch { kernel, shape, parameters, globals } = launch;
+        let to_run = Launch {
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.dynamic_shared,
+            parameters,
+            globals,
+            start_ns: 0,
+            instruction_limit: INSTRUCTION_LIMIT,
+        };
+        let mut memory = self.memory(device);
+        let outcome = machine::run(kernel, &to_run, &mut memory);
+        match outcome {
+            Err(fault) => {
+                let status = match fault.kind {
+                    FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
+                    FaultKind::Trap => CudaStatus::IllegalInstruction,
+                    FaultKind::Endless => CudaStatus::LaunchTimeout,
+                    FaultKind::DivergentBarrier => CudaStatus::LaunchFailed,
+                    FaultKind::Address { .. } | FaultKind::Shared { .. } => CudaStatus::IllegalAddress,
+                };
+                let report = Report::new(format!("{fault}")).at("launched", site);
+                Err(Failure::announce(status, &report))
+            }
+            Ok(execution) => match execution.unwritten {
+                Some(read) if self.config().checks != Checks::Off => {
+                    let report = Report::new(format!("{read}"))
+                        .fact("nothing has written these bytes")
+                        .at("launched", site)
+                        .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before");
+                    let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+                    match self.config().checks {
+                        Checks::Error => Err(failure),
+                        _ => Ok(touched(device, &memory, &execution.touched)),
+                    }
+                }
+                _ => Ok(touched(device, &memory, &execution.touched)),
+            },
+        }
+    }
+}
+
+impl State {
+    fn function(&self, function: FunctionHandle) -> CudaResult<&Function> {
+        self.functions.get(&function).ok_or_else(|| {
+            Error::new(
+                CudaStatus::InvalidHandle,
+                format!("{:#x} is not a function, or no longer one", function.0),
+            )
+        })
+    }
+
+    /// Forgets a module with its functions; returns the addresses of its variables.
+    pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
+        self.functions.retain(|_, function| function.module != module);
+        self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())
+    }
+}
+
+/// What a kernel touched, by allocation.
+fn touched(device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
+    let mut by_allocation: Vec<Touched> = Vec::new();
+    for range in ranges {
+        let touch = Touch {
+            range: range.range.clone(),
+            writes: range.access != Access::Read,
+            atomic: range.access == Access::Atomic,
+        };
+        match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
+            Some(known) => known.touches.push(touch),
+            None => {
+                let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
+                else {
+                    continue;
+                };
+                let (size, site) = (allocation.size(), allocation.site().clone());
+                let touches = vec![touch];
+                by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
+            }
+        }
+    }
+    by_allocation
+}
+
+/// Refuses a launch that no GPU of this kind can do, naming the figure and the limit.
+fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
+    let kernel = &function.kernel;
+    let refuse = |what: String| {
+        Err(Error::new(CudaStatus::InvalidValue, format!("launch of `{}`: {what}", kernel.name())))
+    };
+    for (name, dims, limits) in [("grid", shape.grid, MAX_GRID), ("block", shape.block, MAX_BLOCK)] {
+        for ((axis, size), limit) in ["x", "y", "z"].into_iter().zip(dims).zip(limits) {
+            if size == 0 || size > limit {
+                return refuse(format!("{name} dimension {axis} is {size}: it must be 1 to {limit}"));
+            }
+        }
+    }
+    let [x, y, z] = shape.block;
+    let threads = x * y * z;
+    if threads > MAX_THREADS_PER_BLOCK {
+        return refuse(format!(
+            "{x}×{y}×{z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
+        ));
+    }
+    if shape.dynamic_shared > function.max_dynamic_shared {
+        let (asked, limit) = (shape.dynamic_shared, function.max_dynamic_shared);
+        return refuse(format!(
+            "{asked} bytes of dynamic shared memory: {limit} are allowed; \
+             set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES for more"
+        ));
+    }
+    let shared = u64::from(shape.dynamic_shared) + u64::from(kernel.shared_bytes());
+    if shared > u64::from(SHARED_PER_BLOCK_OPT_IN) {
+        return refuse(format!(
+            "{} of shared memory: a block has {SHARED_PER_BLOCK_OPT_IN} bytes",
+            size(shared)
+        ));
+    }
+    Ok(())
+}
+
+fn not_a_module(module: ModuleHandle) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a module, or no longer one", module.0))
+}

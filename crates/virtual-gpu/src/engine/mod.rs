@@ -1,0 +1,202 @@
+//! The engine: contexts, streams, events and memory behind one lock, and the work that runs outside of it.
+//!
+//! An operation runs once its stream predecessors and awaited events are done, on whichever host thread made it
+//! ready or waits for it, without the engine's lock. Results are those of a correct GPU for a correctly
+//! synchronised program; nothing here knows what order or time a GPU would give them.
+
+mod context;
+mod launch;
+mod stream;
+mod transfer;
+mod wait;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+pub use context::ContextHandle;
+pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use stream::{EventHandle, StreamHandle};
+
+pub(crate) use stream::{OpRef, Touched, Work};
+pub(crate) use transfer::address_report;
+pub(crate) use wait::{Hopeless, Wait};
+
+use crate::config::Config;
+use crate::device::TOTAL_MEMORY;
+use crate::memory::{ADDRESS_SPACE, DeviceMemory};
+use crate::nccl::{Group, Nccl};
+use crate::order::Order;
+use crate::report::Report;
+use crate::status::{CudaResult, CudaStatus, Error};
+use crate::thread::{Life, ThreadKey};
+
+/// A set of virtual GPUs and everything that programs made on them.
+pub struct Engine {
+    config: Config,
+    /// The first device address.
+    addresses: u64,
+    memories: Vec<Mutex<DeviceMemory>>,
+    state: Mutex<State>,
+    /// Told whenever an operation is done, so that waiting threads look again.
+    changed: Condvar,
+}
+
+/// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: CudaStatus,
+    pub(crate) report: Arc<str>,
+}
+
+impl Failure {
+    /// Makes a failure of a report and prints it.
+    pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
+        let failure = Self::quietly(status, report);
+        eprintln!("{}", failure.report);
+        failure
+    }
+
+    /// Makes a failure of a report like one that was printed already.
+    pub(crate) fn quietly(status: CudaStatus, report: &Report) -> Self {
+        Self { status, report: report.to_string().into() }
+    }
+
+    fn to_error(&self) -> Error<CudaStatus> {
+        Error::new(self.status, self.report.clone())
+    }
+}
+
+/// Everything behind the engine's lock.
+pub(crate) struct State {
+    next_handle: u64,
+    devices: Vec<context::Device>,
+    contexts: HashMap<ContextHandle, context::Context>,
+    pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
+    events: HashMap<EventHandle, stream::Event>,
+    modules: HashMap<ModuleHandle, launch::LoadedModule>,
+    functions: HashMap<FunctionHandle, launch::Function>,
+    pub(crate) threads: HashMap<ThreadKey, Thread>,
+    /// Streams whose first operation may be ready.
+    runnable: VecDeque<StreamHandle>,
+    /// Streams whose first operation waits for something in the stream that is the key.
+    waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
+    /// Operations done since the start.
+    finished: u64,
+    /// Host threads that are blocked in the engine.
+    blocked: usize,
+    pub(crate) nccl: Nccl,
+    pub(crate) order: Order,
+}
+
+/// What the engine knows of a host thread.
+pub(crate) struct Thread {
+    pub(crate) life: Life,
+    /// The current context is the last one.
+    contexts: Vec<ContextHandle>,
+    pub(crate) blocked: Option<wait::Blocked>,
+    pub(crate) group: Group,
+}
+
+/// A lock's guard, also where another thread panicked while it held the lock: the state is changed only by
+/// functions that leave it consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Engine {
+    /// GPUs as `config` asks for, whose addresses start at `addresses`: [`Engine::address_space`] many are used.
+    pub fn new(config: Config, addresses: u64) -> Self {
+        let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
+        let memories =
+            (0..config.gpus).map(|gpu| Mutex::new(DeviceMemory::new(start(gpu), TOTAL_MEMORY))).collect();
+        let state = State {
+            next_handle: 1,
+            devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
+            contexts: HashMap::new(),
+            streams: HashMap::new(),
+            events: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            threads: HashMap::new(),
+            runnable: VecDeque::new(),
+            waiting: HashMap::new(),
+            finished: 0,
+            blocked: 0,
+            nccl: Nccl::default(),
+            order: Order::default(),
+        };
+        Self { config, addresses, memories, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Device addresses that so many GPUs may use.
+    pub fn address_space(gpus: usize) -> u64 {
+        gpus as u64 * ADDRESS_SPACE
+    }
+
+    /// The number of GPUs.
+    pub fn device_count(&self) -> usize {
+        self.config.gpus
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
+        lock(&self.memories[device])
+    }
+
+    /// The GPU that hands out `address`.
+    pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
+        let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
+        usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
+    }
+
+    /// Makes blocked threads look again.
+    pub(crate) fn wake_all(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Checks that a GPU with this number exists.
+    ///
+    /// # Errors
+    /// `InvalidDevice`, naming the number and how many there are.
+    pub fn check_device(&self, ordinal: i32) -> CudaResult<usize> {
+        usize::try_from(ordinal).ok().filter(|&gpu| gpu < self.config.gpus).ok_or_else(|| {
+            let count = self.config.gpus;
+            Error::new(
+                CudaStatus::InvalidDevice,
+                format!("there is no GPU {ordinal}: this machine has {count}"),
+            )
+        })
+    }
+}
+
+impl State {
+    pub(crate) fn new_handle(&mut self) -> u64 {
+        // Multiples of 16 look like pointers, and stay clear of the reserved stream handles 0, 1 and 2.
+        let handle = self.next_handle * 16;
+        self.next_handle += 1;
+        handle
+    }
+
+    /// The calling thread's key; it has an entry from now on.
+    pub(crate) fn current_thread(&mut self) -> ThreadKey {
+        self.thread();
+        ThreadKey::current()
+    }
+
+    /// The calling thread's entry.
+    pub(crate) fn thread(&mut self) -> &mut Thread {
+        self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
+            life: Life::of_current(),
+            contexts: Vec::new(),
+            blocked: None,
+            group: Group::default(),
+        })
+    }
+}

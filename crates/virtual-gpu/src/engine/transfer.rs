@@ -1,0 +1,283 @@
+//! Memory calls: allocate, free, copy, set.
+
+use std::sync::{Arc, Mutex};
+
+use super::stream::{Outcome, StreamHandle, Touched, Work};
+use super::{Engine, Failure, lock};
+use crate::config::Checks;
+use crate::memory::{AllocationId, BadAddress, DeviceMemory, OutOfMemory};
+use crate::report::{Report, size};
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+
+/// The legacy default stream, in which the calls without a stream run.
+const LEGACY: StreamHandle = StreamHandle(0);
+
+impl Engine {
+    /// `cuMemAlloc`: `bytes` on the current context's GPU. Nothing in them counts as written.
+    pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
+        self.allocate_in(LEGACY, bytes)
+    }
+
+    /// `cuMemAllocAsync`: as [`Self::allocate`], on the GPU of `stream`.
+    ///
+    /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
+    /// address away again before its free has run.
+    pub fn allocate_in(&self, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
+        let device = self.usable_stream_device(stream)?;
+        if bytes == 0 {
+            return Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes"));
+        }
+        self.memory(device).allocate(bytes, Site::here()).map_err(|OutOfMemory { asked, free }| {
+            let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
+            Error::new(CudaStatus::OutOfMemory, message)
+        })
+    }
+
+    /// `cuMemFree`: waits for the context's work first, as the driver does.
+    pub fn free(&self, address: u64) -> CudaResult<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let mut state = self.state();
+        let context = state.current_context()?;
+        let all = state.last_of_all(context);
+        // A failure is told by calls whose errors cudarc shows; this is none of them.
+        let _ = self.wait_in(context, all, "cuMemFree", state);
+        self.free_now(address, Site::here()).map(|(device, allocation)| {
+            self.state().order.forget_allocation(device, allocation);
+        })
+    }
+
+    /// `cuMemFreeAsync`: once what is enqueued in `stream` is done.
+    pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
+        let site = Site::here();
+        let Some(device) = self.device_of(address) else { return Err(not_allocated(address)) };
+        let known = self.memory(device).slot_of(address).is_some();
+        if !known {
+            return self.free_now(address, site).map(drop);
+        }
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        // Also in a context that has failed, so that programs can clean up.
+        let op = state.enqueue(stream, Work::Free { at: address }, Vec::new(), site.clone());
+        drop(self.run_ready(state));
+        match op {
+            Ok(_) => Ok(()),
+            Err(_) => self.free_now(address, site).map(drop),
+        }
+    }
+
+    fn free_now(&self, address: u64, site: Site) -> CudaResult<(usize, AllocationId)> {
+        let Some(device) = self.device_of(address) else { return Err(not_allocated(address)) };
+        let mut memory = self.memory(device);
+        if let Ok(allocation) = memory.free(address, site.clone()) {
+            return Ok((device, allocation));
+        }
+        let report = address_report("a pointer that can't be freed", &memory, address, 0, device)
+            .at("freed", &site)
+            .help("free each allocation once, by the pointer that it was made with");
+        Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
+    }
+
+    /// `cuMemGetInfo`: free and total bytes of the current context's GPU.
+    pub fn memory_info(&self) -> CudaResult<(u64, u64)> {
+        let memory = self.memory(self.current_device()?);
+        Ok((memory.free_bytes(), memory.capacity()))
+    }
+
+    /// `cuMemcpyHtoDAsync` from pageable memory: `bytes` are what the source held at the call.
+    pub fn upload(&self, stream: StreamHandle, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+        let site = Site::here();
+        self.check_range("copy to", to, bytes.len() as u64, &site)?;
+        self.submit(stream, Work::Upload { to, bytes }, site)
+    }
+
+    /// `cuMemcpyHtoD`: as [`Self::upload`], and returns when it is done.
+    pub fn upload_now(&self, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+        let site = Site::here();
+        self.check_range("copy to", to, bytes.len() as u64, &site)?;
+        self.submit_and_wait(LEGACY, Work::Upload { to, bytes }, site, "cuMemcpyHtoD")
+    }
+
+    /// `cuMemcpyDtoHAsync` into pageable memory, which returns when the bytes are there; `cuMemcpyDtoH` with the
+    /// legacy default stream.
+    pub fn download(&self, stream: StreamHandle, from: u64, len: u64) -> CudaResult<Vec<u8>> {
+        let site = Site::here();
+        self.check_range("copy from", from, len, &site)?;
+        let into = Arc::new(Mutex::new(Vec::new()));
+        let work = Work::Download { from, len, into: into.clone() };
+        self.submit_and_wait(stream, work, site, "cuMemcpyDtoH")?;
+        Ok(std::mem::take(&mut *lock(&into)))
+    }
+
+    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay so.
+    pub fn copy(&self, stream: StreamHandle, to: u64, from: u64, len: u64) -> CudaResult<()> {
+        let site = Site::here();
+        self.check_range("copy from", from, len, &site)?;
+        self.check_range("copy to", to, len, &site)?;
+        self.submit(stream, Work::Copy { from, to, len }, site)
+    }
+
+    /// `cuMemsetD8Async`.
+    pub fn set(&self, stream: StreamHandle, at: u64, value: u8, len: u64) -> CudaResult<()> {
+        let site = Site::here();
+        self.check_range("set", at, len, &site)?;
+        self.submit(stream, Work::Set { at, len, value }, site)
+    }
+
+    /// The GPU of a stream whose context can still be used.
+    fn usable_stream_device(&self, stream: StreamHandle) -> CudaResult<usize> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let (context, _) = state.last_of(stream)?;
+        state.check_usable(context)?;
+        state.device_of_context(context)
+    }
+
+    /// Refuses a range of addresses that is in no allocation, as the driver does at the call.
+    fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let Some(device) = self.device_of(address) else {
+            let message = format!("{verb} {address:#x}: that is no address of a GPU");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        };
+        let memory = self.memory(device);
+        if memory.range(address, len).is_ok() {
+            return Ok(());
+        }
+        let headline = format!("a {verb} {} of which not all are in one buffer", size(len));
+        let report = address_report(&headline, &memory, address, len, device).at("called", site);
+        Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
+    }
+
+    /// Runs one operation. `device` is that of its stream.
+    pub(super) fn execute(&self, device: usize, work: Work, site: &Site) -> Outcome {
+        match work {
+            Work::Nothing | Work::Collective(_) => Ok(Vec::new()),
+            Work::Upload { to, bytes } => {
+                self.write(to, bytes.len() as u64, site, |out| out.copy_from_slice(&bytes))
+            }
+            Work::Set { at, len, value } => self.write(at, len, site, |out| out.fill(value)),
+            Work::Download { from, len, into } => {
+                let (bytes, touched) = self.read(from, len, site)?;
+                *lock(&into) = bytes;
+                Ok(touched)
+            }
+            Work::Copy { from, to, len } => self.copy_bytes(from, to, len, site),
+            Work::Free { at } => {
+                let whole = self.device_of(at).and_then(|device| {
+                    let memory = self.memory(device);
+                    let allocation = memory.range(at, 0).ok()?.0;
+                    Some(Touched::range(device, allocation, 0, allocation.size(), true))
+                });
+                let _ = self.free_now(at, site.clone());
+                Ok(whole.into_iter().collect())
+            }
+            Work::Kernel(launch) => self.run_kernel(device, &launch, site),
+        }
+    }
+
+    fn write(&self, address: u64, len: u64, site: &Site, fill: impl FnOnce(&mut [u8])) -> Outcome {
+        let (Some(device), 1..) = (self.device_of(address), len) else { return Ok(Vec::new()) };
+        let mut memory = self.memory(device);
+        match memory.range_mut(address, len) {
+            Ok((allocation, offset)) => {
+                fill(&mut allocation.bytes_mut()[offset as usize..(offset + len) as usize]);
+                allocation.mark_written(offset..offset + len);
+                Ok(vec![Touched::range(device, allocation, offset, len, true)])
+            }
+            Err(_) => Err(gone(&memory, address, len, device, site)),
+        }
+    }
+
+    fn read(&self, address: u64, len: u64, site: &Site) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
+        let (Some(device), 1..) = (self.device_of(address), len) else { return Ok((Vec::new(), Vec::new())) };
+        let memory = self.memory(device);
+        let Ok((allocation, offset)) = memory.range(address, len) else {
+            return Err(gone(&memory, address, len, device, site));
+        };
+        if let Some(first) = allocation.first_unwritten(offset..offset + len)
+            && self.config().checks != Checks::Off
+        {
+            let report = Report::new("a copy to the host reads bytes that nothing wrote")
+                .fact(format!("byte {first} is the first of them, on GPU {device}"))
+                .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
+                .at("copied", site)
+                .help("write the buffer first, or copy only the part that was written");
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            if self.config().checks == Checks::Error {
+                return Err(failure);
+            }
+        }
+        let touched = Touched::range(device, allocation, offset, len, false);
+        Ok((allocation.read(offset..offset + len), vec![touched]))
+    }
+
+    fn copy_bytes(&self, from: u64, to: u64, len: u64, site: &Site) -> Outcome {
+        let (Some(device), 1..) = (self.device_of(from), len) else { return Ok(Vec::new()) };
+        let (bytes, unwritten, read) = {
+            let memory = self.memory(device);
+            let Ok((allocation, offset)) = memory.range(from, len) else {
+                return Err(gone(&memory, from, len, device, site));
+            };
+            let all_written = allocation.first_unwritten(offset..offset + len).is_none();
+            let unwritten: Vec<u64> = match all_written {
+                true => Vec::new(),
+                false => (0..len)
+                    .filter(|at| allocation.first_unwritten(offset + at..offset + at + 1).is_some())
+                    .collect(),
+            };
+            let bytes = allocation.bytes()[offset as usize..(offset + len) as usize].to_vec();
+            (bytes, unwritten, Touched::range(device, allocation, offset, len, false))
+        };
+        let mut touched = vec![read];
+        let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
+        starts.insert(0, 0);
+        // The written bytes between two unwritten ones, or all of them.
+        for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
+            let part = &bytes[start as usize..end as usize];
+            touched.extend(self.write(to + start, end - start, site, |out| out.copy_from_slice(part))?);
+        }
+        Ok(touched)
+    }
+}
+
+/// A range that was there at the call and is not any more.
+fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, site: &Site) -> Failure {
+    let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
+        .at("called", site);
+    Failure::announce(CudaStatus::IllegalAddress, &report)
+}
+
+fn not_allocated(address: u64) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, format!("{address:#x} is no address of a GPU: it can't be freed"))
+}
+
+/// Says what is wrong with `len` bytes at `address` on `device`.
+pub(crate) fn address_report(
+    headline: &str,
+    memory: &DeviceMemory,
+    address: u64,
+    len: u64,
+    device: usize,
+) -> Report {
+    let report = Report::new(headline);
+    match memory.explain(address, len) {
+        BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
+            let end = offset + len as i64;
+            let over = (end - whole as i64).max(-offset).max(0);
+            report
+                .fact(format!("bytes {offset}..{end}: {} outside", size(over as u64)))
+                .at(format!("the buffer of {} on GPU {device} allocated", size(whole)), &site)
+        }
+        BadAddress::Freed { freed, offset } => report
+            .fact(format!("bytes {offset}..{} of memory that was freed", offset + len))
+            .at(format!("the buffer of {} on GPU {device} allocated", size(freed.size)), &freed.allocated)
+            .at("freed", &freed.freed),
+        BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
+        BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
+    }
+}

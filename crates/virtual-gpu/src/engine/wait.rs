@@ -1,0 +1,216 @@
+//! Host threads that wait, and how it is known that what they wait for will never come.
+//!
+//! A thread waits for operations, an operation for others or for the ranks of its collective, a missing rank for
+//! the thread that drives it. A wait is hopeless when everything it still needs has ended, or waits in the same
+//! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
+
+use std::collections::BTreeSet;
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+use super::stream::{Obstacle, OpRef};
+use super::{Engine, State};
+use crate::nccl::{CallKey, CommHandle, Missing, deadlock_report};
+use crate::site::Site;
+use crate::status::CudaStatus;
+use crate::thread::ThreadKey;
+
+/// How often a blocked thread looks whether a thread that it waits for has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What a blocked thread waits for: all of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Wait {
+    Ops(Vec<OpRef>),
+    /// Communicators of this thread that are being made.
+    Communicators(Vec<CommHandle>),
+}
+
+/// A host thread's wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocked {
+    pub(crate) wait: Wait,
+    /// The function that it called.
+    pub(crate) caller: &'static str,
+    pub(crate) site: Site,
+}
+
+/// Collectives that can never be complete, found together.
+pub(crate) type Hopeless = BTreeSet<CallKey>;
+
+impl Engine {
+    /// Blocks the calling thread until `wait` is over, running whatever gets ready meanwhile. What would block for
+    /// ever is made to fail, so that this always returns.
+    pub(crate) fn block_on<'a>(
+        &'a self,
+        wait: Wait,
+        caller: &'static str,
+        mut state: MutexGuard<'a, State>,
+    ) -> MutexGuard<'a, State> {
+        let me = ThreadKey::current();
+        state = self.run_ready(state);
+        if state.is_over(&wait) {
+            return state;
+        }
+        state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, site: Site::here() });
+        state.blocked += 1;
+        let since = Instant::now();
+        loop {
+            state = self.run_ready(state);
+            if state.is_over(&wait) {
+                break;
+            }
+            if let Some(hopeless) = state.hopeless(me) {
+                let report = deadlock_report(&state, &hopeless);
+                state.fail_calls(&hopeless, CudaStatus::LaunchTimeout, &report);
+            } else if since.elapsed() < self.config().patience || !state.give_up(me, self.config().patience) {
+                let (guard, _) = self
+                    .changed
+                    .wait_timeout(state, LOOK_AGAIN)
+                    .unwrap_or_else(|poisoned| poisoned.into_inner());
+                state = guard;
+                continue;
+            }
+            self.changed.notify_all();
+        }
+        state.blocked -= 1;
+        state.thread().blocked = None;
+        state
+    }
+}
+
+impl State {
+    fn is_over(&self, wait: &Wait) -> bool {
+        match wait {
+            Wait::Ops(ops) => ops.iter().all(|&op| self.is_done(op)),
+            Wait::Communicators(handles) => handles.iter().all(|&handle| self.nccl.is_settled(handle)),
+        }
+    }
+
+    /// The collectives that keep a blocked thread waiting for ever, if that is certain.
+    fn hopeless(&self, thread: ThreadKey) -> Option<Hopeless> {
+        let mut search = Search { state: self, open: Vec::new(), hopeless: Hopeless::new() };
+        search.thread_is_stuck(thread).then_some(search.hopeless).filter(|found| !found.is_empty())
+    }
+
+    /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
+    /// holds it up: that will end, so the wait goes on.
+    fn give_up(&mut self, thread: ThreadKey, patience: Duration) -> bool {
+        let given_up =
+            format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64());
+        match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
+            Some(Wait::Ops(ops)) => {
+                let calls: Hopeless = ops.into_iter().filter_map(|op| self.collective_ahead(op)).collect();
+                if calls.is_empty() {
+                    return false;
+                }
+                let report = deadlock_report(self, &calls).fact(given_up);
+                self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
+            }
+            Some(Wait::Communicators(handles)) => self.give_up_joining(&handles, &given_up),
+            None => return false,
+        }
+        true
+    }
+
+    /// The collective that an operation waits for in the end.
+    fn collective_ahead(&self, mut op: OpRef) -> Option<CallKey> {
+        // Each step leads to an operation enqueued earlier, so that this ends.
+        loop {
+            match self.obstacle(op)? {
+                Obstacle::Collective(call) => return Some(call),
+                Obstacle::Op(next) => op = next,
+            }
+        }
+    }
+}
+
+/// A walk along the wait-for edges. What is met again while it is still open closes a cycle: it counts as stuck.
+struct Search<'a> {
+    state: &'a State,
+    open: Vec<Node>,
+    hopeless: Hopeless,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Node {
+    Thread(ThreadKey),
+    Call(CallKey),
+}
+
+impl Search<'_> {
+    fn within(&mut self, node: Node, look: impl FnOnce(&mut Self) -> bool) -> bool {
+        if self.open.contains(&node) {
+            return true;
+        }
+        self.open.push(node);
+        let before = self.hopeless.clone();
+        let stuck = look(self);
+        if !stuck {
+            // What was found below rested on this node being stuck.
+            self.hopeless = before;
+        }
+        self.open.pop();
+        stuck
+    }
+
+    /// Whether a thread will never go on by itself.
+    fn thread_is_stuck(&mut self, thread: ThreadKey) -> bool {
+        let Some(entry) = self.state.threads.get(&thread) else { return false };
+        match &entry.blocked {
+            None => entry.life.has_ended(),
+            Some(Blocked { wait: Wait::Ops(ops), .. }) => {
+                let ops = ops.clone();
+                self.within(Node::Thread(thread), |search| ops.iter().any(|&op| search.op_is_stuck(op)))
+            }
+            Some(Blocked { wait: Wait::Communicators(_), .. }) => false,
+        }
+    }
+
+    fn op_is_stuck(&mut self, op: OpRef) -> bool {
+        match self.state.collective_ahead(op) {
+            Some(call) if !self.state.is_done(op) => self.call_is_stuck(call),
+            _ => false,
+        }
+    }
+
+    /// Whether every rank that has not come to a collective will never come.
+    fn call_is_stuck(&mut self, call: CallKey) -> bool {
+        if self.hopeless.contains(&call) {
+            return true;
+        }
+        let missing = self.state.nccl.missing(call);
+        if missing.is_empty() {
+            return false;
+        }
+        let stuck = self.within(Node::Call(call), |search| {
+            missing.into_iter().all(|missing| match missing {
+                Missing::Gone => true,
+                Missing::InStream(op) => {
+                    !search.state.streams.contains_key(&op.stream) || search.op_is_stuck(op)
+                }
+                Missing::NotCalled(thread) => search.thread_is_stuck(thread),
+            })
+        });
+        if stuck {
+            self.hopeless.insert(call);
+        }
+        stuck
+    }
+}
+
+impl State {
+    /// Describes where a thread is, for a report.
+    pub(crate) fn whereabouts(&self, thread: ThreadKey) -> (String, Site) {
+        match self.threads.get(&thread) {
+            Some(entry) if entry.blocked.is_none() && entry.life.has_ended() => {
+                ("its thread has ended".to_owned(), Site::unknown())
+            }
+            Some(entry) => match &entry.blocked {
+                Some(blocked) => (format!("its thread waits in {}", blocked.caller), blocked.site.clone()),
+                None => ("its thread has not called it".to_owned(), Site::unknown()),
+            },
+            None => ("it is unknown".to_owned(), Site::unknown()),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! NCCL: communicators, groups and collectives over the engine's streams.
+
+mod call;
+mod communicator;
+mod deadlock;
+mod group;
+mod reduce;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub use call::{Buffers, Collective, Operation};
+pub use communicator::{CommHandle, UniqueId};
+pub use reduce::{DataType, Operator};
+
+pub(crate) use call::{CallKey, Missing};
+pub(crate) use deadlock::deadlock_report;
+pub(crate) use group::Group;
+
+/// NCCL version that is reported, as `ncclGetVersion` encodes it: 2.30.7.
+pub const VERSION: i32 = 23_007;
+
+/// NCCL's share of the engine's state.
+#[derive(Default)]
+pub(crate) struct Nccl {
+    meetings: HashMap<UniqueId, communicator::Meeting>,
+    communicators: HashMap<CommHandle, communicator::Communicator>,
+    cliques: BTreeMap<u64, communicator::Clique>,
+    made: u64,
+}

@@ -1,0 +1,82 @@
+//! Vector clocks: which operations are known to have happened.
+
+use crate::engine::StreamHandle;
+
+/// For each stream the number of its last operation that has happened. Sorted by stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clock(Vec<(StreamHandle, u64)>);
+
+impl Clock {
+    /// Whether the `number`th operation of `stream` has happened.
+    pub(crate) fn covers(&self, stream: StreamHandle, number: u64) -> bool {
+        self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
+    }
+
+    /// Notes that the `number`th operation of `stream` has happened, and so all before it.
+    pub(crate) fn advance(&mut self, stream: StreamHandle, number: u64) {
+        match self.0.binary_search_by_key(&stream, |entry| entry.0) {
+            Ok(at) => self.0[at].1 = self.0[at].1.max(number),
+            Err(at) => self.0.insert(at, (stream, number)),
+        }
+    }
+
+    /// Takes over all that `other` knows.
+    pub(crate) fn join(&mut self, other: &Self) {
+        if self.0.is_empty() {
+            self.0.clone_from(&other.0);
+            return;
+        }
+        for &(stream, number) in &other.0 {
+            self.advance(stream, number);
+        }
+    }
+
+    /// Forgets a stream that is gone: nothing will ask for it again.
+    pub(crate) fn forget(&mut self, stream: StreamHandle) {
+        self.0.retain(|entry| entry.0 != stream);
+    }
+}
+
+/// What had happened when an operation was enqueued, or has when it is done.
+///
+/// A driver can't see how host threads synchronise. So accesses that one thread enqueued are ordered by what that
+/// thread has seen, and accesses of different threads by what any thread has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    /// As far as the enqueuing thread knows.
+    pub(crate) own: Clock,
+    /// As far as any thread knows.
+    pub(crate) any: Clock,
+}
+
+impl View {
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.own.join(&other.own);
+        self.any.join(&other.any);
+    }
+
+    pub(crate) fn advance(&mut self, stream: StreamHandle, number: u64) {
+        self.own.advance(stream, number);
+        self.any.advance(stream, number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_join_knows_what_either_knew() {
+        let (a, b) = (StreamHandle(16), StreamHandle(32));
+        let mut first = Clock::default();
+        first.advance(a, 3);
+        let mut second = Clock::default();
+        second.advance(b, 5);
+        second.advance(a, 1);
+        first.join(&second);
+        assert!(first.covers(a, 3) && first.covers(b, 5) && first.covers(b, 1));
+        assert!(!first.covers(a, 4) && !first.covers(StreamHandle(48), 1));
+        first.forget(a);
+        assert!(!first.covers(a, 1));
+    }
+}

@@ -1,0 +1,114 @@
+//! Order: which accesses to the same bytes nothing orders.
+//!
+//! An event is a snapshot of its stream's clock, a wait a maximum, a collective a join of its ranks' streams, a
+//! synchronise a join with the host thread. It reads what was enqueued and the bytes that were touched, and never
+//! when something ran.
+
+mod clock;
+mod history;
+
+use std::collections::{HashMap, HashSet};
+
+pub(crate) use clock::{Clock, View};
+pub(crate) use history::{Accessor, Touch};
+
+use crate::engine::StreamHandle;
+use crate::memory::AllocationId;
+use crate::report::{Report, size};
+use crate::site::{Site, SourceLine};
+use crate::thread::ThreadKey;
+use history::{Conflict, History};
+
+/// What host threads have seen, and who touched which bytes last.
+#[derive(Default)]
+pub(crate) struct Order {
+    seen_by: HashMap<ThreadKey, Clock>,
+    seen: Clock,
+    histories: HashMap<(usize, AllocationId), History>,
+    reported: HashSet<[Option<SourceLine>; 2]>,
+}
+
+/// The allocation that an access was to, for a report.
+pub(crate) struct Place<'a> {
+    pub(crate) device: usize,
+    pub(crate) allocation: AllocationId,
+    pub(crate) size: u64,
+    pub(crate) site: &'a Site,
+}
+
+impl Order {
+    /// What `thread` knows to have happened. A new thread knows all that was complete.
+    pub(crate) fn view_of(&mut self, thread: ThreadKey) -> View {
+        let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
+        View { own, any: self.seen.clone() }
+    }
+
+    /// A thread has waited for an operation.
+    pub(crate) fn saw(&mut self, thread: ThreadKey, done: &View) {
+        let seen = &self.seen;
+        self.seen_by.entry(thread).or_insert_with(|| seen.clone()).join(&done.own);
+        self.seen.join(&done.any);
+    }
+
+    /// Forgets a stream that is gone after `done` operations, once some thread has seen them all: nothing that comes
+    /// later can race with it.
+    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, done: u64) {
+        if done > 0 && !self.seen.covers(stream, done) {
+            return;
+        }
+        self.seen.forget(stream);
+        self.seen_by.values_mut().for_each(|clock| clock.forget(stream));
+        self.histories.values_mut().for_each(|history| history.forget(stream));
+    }
+
+    /// Forgets an allocation that is gone.
+    pub(crate) fn forget_allocation(&mut self, device: usize, allocation: AllocationId) {
+        self.histories.remove(&(device, allocation));
+    }
+
+    /// Notes accesses of one operation to one allocation. Returns a report where something else touched the same
+    /// bytes, one of the two wrote, and nothing orders them, and whether it is the first for its pair of lines.
+    pub(crate) fn touch(
+        &mut self,
+        place: &Place,
+        by: &Accessor,
+        view: &View,
+        touches: &[Touch],
+    ) -> Option<(Report, bool)> {
+        let history = self.histories.entry((place.device, place.allocation)).or_default();
+        let mut first: Option<Conflict> = None;
+        for touch in touches {
+            let conflict = history.touch(by, view, touch);
+            first = first.or(conflict);
+        }
+        let conflict = first?;
+        let mut lines = [conflict.earlier.site.line(), by.site.line()];
+        lines.sort();
+        let is_new = self.reported.insert(lines);
+        Some((race_report(place, by, &conflict), is_new))
+    }
+}
+
+fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
+    let range = &conflict.range;
+    let verb = |writes: bool| if writes { "written" } else { "read" };
+    let (earlier, later): (&Accessor, _) = (&conflict.earlier, by);
+    let bytes =
+        format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
+    let mut report = Report::new(format!("data race on GPU {}", place.device)).at(bytes, place.site);
+    for (side, writes) in [(earlier, conflict.earlier_writes), (later, conflict.later_writes)] {
+        let text = format!("{} by {} on {}", verb(writes), side.what, side.stream_name);
+        report = report.at(text, &side.site);
+    }
+    let report = match earlier.thread == later.thread {
+        true => report.fact(format!("nothing makes {} wait for {}", later.stream_name, earlier.stream_name)),
+        false => report.fact("two threads enqueued them, and neither waited for the other's to be done"),
+    };
+    match later.site.line() {
+        Some(line) if earlier.thread == later.thread => report.help(format!(
+            "before line {}: later_stream.wait(&earlier_stream.record_event(None)?)?",
+            line.line
+        )),
+        _ => report.help("record an event behind the first, and make the second one's stream wait for it"),
+    }
+}

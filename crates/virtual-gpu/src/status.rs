@@ -1,0 +1,119 @@
+//! Result codes of the driver and of NCCL, and errors that carry a sentence beside the code.
+
+use std::sync::Arc;
+
+/// Declares a result code's variants with their C values, C names and documented meaning.
+macro_rules! status {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $value:literal, $c_name:literal, $meaning:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name {
+            $(#[doc = concat!("`", $c_name, "`: ", $meaning, ".")] $variant = $value,)*
+        }
+
+        impl $name {
+            /// The code's name in the C header.
+            pub fn c_name(self) -> &'static str {
+                match self { $(Self::$variant => $c_name,)* }
+            }
+
+            /// What the code means, in a few words.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)* }
+            }
+
+            /// The code with this C value.
+            pub fn from_value(value: u32) -> Option<Self> {
+                match value { $($value => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+status! {
+    /// `CUresult`: what a driver function returns.
+    CudaStatus {
+        Success = 0, "CUDA_SUCCESS", "no error";
+        InvalidValue = 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument";
+        OutOfMemory = 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory";
+        NotInitialized = 3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error";
+        Deinitialized = 4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down";
+        NoDevice = 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected";
+        InvalidDevice = 101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal";
+        InvalidImage = 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid";
+        InvalidContext = 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context";
+        NoBinaryForGpu = 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device";
+        InvalidPtx = 218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed";
+        InvalidSource = 300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid";
+        FileNotFound = 301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found";
+        InvalidHandle = 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle";
+        NotFound = 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found";
+        NotReady = 600, "CUDA_ERROR_NOT_READY", "device not ready";
+        IllegalAddress = 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered";
+        LaunchOutOfResources = 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch";
+        LaunchTimeout = 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated";
+        ContextIsDestroyed = 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed";
+        IllegalInstruction = 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "an illegal instruction was encountered";
+        MisalignedAddress = 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address";
+        LaunchFailed = 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure";
+        NotSupported = 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported";
+        Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
+    }
+}
+
+status! {
+    /// `ncclResult_t`: what an NCCL function returns.
+    NcclStatus {
+        Success = 0, "ncclSuccess", "no error";
+        UnhandledCudaError = 1, "ncclUnhandledCudaError", "unhandled cuda error";
+        SystemError = 2, "ncclSystemError", "unhandled system error";
+        InternalError = 3, "ncclInternalError", "internal error";
+        InvalidArgument = 4, "ncclInvalidArgument", "invalid argument";
+        InvalidUsage = 5, "ncclInvalidUsage", "invalid usage";
+        RemoteError = 6, "ncclRemoteError", "remote process exited or there was a network error";
+        InProgress = 7, "ncclInProgress", "NCCL operation in progress";
+        Timeout = 8, "ncclTimeout", "operation timed out";
+    }
+}
+
+/// An error code with a sentence that says what was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error<S> {
+    /// What the C function returns.
+    pub status: S,
+    /// What was wrong, or empty where the code's own meaning says it all.
+    pub message: Arc<str>,
+}
+
+impl<S> Error<S> {
+    /// An error with its sentence.
+    pub fn new(status: S, message: impl Into<Arc<str>>) -> Self {
+        Self { status, message: message.into() }
+    }
+}
+
+impl<S> From<S> for Error<S> {
+    fn from(status: S) -> Self {
+        Self { status, message: "".into() }
+    }
+}
+
+/// What a driver call comes to.
+pub type CudaResult<T> = Result<T, Error<CudaStatus>>;
+
+/// What an NCCL call comes to.
+pub type NcclResult<T> = Result<T, Error<NcclStatus>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_keeps_its_c_value_and_name() {
+        assert_eq!(CudaStatus::IllegalAddress as u32, 700);
+        assert_eq!(CudaStatus::from_value(700), Some(CudaStatus::IllegalAddress));
+        assert_eq!(CudaStatus::from_value(12_345), None);
+        assert_eq!(NcclStatus::InvalidUsage.c_name(), "ncclInvalidUsage");
+    }
+}
