@@ -28,7 +28,7 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     // ANCHOR: communicators
     // Make one group of all the streams, in their order, with a single call of `Comm::from_devices`.
     // `readable()` (from `lab::Readable`) gives NCCL's error the words that cudarc leaves out.
-    todo!("Make one group of all the streams, in their order, with a single call of `Comm")
+    todo!("Make one group of all the streams, in their order, with a single call of `Comm::from_devices`")
     // ANCHOR_END: communicators
 }
 
