@@ -301,7 +301,7 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let threads = x * y * z;
     if threads > MAX_THREADS_PER_BLOCK {
         return refuse(format!(
-            "{x}×{y}×{z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
+            "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
         ));
     }
     if shape.dynamic_shared > function.max_dynamic_shared {
