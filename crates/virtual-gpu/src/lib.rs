@@ -3,5 +3,7 @@
 //! Three questions, answered apart: *function* (which values result), *order* (what must happen before what) and
 //! *time* (when it happens). No C is in here: `virtual-cuda` is the door through which cudarc comes in.
 
+pub mod machine;
 pub mod memory;
+pub mod ptx;
 pub mod site;
