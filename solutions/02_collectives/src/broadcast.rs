@@ -1,0 +1,49 @@
+//! Broadcast: one rank, the *root*, has a buffer, and every rank gets a copy of it.
+//!
+//! Replicas of a model start equal because of a broadcast, and stay equal as long as nothing goes wrong. Whether they are
+//! equal is worth asking: a difference in one bit grows with every step.
+
+use anyhow::ensure;
+use cudarc::driver::{CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::Readable;
+
+/// Replaces every rank's `buffer` by that of rank `root`. Every rank must call it with the same root and length. Returns
+/// at once: the copy is work in the communicator's stream.
+///
+/// # Errors
+/// `root` is no rank (the error says the root and the world size; nothing was sent), or NCCL refuses.
+pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
+    // ANCHOR: broadcast
+    // Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all.
+    let world_size = comm.world_size();
+    ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
+    comm.broadcast_in_place(buffer, i32::try_from(root)?).readable()?;
+    Ok(())
+    // ANCHOR_END: broadcast
+}
+
+/// Whether the buffers of all ranks are equal, bit for bit. Every rank gets the same answer, and no buffer is changed.
+/// Every rank must call it, with a buffer of the same length.
+///
+/// # Errors
+/// What NCCL or the driver answers.
+pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<bool> {
+    // ANCHOR: replicas_equal
+    // Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs.
+    // `==` is not enough: it calls two equal NaNs different, and 0.0 and −0.0 equal.
+    let stream = comm.stream();
+    let mut reference = stream.alloc_zeros::<f32>(buffer.len())?;
+    comm.broadcast(Some(buffer), &mut reference, 0).readable()?;
+    let bits = |values: Vec<f32>| -> Vec<u32> { values.into_iter().map(f32::to_bits).collect() };
+    let own = bits(stream.clone_dtoh(buffer)?);
+    let reference = bits(stream.clone_dtoh(&reference)?);
+    stream.synchronize()?;
+
+    let mut differs = stream.clone_htod(&[if own == reference { 0.0_f32 } else { 1.0 }])?;
+    comm.all_reduce_in_place(&mut differs, &ReduceOp::Max).readable()?;
+    let differs = stream.clone_dtoh(&differs)?;
+    stream.synchronize()?;
+    Ok(differs == [0.0])
+    // ANCHOR_END: replicas_equal
+}

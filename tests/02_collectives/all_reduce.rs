@@ -1,0 +1,152 @@
+//! Checks of `collectives/all_reduce`.
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::collectives::all_reduce::{average_in_place, sum};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("all_reduce::the_sum_arrives_on_every_rank", the_sum_arrives_on_every_rank).min_ranks(2),
+        Check::new("all_reduce::the_average_arrives_on_every_rank", the_average_arrives_on_every_rank)
+            .min_ranks(2),
+        Check::new("all_reduce::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
+        Check::new("all_reduce::a_second_call_uses_the_first_result", a_second_call_uses_the_first_result)
+            .min_ranks(2),
+    ]
+}
+
+/// One element, fewer than ranks, and odd lengths beyond a warp and a block.
+const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
+
+fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
+    (0..world_size).map(|rank| irregular::integers(rank, len)).collect()
+}
+
+fn added(inputs: &[Vec<f32>]) -> Vec<f32> {
+    (0..inputs[0].len()).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+}
+
+fn divided(values: &[f32], by: usize) -> Vec<f32> {
+    values.iter().map(|value| value / by as f32).collect()
+}
+
+fn the_sum_arrives_on_every_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            LENGTHS.iter().try_for_each(|&len| check_sum(&comm, len))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let inputs = inputs(world_size, len);
+    let stale = irregular::integers(100 + rank, len);
+    let send = Guarded::new(&stream, &inputs[rank])?;
+    let mut recv = Guarded::new(&stream, &stale)?;
+    sum(comm, &send.view(), &mut recv.view_mut())?;
+    // Whole numbers whose sums stay below 2²⁴: an f32 rounds nothing, in whatever order they are added.
+    let expected = added(&inputs);
+    Expected::new(rank, "the receive buffer", &expected)
+        .if_instead(
+            &stale,
+            "it holds what it held before: did the sum go to another buffer, or to one rank only?",
+        )
+        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was added"))
+        .if_instead(&divided(&expected, world_size), "this is the average: the operator is another one")
+        .exactly(&recv.read()?)?;
+    Expected::new(rank, "the send buffer", &inputs[rank])
+        .if_instead(&expected, "the sum is in the send buffer: that was in place")
+        .exactly(&send.read()?)
+}
+
+fn the_average_arrives_on_every_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            LENGTHS.iter().try_for_each(|&len| check_average(&comm, len))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_average(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let inputs = inputs(world_size, len);
+    let mut buffer = Guarded::new(&stream, &inputs[rank])?;
+    average_in_place(comm, &mut buffer.view_mut())?;
+    let total = added(&inputs);
+    let expected = divided(&total, world_size);
+    let comparison = Expected::new(rank, "the buffer", &expected)
+        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
+        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&divided(&expected, world_size), "it was divided twice");
+    let got = buffer.read()?;
+    if world_size.is_power_of_two() {
+        // 1/n, every product with it, and every sum of those are f32 values: nothing rounds.
+        return comparison.exactly(&got);
+    }
+    // NCCL multiplies each value by 1/n, then adds: 1/n and a product round by 2⁻²⁴ each, relative to at most 1000/n, n
+    // times over; then n − 1 sums of at most 1000 round by 2⁻²⁴ each. The expected value rounds once more.
+    comparison.within(1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24), &got)
+}
+
+fn one_rank_is_a_world_too() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| {
+        check_sum(&comm, 37)?;
+        check_average(&comm, 37)
+    })?;
+    Ok(())
+}
+
+fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            [(37, 36), (37, 38), (1031, 5)]
+                .iter()
+                .try_for_each(|&(send, recv)| check_lengths(&comm, send, recv))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_lengths(comm: &Comm, send_len: usize, recv_len: usize) -> anyhow::Result<()> {
+    let (rank, stream) = (comm.rank(), comm.stream());
+    let stale = irregular::integers(100 + rank, recv_len);
+    let send = Guarded::new(&stream, &irregular::integers(rank, send_len))?;
+    let mut recv = Guarded::new(&stream, &stale)?;
+    let result = sum(comm, &send.view(), &mut recv.view_mut());
+    stream.synchronize()?;
+    let Err(error) = result else {
+        bail!("rank {rank}: a sum of {send_len} elements into a buffer of {recv_len} returned Ok")
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains(&send_len.to_string()) && text.contains(&recv_len.to_string()),
+        "rank {rank}: the error must have both lengths, {send_len} and {recv_len}; it says: {text}"
+    );
+    Expected::new(rank, "the receive buffer of a refused sum", &stale).exactly(&recv.read()?)
+}
+
+fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
+    const LEN: usize = 257;
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let inputs = inputs(world_size, LEN);
+            let first = Guarded::new(&stream, &inputs[rank])?;
+            let mut second = Guarded::new(&stream, &[0.0; LEN])?;
+            let mut third = Guarded::new(&stream, &[0.0; LEN])?;
+            sum(&comm, &first.view(), &mut second.view_mut())?;
+            sum(&comm, &second.view(), &mut third.view_mut())?;
+            // Every rank has the same sum, so the second one is the first times the number of ranks.
+            let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
+            Expected::new(rank, "the sum of the sums", &expected).exactly(&third.read()?)
+        })?;
+    }
+    Ok(())
+}

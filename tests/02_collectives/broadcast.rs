@@ -1,0 +1,185 @@
+//! Checks of `collectives/broadcast`.
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::collectives::broadcast::{broadcast, replicas_equal};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root).min_ranks(2),
+        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
+        Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal),
+        Check::new(
+            "broadcast::every_difference_is_found_by_all_ranks",
+            every_difference_is_found_by_all_ranks,
+        )
+        .min_ranks(2),
+        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal).min_ranks(2),
+    ]
+}
+
+const LEN: usize = 1031;
+
+/// Irregular values, and among them two NaNs and both zeros: bits that arithmetic doesn't keep.
+fn values(rank: usize) -> Vec<f32> {
+    let mut values = irregular::fractions(rank, LEN);
+    values[5] = f32::from_bits(0x7fc0_1230 + rank as u32);
+    values[6] = f32::from_bits(0xffc0_0001);
+    values[7] = 0.0;
+    values[8] = -0.0;
+    values
+}
+
+fn every_rank_can_be_the_root() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            (0..world_size).try_for_each(|root| check_broadcast(&comm, root))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_broadcast(comm: &Comm, root: usize) -> anyhow::Result<()> {
+    let rank = comm.rank();
+    let mut buffer = Guarded::new(&comm.stream(), &values(rank))?;
+    broadcast(comm, &mut buffer.view_mut(), root)?;
+    let name = format!("the buffer after a broadcast from rank {root}");
+    let expected = values(root);
+    let mut comparison = Expected::new(rank, &name, &expected);
+    for other in (0..comm.world_size()).filter(|&other| other != root) {
+        let cause = if other == rank {
+            "it holds its own values as before: nothing was received".to_owned()
+        } else {
+            format!("these are rank {other}'s values: does the root reach NCCL?")
+        };
+        comparison = comparison.if_instead(&values(other), cause);
+    }
+    comparison.exactly(&buffer.read()?)
+}
+
+fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            for root in [world_size, world_size + 40, usize::MAX] {
+                let mut buffer = Guarded::new(&stream, &values(rank))?;
+                let result = broadcast(&comm, &mut buffer.view_mut(), root);
+                stream.synchronize()?;
+                let Err(error) = result else {
+                    bail!("rank {rank}: a broadcast from rank {root} of {world_size} returned Ok")
+                };
+                let text = format!("{error:#}");
+                let without_root = text.replacen(&root.to_string(), "", 1);
+                ensure!(
+                    text.contains(&root.to_string()) && without_root.contains(&world_size.to_string()),
+                    "rank {rank}: the error must have the root, {root}, and the world size, {world_size}; it says: {text}"
+                );
+                Expected::new(rank, "the buffer of a refused broadcast", &values(rank))
+                    .exactly(&buffer.read()?)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Asks `replicas_equal` about these values on this rank, and looks that it left them alone.
+fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
+    let buffer = Guarded::new(&comm.stream(), values)?;
+    let verdict = replicas_equal(comm, &buffer.view())?;
+    Expected::new(comm.rank(), "the buffer that was compared", values).exactly(&buffer.read()?)?;
+    Ok(verdict)
+}
+
+fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            for (what, values) in [
+                ("with NaNs and both zeros", values(0)),
+                ("of one element", vec![3.25]),
+                ("of infinities", vec![f32::INFINITY; 33]),
+            ] {
+                ensure!(
+                    verdict(&comm, &values)?,
+                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal",
+                    comm.rank()
+                );
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A change to a replica, and its name.
+type Difference = (&'static str, fn(&mut [f32]));
+
+const DIFFERENCES: [Difference; 8] = [
+    ("the first element", |values| values[0] += 1.0),
+    ("the last element", |values| values[LEN - 1] += 1.0),
+    ("the lowest bit of one element", |values| values[500] = f32::from_bits(values[500].to_bits() ^ 1)),
+    ("two elements swapped", |values| values.swap(101, 102)),
+    ("one element larger, another smaller by as much", |values| {
+        values[200] += 0.5;
+        values[201] -= 0.5;
+    }),
+    ("the payload of a NaN", |values| values[5] = f32::from_bits(values[5].to_bits() ^ 0x10)),
+    ("a NaN in the place of a number", |values| values[300] = f32::NAN),
+    ("the sign of a zero", |values| values[7] = -0.0),
+];
+
+fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let different = [0, world_size / 2, world_size - 1];
+        let verdicts = rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut verdicts = Vec::new();
+            for (_, change) in DIFFERENCES {
+                for other in different {
+                    let mut values = values(0);
+                    if comm.rank() == other {
+                        change(&mut values);
+                    }
+                    verdicts.push(verdict(&comm, &values)?);
+                }
+            }
+            Ok(verdicts)
+        })?;
+        for (index, (name, _)) in DIFFERENCES.iter().enumerate() {
+            for (place, other) in different.iter().enumerate() {
+                let equal: Vec<usize> =
+                    (0..world_size).filter(|&rank| verdicts[rank][index * different.len() + place]).collect();
+                ensure!(
+                    equal.is_empty(),
+                    "rank {other} of {world_size} differs in {name}, but {} replicas are equal",
+                    if equal.len() == world_size {
+                        "every rank says that the".to_owned()
+                    } else {
+                        format!("only some ranks know: {equal:?} say that the")
+                    }
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut buffer = Guarded::new(&comm.stream(), &values(comm.rank()))?;
+            let before = replicas_equal(&comm, &buffer.view())?;
+            broadcast(&comm, &mut buffer.view_mut(), world_size - 1)?;
+            let after = replicas_equal(&comm, &buffer.view())?;
+            ensure!(
+                (before, after) == (false, true),
+                "rank {} of {world_size}: equal before the broadcast: {before}, after it: {after}; expected false, true",
+                comm.rank()
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
