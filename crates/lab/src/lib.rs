@@ -1,5 +1,6 @@
 //! The bench every exercise stands on.
 
+pub mod check;
 pub mod digits;
 pub mod explain;
 pub mod kernels;
@@ -8,6 +9,7 @@ pub mod random;
 pub mod ranks;
 pub mod tier;
 
+pub use check::Check;
 pub use explain::Readable;
 pub use kernels::Kernels;
 pub use perceptron::Perceptron;

@@ -1,0 +1,215 @@
+//! The check harness, seen from outside: this program runs itself as a test target with checks of every fate.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use lab::Check;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+type Body = fn() -> anyhow::Result<()>;
+
+/// Makes this program be the test target under test.
+const BE_THE_SAMPLE: &str = "LAB_HARNESS_SAMPLE";
+
+fn main() -> ExitCode {
+    if std::env::var_os(BE_THE_SAMPLE).is_some() {
+        return lab::check::run(sample());
+    }
+    let trials: [(&str, Body); 10] = [
+        ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
+        ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
+        ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
+        ("leaving_early_is_no_pass", leaving_early_is_no_pass),
+        ("a_panic_during_a_panic_still_tells_the_first", a_panic_during_a_panic_still_tells_the_first),
+        ("a_hang_ends_with_all_that_it_started", a_hang_ends_with_all_that_it_started),
+        ("nocapture_lets_output_through", nocapture_lets_output_through),
+        ("list_and_filter_are_those_of_libtest", list_and_filter_are_those_of_libtest),
+        ("bad_settings_are_named", bad_settings_are_named),
+        ("no_child_outlives_its_parent", no_child_outlives_its_parent),
+    ];
+    let trials = trials
+        .into_iter()
+        .map(|(name, run)| {
+            Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:#}"))))
+        })
+        .collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn sample() -> Vec<Check> {
+    vec![
+        Check::new("fate::passes", || {
+            println!("said by the one that passes");
+            Ok(())
+        }),
+        Check::new("fate::fails", || {
+            println!("first line on stdout");
+            eprintln!("second line on stderr");
+            Err(anyhow::anyhow!("the disk is full")).context("rank 3 couldn't save")
+        }),
+        Check::new("fate::todo", || todo!("open a context for each GPU")),
+        Check::new("fate::leaves", || std::process::exit(0)),
+        Check::new("fate::aborts", || {
+            struct Loud;
+            impl Drop for Loud {
+                fn drop(&mut self) {
+                    panic!("the second panic");
+                }
+            }
+            let _loud = Loud;
+            panic!("the first panic");
+        }),
+        Check::new("fate::hangs", || {
+            let mut sleeper = Command::new("sleep").arg("1000").spawn()?;
+            println!("sleeper {}", sleeper.id());
+            sleeper.wait()?;
+            Ok(())
+        }),
+    ]
+}
+
+fn command(arguments: &[&str]) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments).env(BE_THE_SAMPLE, "1").env_remove("RUST_BACKTRACE").env_remove("LAB_PATIENCE");
+    Ok(command)
+}
+
+fn run(arguments: &[&str]) -> anyhow::Result<(Output, String)> {
+    told(command(arguments)?)
+}
+
+fn told(mut command: Command) -> anyhow::Result<(Output, String)> {
+    let output = command.output()?;
+    let text =
+        format!("{}{}", String::from_utf8(output.stdout.clone())?, String::from_utf8(output.stderr.clone())?);
+    Ok((output, text))
+}
+
+/// Checks that `text` has all of `parts`, in this order.
+fn in_order(text: &str, parts: &[&str]) -> anyhow::Result<()> {
+    let mut rest = text;
+    for part in parts {
+        let Some(at) = rest.find(part) else {
+            bail!("`{part}` is missing, or not in its place, in:\n{text}")
+        };
+        rest = &rest[at + part.len()..];
+    }
+    Ok(())
+}
+
+fn a_pass_is_a_pass_and_quiet() -> anyhow::Result<()> {
+    let (output, text) = run(&["passes"])?;
+    ensure!(output.status.success(), "{text}");
+    in_order(
+        &text,
+        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "5 filtered out"],
+    )?;
+    ensure!(!text.contains("said by"), "{text}");
+    let (_, text) = run(&["passes", "--show-output"])?;
+    in_order(&text, &["---- fate::passes: output ----", "said by the one that passes"])
+}
+
+fn a_failure_says_why_before_what_was_printed() -> anyhow::Result<()> {
+    let (output, text) = run(&["fails"])?;
+    ensure!(output.status.code() == Some(101), "{text}");
+    in_order(
+        &text,
+        &[
+            "---- fate::fails ----\nrank 3 couldn't save\n  because: the disk is full\n",
+            "printed by the check:\nfirst line on stdout\nsecond line on stderr\n",
+            "0 passed; 1 failed",
+        ],
+    )
+}
+
+fn todo_says_what_to_do_and_where() -> anyhow::Result<()> {
+    let (_, text) = run(&["todo"])?;
+    let message = "---- fate::todo ----\nnot yet implemented: open a context for each GPU\n  at crates/lab/tests/harness.rs:";
+    in_order(&text, &[message])?;
+    ensure!(!text.contains("RUST_BACKTRACE"), "{text}");
+    Ok(())
+}
+
+fn leaving_early_is_no_pass() -> anyhow::Result<()> {
+    let (_, text) = run(&["leaves"])?;
+    in_order(&text, &["fate::leaves ... FAILED", "ended in the middle of the check, with exit code 0"])
+}
+
+fn a_panic_during_a_panic_still_tells_the_first() -> anyhow::Result<()> {
+    let (_, text) = run(&["aborts"])?;
+    in_order(&text, &["---- fate::aborts ----\nthe first panic\n", "the second panic", "SIGABRT"])
+}
+
+fn a_hang_ends_with_all_that_it_started() -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut command = command(&["hangs"])?;
+    command.env("LAB_PATIENCE", "1");
+    let (_, text) = told(command)?;
+    ensure!(started.elapsed() < Duration::from_secs(20), "it took {:?}", started.elapsed());
+    in_order(
+        &text,
+        &["---- fate::hangs ----\nThe check was still running after 1 s", "LAB_PATIENCE", "sleeper "],
+    )?;
+    let sleeper =
+        text.split("sleeper ").nth(1).and_then(|rest| rest.split_whitespace().next()).context("its id")?;
+    eventually_gone(sleeper.parse()?)
+}
+
+/// Waits until a process is gone, or a zombie that nobody but init can reap.
+fn eventually_gone(pid: u32) -> anyhow::Result<()> {
+    for _ in 0..200 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("gone", |(_, rest)| &rest[..1]);
+        if matches!(state, "gone" | "Z" | "X") {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("process {pid} is still there")
+}
+
+fn nocapture_lets_output_through() -> anyhow::Result<()> {
+    let (_, text) = run(&["passes", "--nocapture"])?;
+    ensure!(text.contains("said by the one that passes"), "{text}");
+    Ok(())
+}
+
+fn list_and_filter_are_those_of_libtest() -> anyhow::Result<()> {
+    let (_, text) = run(&["--list"])?;
+    ensure!(text.starts_with("fate::passes: test\nfate::fails: test\n"), "{text}");
+    ensure!(!text.contains("tier"), "{text}");
+    let (_, text) = run(&["--exact", "fate::passes", "--format", "json"])?;
+    ensure!(text.starts_with(r#"{ "type": "suite""#), "{text}");
+    Ok(())
+}
+
+fn bad_settings_are_named() -> anyhow::Result<()> {
+    for (variable, value) in [("LAB_PATIENCE", "soon"), ("RUST_TEST_THREADS", "0")] {
+        let mut command = command(&["passes"])?;
+        command.env(variable, value);
+        let (output, text) = told(command)?;
+        ensure!(output.status.code() == Some(2), "{text}");
+        in_order(&text, &[&format!("error: {variable}={value}: ")])?;
+    }
+    let mut command = command(&[])?;
+    command.env("LAB_RUN_ONE_CHECK", "1 fate::passes");
+    let (output, text) = told(command)?;
+    ensure!(output.status.code() == Some(2) && text.contains("LAB_RUN_ONE_CHECK"), "{text}");
+    Ok(())
+}
+
+fn no_child_outlives_its_parent() -> anyhow::Result<()> {
+    let mut parent = command(&["hangs", "--nocapture"])?.stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(parent.stdout.take().context("its output")?).lines();
+    let sleeper = loop {
+        let line = lines.next().context("the check never said what it started")??;
+        if let Some(pid) = line.split("sleeper ").nth(1) {
+            break pid.parse()?;
+        }
+    };
+    parent.kill()?;
+    parent.wait()?;
+    eventually_gone(sleeper)
+}
