@@ -1,16 +1,22 @@
 //! The bench every exercise stands on.
 
 pub mod check;
+pub mod compare;
 pub mod digits;
 pub mod explain;
+pub mod guarded;
+pub mod irregular;
 pub mod kernels;
 pub mod perceptron;
 pub mod random;
 pub mod ranks;
+pub mod roll_call;
 pub mod tier;
 
 pub use check::Check;
+pub use compare::Expected;
 pub use explain::Readable;
+pub use guarded::Guarded;
 pub use kernels::Kernels;
 pub use perceptron::Perceptron;
 pub use ranks::each_rank;

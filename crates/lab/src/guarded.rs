@@ -1,0 +1,102 @@
+//! Buffers that notice when somebody writes beside them.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
+
+use crate::compare::{Element, show};
+
+/// Elements on each side that nobody may touch. Odd, so that the buffer starts where no whole allocation does.
+const GUARD: usize = 67;
+
+/// A buffer inside a larger allocation, with canaries in front of it and behind it.
+///
+/// What is under test gets views of the inside. A call that writes too much, or at the wrong place, stays inside the
+/// allocation: it harms nobody, and [`Self::read`] tells.
+#[derive(Debug)]
+pub struct Guarded<T> {
+    slice: CudaSlice<T>,
+    len: usize,
+}
+
+impl<T: Element + DeviceRepr> Guarded<T> {
+    /// A buffer with these values on the stream's GPU.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn new(stream: &Arc<CudaStream>, values: &[T]) -> anyhow::Result<Self> {
+        let mut whole: Vec<T> = (0..GUARD).map(T::canary).collect();
+        whole.extend(values);
+        whole.extend((GUARD..2 * GUARD).map(T::canary));
+        Ok(Self { slice: stream.clone_htod(&whole)?, len: values.len() })
+    }
+
+    /// The inside, to be read.
+    pub fn view(&self) -> CudaView<'_, T> {
+        self.slice.slice(GUARD..GUARD + self.len)
+    }
+
+    /// The inside, to be written.
+    pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.slice.slice_mut(GUARD..GUARD + self.len)
+    }
+
+    /// Reads the inside, once everything on the buffer's stream is done.
+    ///
+    /// # Errors
+    /// What the driver answers, or a canary is gone: where, and what is there now.
+    pub fn read(&self) -> anyhow::Result<Vec<T>> {
+        let stream = self.slice.stream();
+        let whole = stream.clone_dtoh(&self.slice)?;
+        stream.synchronize()?;
+        check_guards(&whole, self.len)?;
+        Ok(whole[GUARD..GUARD + self.len].to_vec())
+    }
+}
+
+fn check_guards<T: Element>(whole: &[T], len: usize) -> anyhow::Result<()> {
+    for index in 0..2 * GUARD {
+        let at = if index < GUARD { index } else { index + len };
+        let (expected, got) = (T::canary(index), whole[at]);
+        if expected.bits() != got.bits() {
+            let (expected, got) = show(expected, got);
+            let place = if index < GUARD {
+                format!("{} elements in front of", GUARD - index)
+            } else {
+                format!("{} elements past the last one of", index - GUARD + 1)
+            };
+            bail!(
+                "something wrote {place} the buffer of {len}: expected the guard {expected}, got {got}\n  \
+                 likely cause: a count or an offset of another buffer"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(len: usize) -> Vec<f32> {
+        let front = (0..GUARD).map(f32::canary);
+        front.chain((0..len).map(|i| i as f32)).chain((GUARD..2 * GUARD).map(f32::canary)).collect()
+    }
+
+    #[test]
+    fn a_write_on_either_side_is_told_with_its_distance() {
+        assert!(check_guards(&whole(5), 5).is_ok());
+        for (index, words) in [
+            (GUARD - 1, "1 elements in front of the buffer of 5"),
+            (GUARD + 5, "1 elements past the last one of the buffer of 5"),
+            (0, "67 elements in front"),
+            (2 * GUARD + 4, "67 elements past"),
+        ] {
+            let mut values = whole(5);
+            values[index] = 3.5;
+            let error = check_guards(&values, 5).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("got 3.5"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Test data in which a mistake shows: it differs by rank, repeats nothing and has no symmetry.
+
+use crate::random::SplitMix64;
+
+/// `len` whole numbers from −1000 to 1000 for a rank, never 0, so that an element that nothing filled is seen.
+///
+/// Sums over up to 16 ranks stay below 2²⁴, where `f32` is exact in any order: compare them bit for bit.
+pub fn integers(rank: usize, len: usize) -> Vec<f32> {
+    let mut random = SplitMix64::new(0x51ed_2701 + rank as u64 * 0x1_0000_0001);
+    (0..len)
+        .map(|_| {
+            let magnitude = 1 + random.below(1000) as i32;
+            let sign = if random.below(2) == 0 { 1 } else { -1 };
+            (magnitude * sign) as f32
+        })
+        .collect()
+}
+
+/// `len` numbers from −1 to 1 for a rank, most of them with all 24 bits of an `f32`: sums of them round.
+pub fn fractions(rank: usize, len: usize) -> Vec<f32> {
+    let mut random = SplitMix64::new(0x6a09_e667 + rank as u64 * 0x1_0000_0001);
+    (0..len).map(|_| random.uniform(-1.0, 1.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_no_data_and_nothing_is_zero() {
+        let data: Vec<Vec<f32>> = (0..5).map(|rank| integers(rank, 257)).collect();
+        for rank in 0..5 {
+            assert!(data[rank].iter().all(|&x| x != 0.0 && x.abs() <= 1000.0 && x == x.trunc()));
+            for other in 0..rank {
+                let same = data[rank].iter().zip(&data[other]).filter(|(a, b)| a == b).count();
+                assert!(same < 5, "{same} of 257 elements are alike");
+            }
+        }
+    }
+
+    #[test]
+    fn a_longer_buffer_starts_as_a_shorter_one() {
+        assert_eq!(integers(3, 10), integers(3, 100)[..10]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Which GPU each rank really is, told over the wire.
+//!
+//! `Comm::rank()` repeats what its maker said. A broadcast doesn't: NCCL itself picks the sender. So each rank in turn
+//! is the root, and sends where it sits.
+
+use anyhow::{Context, ensure};
+use cudarc::driver::CudaSlice;
+use cudarc::nccl::{Comm, group_end, group_start};
+
+use crate::explain::Readable;
+
+/// What a rank says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The rank that its communicator was made with.
+    pub rank: usize,
+    /// Ranks in its world, as its communicator was made.
+    pub world_size: usize,
+    /// The number of the GPU that its communicator's stream is on.
+    pub gpu: usize,
+}
+
+impl Answer {
+    fn of(comm: &Comm) -> [f32; 3] {
+        [comm.rank() as f32, comm.world_size() as f32, comm.stream().context().ordinal() as f32]
+    }
+
+    /// Whole numbers below 2²⁴ pass through an `f32` unchanged.
+    fn read(values: &[f32]) -> anyhow::Result<Self> {
+        let whole = |value: f32| {
+            ensure!(
+                (0.0..16_777_216.0).contains(&value),
+                "{value} is no rank and no GPU: nothing was received"
+            );
+            Ok(value as usize)
+        };
+        let [rank, world_size, gpu] = values else { anyhow::bail!("an answer of {} numbers", values.len()) };
+        Ok(Self { rank: whole(*rank)?, world_size: whole(*world_size)?, gpu: whole(*gpu)? })
+    }
+}
+
+/// What rank 0, 1, … of the communicator's world say, as this rank hears it. Every rank must call it.
+///
+/// # Errors
+/// What NCCL or the driver answers.
+pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
+    let stream = comm.stream();
+    let mut answers = Vec::new();
+    for root in 0..comm.world_size() {
+        let mut message = stream.clone_htod(&Answer::of(comm))?;
+        comm.broadcast_in_place(&mut message, i32::try_from(root)?).readable()?;
+        let heard = stream.clone_dtoh(&message)?;
+        stream.synchronize()?;
+        answers.push(Answer::read(&heard).with_context(|| format!("the call of rank {root}"))?);
+    }
+    Ok(answers)
+}
+
+/// The same for communicators that one thread drives: element `i` is what `comms[i]` heard from rank 0, 1, …
+///
+/// # Errors
+/// What NCCL or the driver answers.
+pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>>> {
+    let mut heard = vec![Vec::new(); comms.len()];
+    for root in 0..comms.len() {
+        let mut messages: Vec<CudaSlice<f32>> = Vec::new();
+        for comm in comms {
+            messages.push(comm.stream().clone_htod(&Answer::of(comm))?);
+        }
+        group_start().readable()?;
+        let root = i32::try_from(root)?;
+        let results: Vec<_> = comms
+            .iter()
+            .zip(&mut messages)
+            .map(|(comm, message)| comm.broadcast_in_place(message, root).readable())
+            .collect();
+        // A group that was started must be ended, whatever happened in it.
+        let ended = group_end().readable();
+        results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        ended?;
+        for ((comm, message), heard) in comms.iter().zip(&messages).zip(&mut heard) {
+            let stream = comm.stream();
+            let values = stream.clone_dtoh(message)?;
+            stream.synchronize()?;
+            heard.push(Answer::read(&values).with_context(|| format!("the call of rank {root}"))?);
+        }
+    }
+    Ok(heard)
+}

@@ -1,0 +1,89 @@
+//! Checks of `init/devices`.
+
+use std::collections::HashSet;
+
+use anyhow::{bail, ensure};
+use cudarc::driver::CudaContext;
+use lab::{Check, Expected, irregular};
+
+use crate::init::devices::open;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("devices::stream_i_is_on_gpu_i", stream_i_is_on_gpu_i),
+        Check::new("devices::every_stream_is_a_new_one", every_stream_is_a_new_one),
+        Check::new("devices::each_stream_moves_its_own_data", each_stream_moves_its_own_data),
+        Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers),
+        Check::new("devices::none_is_an_empty_list", none_is_an_empty_list),
+    ]
+}
+
+fn available() -> anyhow::Result<usize> {
+    Ok(usize::try_from(CudaContext::device_count()?)?)
+}
+
+fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
+    for count in 1..=available()? {
+        let streams = open(count)?;
+        ensure!(streams.len() == count, "{count} GPUs were asked for, and {} streams came", streams.len());
+        let mut seen = HashSet::new();
+        for (index, stream) in streams.iter().enumerate() {
+            let ordinal = stream.context().ordinal();
+            ensure!(ordinal == index, "stream {index} of {count} is on GPU {ordinal}, expected GPU {index}");
+            // The ordinal only repeats what the context was made with; the UUID comes from the GPU.
+            let uuid = stream.context().uuid()?.bytes;
+            ensure!(seen.insert(uuid), "stream {index} of {count} is on a GPU that an earlier stream is on");
+        }
+    }
+    Ok(())
+}
+
+fn every_stream_is_a_new_one() -> anyhow::Result<()> {
+    let count = available()?;
+    // Both lists stay open: a handle may be given out again once its stream is gone.
+    let (first, second) = (open(count)?, open(count)?);
+    let mut handles = HashSet::new();
+    for stream in first.iter().chain(&second) {
+        let gpu = stream.context().ordinal();
+        let handle = stream.cu_stream() as usize;
+        // 0, 1 and 2 are the names of the default streams in CUDA's headers.
+        ensure!(handle > 2, "GPU {gpu} has got its default stream, expected a new one");
+        ensure!(handles.insert(handle), "GPU {gpu} has got a stream that was handed out before");
+    }
+    Ok(())
+}
+
+fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
+    let streams = open(available()?)?;
+    let sent: Vec<Vec<f32>> = (0..streams.len()).map(|gpu| irregular::integers(gpu, 1031)).collect();
+    let mut buffers = Vec::new();
+    for (stream, values) in streams.iter().zip(&sent) {
+        buffers.push(stream.clone_htod(values)?);
+    }
+    for (gpu, (stream, buffer)) in streams.iter().zip(&buffers).enumerate() {
+        let back = stream.clone_dtoh(buffer)?;
+        stream.synchronize()?;
+        Expected::new(gpu, "what was copied to the GPU and back", &sent[gpu]).exactly(&back)?;
+    }
+    Ok(())
+}
+
+fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
+    let available = available()?;
+    for count in [available + 1, available + 1000, usize::MAX] {
+        let Err(error) = open(count) else { bail!("{count} GPUs were opened, but there are {available}") };
+        let text = format!("{error:#}");
+        let without_count = text.replacen(&count.to_string(), "", 1);
+        ensure!(
+            text.contains(&count.to_string()) && without_count.contains(&available.to_string()),
+            "asked for {count} GPUs where there are {available}, the error must have both numbers; it says: {text}"
+        );
+    }
+    Ok(())
+}
+
+fn none_is_an_empty_list() -> anyhow::Result<()> {
+    let streams = open(0)?;
+    ensure!(streams.is_empty(), "no GPU was asked for, and {} streams came", streams.len());
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Checks of `init/init_all`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::CudaStream;
+use cudarc::nccl::Comm;
+use lab::Check;
+use lab::roll_call::{Answer, roll_call_on_one_thread};
+
+use crate::init::init_all::{Seat, communicators, seat};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i),
+        Check::new("init_all::all_are_seats_of_one_group", all_are_seats_of_one_group).min_ranks(2),
+        Check::new("init_all::a_seat_is_rank_world_size_and_gpu", a_seat_is_rank_world_size_and_gpu),
+        Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
+            .min_ranks(2),
+    ]
+}
+
+/// Streams whose GPUs are in falling order, so that no rank has the number of its GPU by chance.
+fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
+    let mut streams = lab::streams(world_size)?;
+    streams.reverse();
+    Ok(streams)
+}
+
+fn gpu(stream: &CudaStream) -> usize {
+    stream.context().ordinal()
+}
+
+fn made(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
+    let comms = communicators(streams)?;
+    let (made, asked) = (comms.len(), streams.len());
+    ensure!(made == asked, "{asked} streams were given, and {made} communicators came");
+    Ok(comms)
+}
+
+fn communicator_i_works_on_stream_i() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        for (index, (comm, stream)) in made(&streams)?.iter().zip(&streams).enumerate() {
+            ensure!(
+                comm.stream() == *stream,
+                "communicator {index} of {world_size} works on a stream of GPU {}, expected streams[{index}], which is \
+                 on GPU {}",
+                gpu(&comm.stream()),
+                gpu(stream)
+            );
+        }
+    }
+    Ok(())
+}
+
+fn all_are_seats_of_one_group() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        for (index, comm) in made(&streams(world_size)?)?.iter().enumerate() {
+            let seats = comm.world_size();
+            ensure!(
+                seats == world_size,
+                "communicator {index} sits in a world of {seats}, expected {world_size}: one call makes the whole group"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn a_seat_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        // Straight from cudarc: this check is about `seat` alone.
+        let comms = lab::Readable::readable(Comm::from_devices(streams.clone()))?;
+        for (rank, comm) in comms.iter().enumerate() {
+            let expected = Seat { rank, world_size, gpu: gpu(&streams[rank]) };
+            let got = seat(comm);
+            ensure!(got == expected, "the seat of rank {rank} is reported as {got:?}, expected {expected:?}");
+        }
+    }
+    Ok(())
+}
+
+fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        let comms = made(&streams)?;
+        ensure!(
+            comms.iter().all(|comm| comm.world_size() == world_size),
+            "not all communicators sit in one world of {world_size}"
+        );
+        for (listener, heard) in roll_call_on_one_thread(&comms)?.iter().enumerate() {
+            for (rank, answer) in heard.iter().enumerate() {
+                let expected = Answer { rank, world_size, gpu: gpu(&streams[rank]) };
+                ensure!(
+                    *answer == expected,
+                    "rank {listener} hears from rank {rank}: {answer:?}, expected {expected:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! Checks of `init/rendezvous`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{bail, ensure};
+use cudarc::driver::{CudaStream, result::ctx};
+use lab::Check;
+use lab::roll_call::{Answer, roll_call};
+
+use crate::init::rendezvous::rendezvous;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i),
+        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own),
+        Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound),
+        Check::new(
+            "rendezvous::every_rank_hears_where_the_others_sit",
+            every_rank_hears_where_the_others_sit,
+        )
+        .min_ranks(2),
+        Check::new("rendezvous::an_error_comes_back_with_its_rank", an_error_comes_back_with_its_rank)
+            .min_ranks(2),
+        Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet),
+    ]
+}
+
+/// Streams whose GPUs are in falling order, so that no rank has the number of its GPU by chance.
+fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
+    let mut streams = lab::streams(world_size)?;
+    streams.reverse();
+    Ok(streams)
+}
+
+fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        let ranks = rendezvous(&streams, |comm| {
+            let (rank, seats) = (comm.rank(), comm.world_size());
+            ensure!(seats == world_size, "rank {rank} sits in a world of {seats}, expected {world_size}");
+            let (got, expected) = (comm.stream(), &streams[rank]);
+            ensure!(
+                got == *expected,
+                "rank {rank} works on a stream of GPU {}, expected streams[{rank}], which is on GPU {}",
+                got.context().ordinal(),
+                expected.context().ordinal()
+            );
+            Ok(rank)
+        })?;
+        let expected: Vec<usize> = (0..world_size).collect();
+        ensure!(ranks == expected, "the results come from ranks {ranks:?}, expected {expected:?}");
+    }
+    Ok(())
+}
+
+fn every_rank_has_a_thread_of_its_own() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let threads = rendezvous(&streams(world_size)?, |_| Ok(thread::current().id()))?;
+        let different: HashSet<_> = threads.iter().collect();
+        ensure!(
+            different.len() == world_size && !different.contains(&thread::current().id()),
+            "{world_size} ranks ran in {} threads, expected one each, beside the caller's",
+            different.len()
+        );
+    }
+    Ok(())
+}
+
+fn the_context_of_the_stream_is_bound() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        rendezvous(&streams, |comm| {
+            let rank = comm.rank();
+            let current = ctx::get_current()?;
+            ensure!(
+                current == Some(streams[rank].context().cu_ctx()),
+                "in the thread of rank {rank}, another context than that of streams[{rank}] is current"
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = streams(world_size)?;
+        let heard = rendezvous(&streams, |comm| roll_call(&comm))?;
+        for (listener, heard) in heard.iter().enumerate() {
+            for (rank, answer) in heard.iter().enumerate() {
+                let expected = Answer { rank, world_size, gpu: streams[rank].context().ordinal() };
+                ensure!(
+                    *answer == expected,
+                    "rank {listener} hears from rank {rank}: {answer:?}, expected {expected:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let unlucky = world_size - 1;
+        let result = rendezvous(&streams(world_size)?, |comm| {
+            ensure!(comm.rank() != unlucky, "the disk is full");
+            Ok(())
+        });
+        let Err(error) = result else { bail!("rank {unlucky} failed, and `rendezvous` returned Ok") };
+        let text = format!("{error:#}");
+        ensure!(
+            text.contains("the disk is full") && text.contains(&format!("rank {unlucky}")),
+            "rank {unlucky} failed with `the disk is full`; the error should say both, but says: {text}"
+        );
+    }
+    Ok(())
+}
+
+fn groups_one_after_another_do_not_meet() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let streams = lab::streams(world_size)?;
+        for round in 0..3 {
+            let worlds = rendezvous(&streams, |comm| Ok(roll_call(&comm)?.len()))?;
+            ensure!(
+                worlds == vec![world_size; world_size],
+                "in round {round}, the ranks meet {worlds:?} ranks, expected {world_size} each"
+            );
+        }
+    }
+    Ok(())
+}
