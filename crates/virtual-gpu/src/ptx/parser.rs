@@ -461,20 +461,12 @@ impl<'a> Parser<'a> {
         self.at += 1;
         match name {
             "loc" => {
-                let (file, line) = (self.small()?, self.small()?);
-                statements.push(Statement::Location { file, line });
+                let (file, cuda_line) = (self.small()?, self.small()?);
+                statements.push(Statement::Location { file, line: cuda_line });
                 self.small()?;
                 // `, function_name label, inlined_at file line column`: where the inlined code was called.
-                while let Some(Token::Mark(b',')) = self.peek() {
-                    self.at += 1;
-                    while matches!(self.peek(), Some(Token::Word(_) | Token::Number(_) | Token::Mark(b'+'))) {
-                        if self.peek_after() == Some(Token::Mark(b':')) {
-                            break;
-                        }
-                        let starts_statement = self.line() != line;
-                        if starts_statement {
-                            break;
-                        }
+                while self.peek() == Some(Token::Mark(b',')) {
+                    while self.peek().is_some() && self.line() == line {
                         self.at += 1;
                     }
                 }
