@@ -146,3 +146,15 @@ fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(&temporary, text).with_context(|| format!("can't write {}", temporary.display()))?;
     fs::rename(&temporary, path).with_context(|| format!("can't replace {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_line_that_names_the_file_changes() {
+        let ptx = "// kernels/x.cu\n\t.loc\t1 6 0\n\t.file\t1 \"/anywhere/kernels/x.cu\"\n";
+        let expected = "// kernels/x.cu\n\t.loc\t1 6 0\n\t.file\t1 \"kernels/x.cu\"\n";
+        assert_eq!(with_relative_file(ptx, "kernels/x.cu"), expected);
+    }
+}

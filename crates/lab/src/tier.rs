@@ -15,6 +15,9 @@ const RANKS_PER_GPU: usize = 2;
 /// The first NCCL that lets ranks share a GPU: 2.30.0, as `ncclGetVersion` encodes it.
 const SHARING_NCCL: i32 = 23_000;
 
+/// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` says otherwise.
+const VIRTUAL_GPUS: usize = 8;
+
 /// World sizes that checks use where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
 
@@ -94,7 +97,14 @@ fn nccl_version() -> Result<i32, String> {
 /// `LAB_TIER` names a tier that is unknown, or that can't run so many ranks here: the reason, for a person.
 pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
-    choose(&asked.to_string_lossy(), ranks, survey())
+    let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
+    if tier == Tier::Virtual {
+        // A count that is no number is the driver's to refuse, when it starts.
+        let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
+        let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(VIRTUAL_GPUS);
+        ensure!(ranks <= gpus, "needs {ranks} GPUs, the virtual tier has {gpus} (VIRTUAL_GPU_COUNT)");
+    }
+    Ok(tier)
 }
 
 fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {

@@ -26,8 +26,8 @@ pub const POISON: u8 = 0xff;
 pub struct AllocationId(pub u64);
 
 /// One bit per byte: was it written?
-#[derive(Clone, Debug)]
-struct Written {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
     words: Vec<u64>,
     /// Bytes not yet written. 0 makes every check a comparison.
     missing: u64,
@@ -36,6 +36,17 @@ struct Written {
 impl Written {
     fn none(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
+    }
+
+    /// Forgets everything, for `len` bytes.
+    pub(crate) fn reset(&mut self, len: u64) {
+        self.words.clear();
+        self.words.resize(len.div_ceil(64) as usize, 0);
+        self.missing = len;
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.missing == 0
     }
 
     /// Calls `visit` with each word index and the mask of the bits of `range` in it.
@@ -51,7 +62,7 @@ impl Written {
         }
     }
 
-    fn mark(&mut self, range: Range<u64>) {
+    pub(crate) fn mark(&mut self, range: Range<u64>) {
         if self.missing == 0 {
             return;
         }
@@ -62,7 +73,7 @@ impl Written {
         });
     }
 
-    fn first_missing(&self, range: Range<u64>) -> Option<u64> {
+    pub(crate) fn first_missing(&self, range: Range<u64>) -> Option<u64> {
         if self.missing == 0 {
             return None;
         }
@@ -121,6 +132,16 @@ impl Allocation {
     /// Marks the bytes of `range` (offsets) as written. Out-of-range bits panic: check the bounds first.
     pub fn mark_written(&mut self, range: Range<u64>) {
         self.written.mark(range);
+    }
+
+    /// The bytes and the record of which were written.
+    pub(crate) fn parts(&self) -> (&[u8], &Written) {
+        (&self.bytes, &self.written)
+    }
+
+    /// The bytes and the record of which were written, to be changed together.
+    pub(crate) fn parts_mut(&mut self) -> (&mut [u8], &mut Written) {
+        (&mut self.bytes, &mut self.written)
     }
 
     /// All bytes. What was never written is 0 here; whoever hands it on puts [`POISON`] in its place.

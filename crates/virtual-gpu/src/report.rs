@@ -25,8 +25,13 @@ impl Report {
     }
 
     /// Adds a line that ends with the source line of `site`, where one is known.
-    pub fn at(mut self, text: impl Into<String>, site: &Site) -> Self {
+    pub fn at(self, text: impl Into<String>, site: &Site) -> Self {
         let line = site.line().map(|line| line.to_string());
+        self.at_line(text, line)
+    }
+
+    /// Adds a line that ends with a source line that is known already.
+    pub fn at_line(mut self, text: impl Into<String>, line: Option<String>) -> Self {
         self.facts.push((text.into(), line));
         self
     }

@@ -178,12 +178,12 @@ mod tests {
     #[test]
     fn it_learns_the_digits() {
         let digits = Digits::load().unwrap();
-        let mut model = HostPerceptron::new(24, 5);
-        for _ in 0..25 {
-            for start in (0..digits.train.len()).step_by(64) {
-                let rows = start..(start + 64).min(digits.train.len());
+        let mut model = HostPerceptron::new(16, 5);
+        for _ in 0..8 {
+            for start in (0..digits.train.len()).step_by(16) {
+                let rows = start..(start + 16).min(digits.train.len());
                 let (_, gradient) = model.loss_and_gradient(&digits.train, rows);
-                model.descend(&gradient, 0.5);
+                model.descend(&gradient, 0.3);
             }
         }
         let accuracy = model.accuracy(&digits.test);

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::context::ContextHandle;
+use super::kernel_report::{fault_report, status_of, unwritten_report};
 use super::stream::{Outcome, StreamHandle, Touched, Work};
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
-use crate::machine::{self, Access, FaultKind, Launch};
+use crate::machine::{self, Access, Launch};
 use crate::memory::DeviceMemory;
 use crate::order::Touch;
 use crate::ptx::{self, Kernel};
-use crate::report::{Report, size};
+use crate::report::size;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -211,34 +212,17 @@ impl Engine {
             instruction_limit: INSTRUCTION_LIMIT,
         };
         let mut memory = self.memory(device);
-        let outcome = machine::run(kernel, &to_run, &mut memory);
-        match outcome {
-            Err(fault) => {
-                let status = match fault.kind {
-                    FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
-                    FaultKind::Trap => CudaStatus::IllegalInstruction,
-                    FaultKind::Endless => CudaStatus::LaunchTimeout,
-                    FaultKind::DivergentBarrier => CudaStatus::LaunchFailed,
-                    FaultKind::Address { .. } | FaultKind::Shared { .. } => CudaStatus::IllegalAddress,
-                };
-                let report = Report::new(format!("{fault}")).at("launched", site);
-                Err(Failure::announce(status, &report))
+        let execution = machine::run(kernel, &to_run, &mut memory)
+            .map_err(|fault| Failure::announce(status_of(&fault), &fault_report(&fault, site)))?;
+        if let Some(read) = &execution.unwritten
+            && self.config().checks != Checks::Off
+        {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &unwritten_report(read, site));
+            if self.config().checks == Checks::Error {
+                return Err(failure);
             }
-            Ok(execution) => match execution.unwritten {
-                Some(read) if self.config().checks != Checks::Off => {
-                    let report = Report::new(format!("{read}"))
-                        .fact("nothing has written these bytes")
-                        .at("launched", site)
-                        .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before");
-                    let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-                    match self.config().checks {
-                        Checks::Error => Err(failure),
-                        _ => Ok(touched(device, &memory, &execution.touched)),
-                    }
-                }
-                _ => Ok(touched(device, &memory, &execution.touched)),
-            },
         }
+        Ok(touched(device, &memory, &execution.touched))
     }
 }
 
@@ -301,7 +285,7 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let threads = x * y * z;
     if threads > MAX_THREADS_PER_BLOCK {
         return refuse(format!(
-            "{x}×{y}×{z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
+            "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
         ));
     }
     if shape.dynamic_shared > function.max_dynamic_shared {

@@ -5,6 +5,7 @@
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
 mod context;
+mod kernel_report;
 mod launch;
 mod stream;
 mod transfer;

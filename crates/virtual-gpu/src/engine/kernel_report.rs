@@ -1,0 +1,135 @@
+//! What is said of a kernel that went wrong.
+
+use crate::machine::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+use crate::memory::BadAddress;
+use crate::report::{Report, size};
+use crate::site::Site;
+use crate::status::CudaStatus;
+
+/// The code that CUDA gives for a fault.
+pub(super) fn status_of(fault: &Fault) -> CudaStatus {
+    match fault.kind {
+        FaultKind::BadAddress(_)
+        | FaultKind::SharedOutOfBounds { .. }
+        | FaultKind::LocalOutOfBounds { .. } => CudaStatus::IllegalAddress,
+        FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
+        FaultKind::Trap => CudaStatus::LaunchFailed,
+        FaultKind::Endless { .. } => CudaStatus::LaunchTimeout,
+        FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
+        FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
+    }
+}
+
+/// The report of a fault in a kernel that was launched at `launched`.
+pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
+    let at = &fault.at;
+    let report = Report::new(format!("kernel `{}` {}", at.kernel, headline(fault)));
+    let report = place(report, at);
+    let report = match &fault.kind {
+        FaultKind::BadAddress(bad) => bad_address(report, bad, at.access),
+        FaultKind::SharedOutOfBounds { size } => {
+            report.fact(format!("the block has {size} bytes of shared memory"))
+        }
+        FaultKind::LocalOutOfBounds { size } => report.fact(format!("the thread has {size} bytes of it")),
+        FaultKind::Misaligned { needed } => {
+            report.fact(format!("the address must be a multiple of {needed}"))
+        }
+        FaultKind::DivergentBarrier { waiting, expected, ended } => report.fact(format!(
+            "{waiting} of {expected} threads wait, {ended} have ended, the others are elsewhere"
+        )),
+        FaultKind::DivergentWarp { members, present } => {
+            report.fact(format!("of the lanes {members:#010x} only {present:#010x} are there"))
+        }
+        FaultKind::Endless { limit } => {
+            report.fact(format!("it was stopped after {limit} instructions of all its threads together"))
+        }
+        FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
+        FaultKind::Trap => report,
+    };
+    let report = report.at("launched", launched);
+    match help(fault) {
+        Some(help) => report.help(help),
+        None => report,
+    }
+}
+
+/// The report of a read of bytes that nothing wrote.
+pub(super) fn unwritten_report(read: &ThreadReport, launched: &Site) -> Report {
+    let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
+    place(report, read)
+        .at("launched", launched)
+        .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before")
+}
+
+fn headline(fault: &Fault) -> &'static str {
+    match &fault.kind {
+        FaultKind::BadAddress(BadAddress::OutOfBounds { .. })
+        | FaultKind::SharedOutOfBounds { .. }
+        | FaultKind::LocalOutOfBounds { .. } => "goes out of bounds",
+        FaultKind::BadAddress(BadAddress::Freed { .. }) => "uses memory that was freed",
+        FaultKind::BadAddress(BadAddress::Unknown) => "uses an address that is none",
+        FaultKind::Misaligned { .. } => "uses a misaligned address",
+        FaultKind::Trap => "executed a trap",
+        FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
+        FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
+        FaultKind::Endless { .. } => "does not end",
+        FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
+    }
+}
+
+/// The thread, what it did, and where in the source.
+fn place(report: Report, at: &ThreadReport) -> Report {
+    let ([a, b, c], [x, y, z]) = (at.block, at.thread);
+    let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, .. }| {
+        let verb = match access {
+            Access::Read => "reads",
+            Access::Write => "writes",
+            Access::Atomic => "atomically changes",
+        };
+        format!(" {verb} {}", size(u64::from(bytes)))
+    });
+    let line = match &at.cuda_line {
+        Some(line) => format!("{}:{}", line.file, line.line),
+        None => format!("PTX line {}", at.ptx_line),
+    };
+    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line))
+}
+
+fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -> Report {
+    let bytes = access.map_or(0, |access| i64::from(access.bytes));
+    match bad {
+        BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
+            let distance = match *offset {
+                ..0 => format!("{} before the start", size(offset.unsigned_abs())),
+                _ if *offset as u64 >= *whole => match offset.unsigned_abs() - whole {
+                    0 => "right behind the end".to_owned(),
+                    behind => format!("{} behind the end", size(behind)),
+                },
+                _ => format!("{} over the end", size((offset + bytes) as u64 - whole)),
+            };
+            report.at(format!("{distance} of the buffer of {} allocated", size(*whole)), site)
+        }
+        BadAddress::Freed { freed, offset } => report
+            .at(format!("byte {offset} of the buffer of {} allocated", size(freed.size)), &freed.allocated)
+            .at("freed", &freed.freed),
+        BadAddress::Unknown => {
+            let address = access.map_or(0, |access| access.address);
+            report.fact(match address {
+                0 => "the pointer is null".to_owned(),
+                _ => format!("{address:#x} lies in no buffer of this GPU: a host pointer, or another GPU's?"),
+            })
+        }
+    }
+}
+
+fn help(fault: &Fault) -> Option<&'static str> {
+    match &fault.kind {
+        FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => Some(
+            "does the kernel check its index against the length, and is the length passed that of this buffer?",
+        ),
+        FaultKind::DivergentBarrier { .. } => Some(
+            "every thread of the block must reach __syncthreads(): keep it out of conditions and early returns",
+        ),
+        _ => None,
+    }
+}

@@ -1,0 +1,81 @@
+//! Runs kernels.
+//!
+//! A block's threads run in lockstep: one instruction at a time for all lanes that are at the same place, those at the
+//! lowest place first. Blocks run one after the other.
+
+mod access;
+mod approximate;
+mod atomic;
+mod block;
+mod compare;
+mod convert;
+mod double;
+mod execute;
+mod fault;
+mod features;
+mod file;
+mod float;
+mod half;
+mod long;
+mod rounding;
+mod schedule;
+mod touched;
+mod warp;
+pub mod window;
+mod word;
+
+pub use fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use touched::Touched;
+
+use crate::memory::DeviceMemory;
+use crate::ptx::Kernel;
+
+/// What a kernel is launched with.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Blocks, by axis.
+    pub grid: [u32; 3],
+    /// Threads of a block, by axis; at most 1024 in all.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// The parameters' bytes, laid out as [`Kernel::parameters`] says.
+    pub parameters: &'a [u8],
+    /// The device address of each of [`crate::ptx::Module::variables`], in their order.
+    pub globals: &'a [u64],
+    /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
+    pub start_ns: u64,
+    /// Lane-instructions before the kernel counts as endless.
+    pub instruction_limit: u64,
+}
+
+/// What a kernel did.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    /// Instructions, counted once per thread.
+    pub instructions: u64,
+    /// Bytes of global and shared memory that loads and atomics read.
+    pub bytes_read: u64,
+    /// Bytes of global and shared memory that stores and atomics wrote.
+    pub bytes_written: u64,
+    /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
+    pub longest_thread: u64,
+    /// The bytes of device memory that were accessed, by allocation.
+    pub touched: Vec<Touched>,
+    /// The first read of bytes that nothing had written. It saw [`crate::memory::POISON`], and the kernel ran on.
+    pub unwritten: Option<ThreadReport>,
+}
+
+/// Runs a kernel to its end.
+///
+/// The launch must be one that the kernel allows: up to 1024 threads per block, as many parameter bytes as it takes.
+/// Missing parameter bytes read as zero.
+///
+/// # Errors
+/// The first thing that a thread did wrong. What was written up to then stays written.
+pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
+    let mut state = block::take_state();
+    let outcome = block::Machine::new(kernel, launch, memory, &mut state).run();
+    block::give_back(state);
+    outcome
+}

@@ -1,0 +1,170 @@
+//! Results rounded otherwise than to nearest. The host only rounds to nearest; the exact error of its result tells
+//! which neighbour is meant.
+
+use crate::ptx::instruction::Rounding;
+
+/// The exact error of `sum = a + b`, as long as nothing overflows (Knuth's TwoSum).
+#[inline(always)]
+fn sum_error(a: f64, b: f64, sum: f64) -> f64 {
+    let b_part = sum - a;
+    (a - (sum - b_part)) + (b - b_part)
+}
+
+/// Rounds to odd: a last bit that is set says that something was cut off, so that rounding again is exact.
+#[inline(always)]
+fn to_odd(value: f64, error: f64) -> f64 {
+    let bits = value.to_bits();
+    if error == 0.0 || bits & 1 == 1 || !value.is_finite() {
+        return value;
+    }
+    f64::from_bits(if (error > 0.0) == (value > 0.0) { bits + 1 } else { bits - 1 })
+}
+
+/// Rounds to single precision.
+#[inline(always)]
+pub(super) fn to_single(value: f64, rounding: Rounding) -> f32 {
+    let nearest = value as f32;
+    let toward = match rounding {
+        Rounding::Nearest => return nearest,
+        Rounding::Zero if value > 0.0 => Rounding::Down,
+        Rounding::Zero => Rounding::Up,
+        other => other,
+    };
+    let back = f64::from(nearest);
+    match toward {
+        Rounding::Down if back > value => nearest.next_down(),
+        Rounding::Up if back < value => nearest.next_up(),
+        _ => nearest,
+    }
+}
+
+/// The sign of a sum that is zero: that of both operands, else minus where rounding goes down.
+#[inline(always)]
+fn zero_sum(sum: f64, a: f64, b: f64, rounding: Rounding) -> f64 {
+    let is_cancelled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
+    if is_cancelled && rounding == Rounding::Down { -0.0 } else { sum }
+}
+
+#[inline(always)]
+pub(super) fn add_single(a: f32, b: f32, rounding: Rounding) -> f32 {
+    let (a, b) = (f64::from(a), f64::from(b));
+    let sum = a + b;
+    to_single(zero_sum(to_odd(sum, sum_error(a, b, sum)), a, b, rounding), rounding)
+}
+
+#[inline(always)]
+pub(super) fn mul_single(a: f32, b: f32, rounding: Rounding) -> f32 {
+    to_single(f64::from(a) * f64::from(b), rounding)
+}
+
+#[inline(always)]
+pub(super) fn fma_single(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    to_single(zero_sum(to_odd(sum, sum_error(product, c, sum)), product, c, rounding), rounding)
+}
+
+#[inline(always)]
+pub(super) fn div_single(a: f32, b: f32, rounding: Rounding) -> f32 {
+    let (a, b) = (f64::from(a), f64::from(b));
+    let quotient = a / b;
+    if !quotient.is_finite() || b.is_infinite() {
+        return to_single(quotient, rounding);
+    }
+    let rest = (-quotient).mul_add(b, a);
+    let error = if b < 0.0 { -rest } else { rest };
+    to_single(to_odd(quotient, error), rounding)
+}
+
+#[inline(always)]
+pub(super) fn sqrt_single(a: f32, rounding: Rounding) -> f32 {
+    let a = f64::from(a);
+    let root = a.sqrt();
+    if !root.is_finite() {
+        return to_single(root, rounding);
+    }
+    to_single(to_odd(root, (-root).mul_add(root, a)), rounding)
+}
+
+/// Moves a double that was rounded to nearest to the neighbour that `rounding` wants; `error` is exact minus nearest.
+#[inline(always)]
+fn to_neighbour(nearest: f64, error: f64, rounding: Rounding) -> f64 {
+    if nearest.is_nan() {
+        return nearest;
+    }
+    let toward = match rounding {
+        Rounding::Zero if nearest > 0.0 => Rounding::Down,
+        Rounding::Zero => Rounding::Up,
+        other => other,
+    };
+    if nearest.is_infinite() {
+        // Only called for finite operands: an overflow.
+        return match toward {
+            Rounding::Down if nearest > 0.0 => f64::MAX,
+            Rounding::Up if nearest < 0.0 => f64::MIN,
+            _ => nearest,
+        };
+    }
+    match toward {
+        Rounding::Down if error < 0.0 => nearest.next_down(),
+        Rounding::Up if error > 0.0 => nearest.next_up(),
+        _ => nearest,
+    }
+}
+
+#[inline(always)]
+pub(super) fn add_double(a: f64, b: f64, rounding: Rounding) -> f64 {
+    let sum = a + b;
+    if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() {
+        return sum;
+    }
+    zero_sum(to_neighbour(sum, sum_error(a, b, sum), rounding), a, b, rounding)
+}
+
+#[inline(always)]
+pub(super) fn mul_double(a: f64, b: f64, rounding: Rounding) -> f64 {
+    let product = a * b;
+    if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() {
+        return product;
+    }
+    to_neighbour(product, a.mul_add(b, -product), rounding)
+}
+
+#[inline(always)]
+pub(super) fn fma_double(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
+    let nearest = a.mul_add(b, c);
+    if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() || !c.is_finite() {
+        return nearest;
+    }
+    let product = a * b;
+    let product_error = a.mul_add(b, -product);
+    let sum = product + c;
+    let error = ((sum - nearest) + sum_error(product, c, sum)) + product_error;
+    zero_sum(to_neighbour(nearest, error, rounding), product, c, rounding)
+}
+
+#[inline(always)]
+pub(super) fn div_double(a: f64, b: f64, rounding: Rounding) -> f64 {
+    let quotient = a / b;
+    if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() || b == 0.0 {
+        return quotient;
+    }
+    let rest = (-quotient).mul_add(b, a);
+    to_neighbour(quotient, if b < 0.0 { -rest } else { rest }, rounding)
+}
+
+#[inline(always)]
+pub(super) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
+    let root = a.sqrt();
+    if rounding == Rounding::Nearest || !root.is_finite() {
+        return root;
+    }
+    to_neighbour(root, (-root).mul_add(root, a), rounding)
+}
+
+/// A sum whose last bit says whether something was cut off: rounding it again to half its precision is exact.
+#[inline(always)]
+pub(super) fn add_odd(a: f64, b: f64) -> f64 {
+    let sum = a + b;
+    to_odd(sum, sum_error(a, b, sum))
+}

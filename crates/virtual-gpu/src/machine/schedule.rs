@@ -1,0 +1,374 @@
+//! Which lanes run next: those at the lowest instruction, until they have kept the others waiting for too long.
+
+use super::block::{Machine, Stop};
+use super::fault::FaultKind;
+use super::file::Mask;
+use crate::ptx::instruction::{Barrier, Condition, Operation, Reduction, ReductionTarget, Slot};
+
+/// Backward branches that a group may take while others wait, if it did something that could be waiting for them:
+/// an atomic, a volatile load, a sleep.
+const PATIENCE_WITH_SPINNING: u32 = 16;
+
+/// The same for a group that only computes: a loop whose other lanes are done.
+const PATIENCE: u32 = 1 << 16;
+
+/// Lanes at the same instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) pc: usize,
+    pub(super) mask: Mask,
+    pub(super) state: Readiness,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    Ready,
+    /// Kept others waiting; runs again when they have had their turn.
+    Yielded,
+    /// Waits for other lanes of its warp.
+    Waiting,
+}
+
+/// A barrier that some threads have reached.
+#[derive(Clone, Debug)]
+pub(super) struct Gate {
+    id: u32,
+    arrived: u32,
+    expected: u32,
+    /// Threads for which the predicate of `bar.red` held.
+    yes: u32,
+    /// The barrier's instruction and the threads that wait there.
+    waiting: Vec<(usize, Mask)>,
+}
+
+/// What the running group does after an instruction.
+pub(super) enum Next {
+    /// The following instruction.
+    Follow,
+    /// All lanes of the group go there.
+    Jump(usize),
+    /// The lanes of the mask go there, the others follow.
+    Split(usize, Mask),
+    /// The lanes of the mask leave the group.
+    Leave(Mask),
+    /// The following instruction, where others may have come to.
+    Regroup,
+}
+
+impl Machine<'_> {
+    /// Runs a block to its end.
+    pub(super) fn run_block(&mut self) -> Result<(), Stop> {
+        let mask = Mask::first_lanes(self.lanes);
+        if mask.is_empty() {
+            return Ok(());
+        }
+        self.block.groups.push(Group { pc: 0, mask, state: Readiness::Ready });
+        while let Some(group) = self.next_group()? {
+            self.run_group(group)?;
+        }
+        let longest = self.block.clocks.iter().max().copied().unwrap_or(0);
+        self.longest_thread = self.longest_thread.max(longest);
+        Ok(())
+    }
+
+    /// Takes the lanes to run next out of the list.
+    fn next_group(&mut self) -> Result<Option<Group>, Stop> {
+        loop {
+            if let Some(pc) = self.lowest_ready() {
+                let mask = self.take_groups_at(pc, Mask::NONE);
+                return Ok(Some(Group { pc, mask, state: Readiness::Ready }));
+            }
+            let yielded = self.block.groups.iter_mut().filter(|group| group.state == Readiness::Yielded);
+            if yielded.map(|group| group.state = Readiness::Ready).count() > 0 {
+                continue;
+            }
+            return match self.stuck() {
+                Some(stop) => Err(stop),
+                None => Ok(None),
+            };
+        }
+    }
+
+    fn lowest_ready(&self) -> Option<usize> {
+        let ready = self.block.groups.iter().filter(|group| group.state == Readiness::Ready);
+        ready.map(|group| group.pc).min()
+    }
+
+    /// Removes every group at `pc` and returns its lanes and those of `mask`.
+    fn take_groups_at(&mut self, pc: usize, mut mask: Mask) -> Mask {
+        self.block.groups.retain(|group| {
+            if group.pc == pc {
+                mask = mask.or(&group.mask);
+            }
+            group.pc != pc
+        });
+        mask
+    }
+
+    /// Nobody can run. If somebody waits, that is a fault.
+    fn stuck(&mut self) -> Option<Stop> {
+        if let Some(group) = self.block.groups.first().copied() {
+            self.pc = group.pc;
+            let lane = group.mask.first()?;
+            let present = group.mask.warp(lane / 32);
+            let members = self.members_at(group.pc, lane);
+            return Some(self.fault(FaultKind::DivergentWarp { members, present }, lane));
+        }
+        let gate = self.block.gates.iter().find(|gate| !gate.waiting.is_empty())?;
+        let &(pc, mask) = gate.waiting.first()?;
+        let kind = FaultKind::DivergentBarrier {
+            waiting: gate.arrived,
+            expected: gate.expected,
+            ended: self.ended.count() as u32,
+        };
+        self.pc = pc;
+        Some(self.fault(kind, mask.first()?))
+    }
+
+    /// Runs a group until it ends, waits, or others are further behind.
+    fn run_group(&mut self, mut group: Group) -> Result<(), Stop> {
+        let kernel = self.kernel;
+        let code = kernel.code();
+        let mut limit = self.lowest_ready().unwrap_or(usize::MAX);
+        let mut active = group.mask.count();
+        let mut turns = 0;
+        let mut communicates = false;
+        loop {
+            if group.pc >= limit {
+                self.leave(group, Readiness::Ready);
+                return Ok(());
+            }
+            self.pc = group.pc;
+            self.pending += 1;
+            let instruction = &code[group.pc];
+            let mask = match instruction.guard {
+                None => group.mask,
+                Some(condition) => self.block.files.where_true(condition, &group.mask),
+            };
+            communicates |= instruction.operation.communicates();
+            let next = self.execute(&instruction.operation, &mut group, &mask)?;
+            match next {
+                Next::Follow => group.pc += 1,
+                Next::Jump(target) => {
+                    if target <= group.pc {
+                        turns += 1;
+                        self.check_limit(active, &group.mask)?;
+                        let patience = if communicates { PATIENCE_WITH_SPINNING } else { PATIENCE };
+                        if turns > patience && !self.block.groups.is_empty() {
+                            group.pc = target;
+                            self.leave(group, Readiness::Yielded);
+                            return Ok(());
+                        }
+                    }
+                    group.pc = target;
+                }
+                Next::Split(target, taken) => {
+                    self.settle(&group.mask);
+                    self.check_limit(0, &group.mask)?;
+                    let stays = group.mask.without(&taken);
+                    let (low, high) = match target <= group.pc {
+                        true => ((target, taken), (group.pc + 1, stays)),
+                        false => ((group.pc + 1, stays), (target, taken)),
+                    };
+                    self.block.groups.push(Group { pc: high.0, mask: high.1, state: Readiness::Ready });
+                    turns += u32::from(target <= group.pc);
+                    (group.pc, group.mask) = low;
+                    let patience = if communicates { PATIENCE_WITH_SPINNING } else { PATIENCE };
+                    if turns > patience {
+                        self.leave(group, Readiness::Yielded);
+                        return Ok(());
+                    }
+                    limit = limit.min(high.0);
+                    active = group.mask.count();
+                }
+                Next::Regroup => {
+                    group.pc += 1;
+                    limit = self.lowest_ready().unwrap_or(usize::MAX);
+                    active = group.mask.count();
+                }
+                Next::Leave(gone) => {
+                    self.settle(&group.mask);
+                    group.mask = group.mask.without(&gone);
+                    group.pc += 1;
+                    if group.mask.is_empty() {
+                        return Ok(());
+                    }
+                    limit = self.lowest_ready().unwrap_or(usize::MAX);
+                    active = group.mask.count();
+                }
+            }
+        }
+    }
+
+    /// Puts the running group back into the list.
+    fn leave(&mut self, group: Group, state: Readiness) {
+        self.settle(&group.mask);
+        self.block.groups.push(Group { state, ..group });
+    }
+
+    /// Adds what the running group has executed to its lanes' clocks.
+    pub(super) fn settle(&mut self, mask: &Mask) {
+        let pending = std::mem::take(&mut self.pending);
+        if pending == 0 {
+            return;
+        }
+        for (clocks, &lanes) in self.block.clocks.chunks_exact_mut(super::file::WIDTH).zip(&mask.0) {
+            for (lane, clock) in clocks.iter_mut().enumerate() {
+                *clock += if lanes & 1 << lane != 0 { pending } else { 0 };
+            }
+        }
+        self.instructions += pending * mask.count();
+    }
+
+    fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
+        let limit = self.launch.instruction_limit;
+        if self.instructions + self.pending * active <= limit {
+            return Ok(());
+        }
+        Err(self.fault(FaultKind::Endless { limit }, mask.first().unwrap_or(0)))
+    }
+
+    /// Of a group, the lanes that have to wait for others of their warp.
+    pub(super) fn incomplete_warps(&mut self, group: &Group, members: Slot) -> Result<Mask, Stop> {
+        let mut waits = Mask::NONE;
+        for warp in 0..self.block.files.chunks / 2 {
+            let present = group.mask.warp(warp);
+            if present == 0 {
+                continue;
+            }
+            let lane = warp * 32 + present.trailing_zeros() as usize;
+            let named = self.block.files.word_of(members, lane);
+            let exist = Mask::first_lanes(self.lanes).warp(warp);
+            let missing = named & exist & !present;
+            if missing == 0 {
+                continue;
+            }
+            if missing & self.ended.warp(warp) != 0 {
+                return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
+            }
+            waits.set_warp(warp, present);
+        }
+        Ok(waits)
+    }
+
+    /// Joins whoever waits at the running group's instruction.
+    pub(super) fn join_waiting(&mut self, group: &mut Group) {
+        if self.block.groups.iter().any(|other| other.pc == group.pc) {
+            self.settle(&group.mask);
+            group.mask = self.take_groups_at(group.pc, group.mask);
+        }
+    }
+
+    /// Sets lanes aside that wait for others of their warp.
+    pub(super) fn set_waiting(&mut self, pc: usize, mask: Mask) {
+        self.block.groups.push(Group { pc, mask, state: Readiness::Waiting });
+    }
+
+    fn members_at(&self, pc: usize, lane: usize) -> u32 {
+        let slot = match self.kernel.code()[pc].operation {
+            Operation::WarpBarrier { members }
+            | Operation::Shuffle { members, .. }
+            | Operation::Vote { members, .. }
+            | Operation::Match { members, .. }
+            | Operation::Redux { members, .. } => members,
+            _ => return 0,
+        };
+        self.block.files.word_of(slot, lane)
+    }
+
+    /// `bar.sync` and its kin: the lanes of `mask` arrive.
+    pub(super) fn barrier(&mut self, barrier: &Barrier, mask: &Mask) -> Result<Next, Stop> {
+        let Some(lane) = mask.first() else { return Ok(Next::Follow) };
+        let id = self.block.files.word_of(barrier.id, lane);
+        if id > 15 {
+            return Err(self.fault(FaultKind::NoSuchBarrier { id }, lane));
+        }
+        let expected = match barrier.threads {
+            Some(threads) => self.block.files.word_of(threads, lane),
+            None => self.lanes as u32,
+        };
+        let yes = barrier.reduction.map_or(0, |(_, condition, _)| self.count_true(condition, mask));
+        let arriving = mask.count() as u32;
+        if self.block.gates.is_empty() && arriving >= expected {
+            self.answer(self.pc, mask, yes, arriving);
+            return Ok(Next::Follow);
+        }
+        let at = match self.block.gates.iter().position(|gate| gate.id == id) {
+            Some(at) => at,
+            None => {
+                self.block.gates.push(Gate { id, arrived: 0, expected, yes: 0, waiting: Vec::new() });
+                self.block.gates.len() - 1
+            }
+        };
+        let gate = &mut self.block.gates[at];
+        gate.arrived += arriving;
+        gate.yes += yes;
+        if !barrier.arrives_only {
+            gate.waiting.push((self.pc, *mask));
+        }
+        if gate.arrived < gate.expected {
+            return Ok(if barrier.arrives_only { Next::Follow } else { Next::Leave(*mask) });
+        }
+        let gate = self.block.gates.swap_remove(at);
+        if barrier.aligned {
+            self.check_alignment_of(&gate)?;
+        }
+        for &(pc, waiting) in &gate.waiting {
+            self.answer(pc, &waiting, gate.yes, gate.arrived);
+            if (pc, waiting) != (self.pc, *mask) {
+                self.block.groups.push(Group { pc: pc + 1, mask: waiting, state: Readiness::Ready });
+            }
+        }
+        Ok(Next::Regroup)
+    }
+
+    fn count_true(&self, condition: Condition, mask: &Mask) -> u32 {
+        self.block.files.where_true(condition, mask).count() as u32
+    }
+
+    /// All threads of a warp must have come to the same barrier instruction.
+    fn check_alignment_of(&mut self, gate: &Gate) -> Result<(), Stop> {
+        for (at, (pc, mask)) in gate.waiting.iter().enumerate() {
+            for (other_pc, other) in &gate.waiting[at + 1..] {
+                let shares_warp = (0..self.block.files.chunks / 2)
+                    .find(|&warp| mask.warp(warp) != 0 && other.warp(warp) != 0);
+                if let (Some(warp), true) = (shares_warp, pc != other_pc) {
+                    let present = mask.warp(warp);
+                    let lane = warp * 32 + present.trailing_zeros() as usize;
+                    self.pc = *pc;
+                    let members = Mask::first_lanes(self.lanes).warp(warp);
+                    return Err(self.fault(FaultKind::DivergentWarp { members, present }, lane));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the answer of `bar.red` to the lanes that asked at `pc`.
+    fn answer(&mut self, pc: usize, mask: &Mask, yes: u32, all: u32) {
+        let kernel = self.kernel;
+        let Operation::Barrier(Barrier { reduction: Some((what, _, target)), .. }) =
+            &kernel.code()[pc].operation
+        else {
+            return;
+        };
+        let truth = match what {
+            Reduction::Count => yes != 0,
+            Reduction::All => yes == all,
+            Reduction::Any => yes != 0,
+        };
+        match *target {
+            ReductionTarget::Word(slot) => {
+                for lane in mask.lanes() {
+                    self.block.files.set_word(slot, lane, yes);
+                }
+            }
+            ReductionTarget::Predicate(predicate) => {
+                for chunk in 0..self.block.files.chunks {
+                    let bits = if truth { u16::MAX } else { 0 };
+                    self.block.files.set_predicate(predicate, chunk, bits, mask.0[chunk]);
+                }
+            }
+        }
+    }
+}

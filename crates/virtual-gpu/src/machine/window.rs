@@ -1,0 +1,13 @@
+//! Where generic addresses of shared memory, local memory and parameters lie: above any device or host address.
+
+/// First generic address of a block's shared memory.
+pub const SHARED: u64 = 0xfff1 << 48;
+
+/// First generic address of a thread's local memory.
+pub const LOCAL: u64 = 0xfff2 << 48;
+
+/// First generic address of a kernel's parameters.
+pub const PARAM: u64 = 0xfff3 << 48;
+
+/// Addresses in each window.
+pub const SIZE: u64 = 1 << 32;

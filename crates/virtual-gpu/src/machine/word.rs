@@ -1,0 +1,265 @@
+//! Integer arithmetic on 32 bits.
+
+use super::features::vectorised;
+use super::file::{Span, WIDTH, Words};
+use crate::ptx::instruction::WordOp;
+
+/// Applies `f` to each lane of `mask`.
+#[inline(always)]
+pub(super) fn map(
+    file: &mut [Words],
+    mask: &[u16],
+    [d, a, b, c]: [Span; 4],
+    f: impl Fn(u32, u32, u32) -> u32,
+) {
+    for (chunk, &lanes) in mask.iter().enumerate() {
+        if lanes == 0 {
+            continue;
+        }
+        let (x, y, z) = (file[a.at(chunk)], file[b.at(chunk)], file[c.at(chunk)]);
+        let mut result = Words::ZERO;
+        for lane in 0..WIDTH {
+            result.0[lane] = f(x.0[lane], y.0[lane], z.0[lane]);
+        }
+        file[d.at(chunk)].take(result, lanes);
+    }
+}
+
+vectorised! {
+    /// `d = op(a, b, c)` in the lanes of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    fn execute(op: WordOp, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = execute_body
+}
+
+#[inline(always)]
+fn execute_body(op: WordOp, file: &mut [Words], mask: &[u16], spans: [Span; 4]) {
+    use WordOp::*;
+    macro_rules! run {
+        ($f:expr) => {
+            map(file, mask, spans, $f)
+        };
+    }
+    match op {
+        Move => run!(|a, _, _| a),
+        Add => run!(|a, b, _| a.wrapping_add(b)),
+        Sub => run!(|a, b, _| a.wrapping_sub(b)),
+        Mul => run!(|a, b, _| a.wrapping_mul(b)),
+        Mad => run!(|a, b, c| a.wrapping_mul(b).wrapping_add(c)),
+        MulHighS => run!(|a, b, _| high_s(a, b)),
+        MulHighU => run!(|a, b, _| high_u(a, b)),
+        MadHighS => run!(|a, b, c| high_s(a, b).wrapping_add(c)),
+        MadHighU => run!(|a, b, c| high_u(a, b).wrapping_add(c)),
+        MinS => run!(|a, b, _| (a as i32).min(b as i32) as u32),
+        MinU => run!(|a, b, _| a.min(b)),
+        MaxS => run!(|a, b, _| (a as i32).max(b as i32) as u32),
+        MaxU => run!(|a, b, _| a.max(b)),
+        And => run!(|a, b, _| a & b),
+        Or => run!(|a, b, _| a | b),
+        Xor => run!(|a, b, _| a ^ b),
+        Not => run!(|a, _, _| !a),
+        Shl => run!(|a, b, _| if b > 31 { 0 } else { a << (b & 31) }),
+        ShrU => run!(|a, b, _| if b > 31 { 0 } else { a >> (b & 31) }),
+        ShrS => run!(|a, b, _| (a as i32 >> b.min(31)) as u32),
+        SignExtend(bits) => {
+            let shift = u32::from(32 - bits.min(32));
+            run!(|a, _, _| ((a << shift) as i32 >> shift) as u32);
+        }
+        ZeroExtend(bits) => {
+            let keep = u32::MAX >> u32::from(32 - bits.min(32));
+            run!(|a, _, _| a & keep);
+        }
+        _ => run!(|a, b, c| scalar(op, a, b, c)),
+    }
+}
+
+#[inline(always)]
+fn high_s(a: u32, b: u32) -> u32 {
+    ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
+}
+
+#[inline(always)]
+fn high_u(a: u32, b: u32) -> u32 {
+    ((u64::from(a) * u64::from(b)) >> 32) as u32
+}
+
+/// One lane. Division by zero gives all ones, as on the hardware (the manual leaves it open).
+#[inline(always)]
+pub(super) fn scalar(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
+    use WordOp::*;
+    let (sa, sb) = (a as i32, b as i32);
+    match op {
+        Move => a,
+        Add => a.wrapping_add(b),
+        Sub => a.wrapping_sub(b),
+        Mul => a.wrapping_mul(b),
+        MulHighS => high_s(a, b),
+        MulHighU => high_u(a, b),
+        Mad => a.wrapping_mul(b).wrapping_add(c),
+        MadHighS => high_s(a, b).wrapping_add(c),
+        MadHighU => high_u(a, b).wrapping_add(c),
+        MulHigh16 => a.wrapping_mul(b) >> 16,
+        Mul24S => low24_s(a).wrapping_mul(low24_s(b)) as u32,
+        Mul24U => (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff),
+        Mul24HighS => ((i64::from(low24_s(a)) * i64::from(low24_s(b))) >> 16) as u32,
+        Mul24HighU => ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32,
+        AddSaturated => sa.saturating_add(sb) as u32,
+        SubSaturated => sa.saturating_sub(sb) as u32,
+        DivS if b == 0 => u32::MAX,
+        DivS => sa.wrapping_div(sb) as u32,
+        DivU => a.checked_div(b).unwrap_or(u32::MAX),
+        RemS if b == 0 => a,
+        RemS => sa.wrapping_rem(sb) as u32,
+        RemU => a.checked_rem(b).unwrap_or(a),
+        MinS => sa.min(sb) as u32,
+        MinU => a.min(b),
+        MaxS => sa.max(sb) as u32,
+        MaxU => a.max(b),
+        Abs => sa.wrapping_abs() as u32,
+        Neg => sa.wrapping_neg() as u32,
+        SadS => sa.abs_diff(sb).wrapping_add(c),
+        SadU => a.abs_diff(b).wrapping_add(c),
+        And => a & b,
+        Or => a | b,
+        Xor => a ^ b,
+        Not => !a,
+        Cnot => u32::from(a == 0),
+        Shl => a.checked_shl(b).unwrap_or(0),
+        ShrS => (sa >> b.min(31)) as u32,
+        ShrU => a.checked_shr(b).unwrap_or(0),
+        ShfLeftWrap => funnel(b, a, b_left(c & 31)),
+        ShfLeftClamp => funnel(b, a, b_left(c.min(32))),
+        ShfRightWrap => funnel(b, a, c & 31),
+        ShfRightClamp => funnel(b, a, c.min(32)),
+        Popc => a.count_ones(),
+        Clz => a.leading_zeros(),
+        Brev => a.reverse_bits(),
+        BfindS => bfind(if sa < 0 { !a } else { a }),
+        BfindU => bfind(a),
+        BfindShiftS => bfind_shift(if sa < 0 { !a } else { a }),
+        BfindShiftU => bfind_shift(a),
+        BfeS => bfe_s(i64::from(sa), 32, b, c) as u32,
+        BfeU => bfe_u(u64::from(a), b, c) as u32,
+        Prmt => prmt(a, b, c),
+        Lop3(table) => lop3(table, a, b, c),
+        SignExtend(bits) => {
+            let shift = u32::from(32 - bits.min(32));
+            ((a << shift) as i32 >> shift) as u32
+        }
+        ZeroExtend(bits) => a & u32::MAX >> u32::from(32 - bits.min(32)),
+        Dp4aSS => dp4a(a, b, c, |byte| byte as i8 as i32, |byte| byte as i8 as i32),
+        Dp4aUU => dp4a(a, b, c, i32::from, i32::from),
+        Dp4aSU => dp4a(a, b, c, |byte| byte as i8 as i32, i32::from),
+        Dp4aUS => dp4a(a, b, c, i32::from, |byte| byte as i8 as i32),
+        Pack16 => a & 0xffff | b << 16,
+        High16 => a >> 16,
+    }
+}
+
+fn low24_s(value: u32) -> i32 {
+    (value << 8) as i32 >> 8
+}
+
+/// The low word of `high:low >> amount`.
+fn funnel(high: u32, low: u32, amount: u32) -> u32 {
+    let pair = u64::from(high) << 32 | u64::from(low);
+    (pair >> amount) as u32
+}
+
+/// A left shift of the pair by `n` leaves in its high word what a right shift by `32 - n` leaves in its low one.
+fn b_left(amount: u32) -> u32 {
+    32 - amount
+}
+
+/// The highest bit set, or all ones.
+pub(super) fn bfind(value: u32) -> u32 {
+    if value == 0 { u32::MAX } else { 31 - value.leading_zeros() }
+}
+
+fn bfind_shift(value: u32) -> u32 {
+    if value == 0 { u32::MAX } else { value.leading_zeros() }
+}
+
+/// `bfe.u32` and `bfe.u64`: only the low byte of position and length counts.
+pub(super) fn bfe_u(value: u64, position: u32, length: u32) -> u64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    let moved = value.checked_shr(position).unwrap_or(0);
+    if length >= 64 { moved } else { moved & ((1 << length) - 1) }
+}
+
+/// `bfe.s32` and `bfe.s64` on a sign-extended value: beyond the value, the sign bit of the field is repeated.
+pub(super) fn bfe_s(value: i64, bits: u32, position: u32, length: u32) -> i64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    if length == 0 {
+        return 0;
+    }
+    let moved = value >> position.min(63);
+    let length = length.min(bits.saturating_sub(position).max(1));
+    let shift = 64 - length;
+    moved << shift >> shift
+}
+
+fn prmt(a: u32, b: u32, selector: u32) -> u32 {
+    let bytes = u64::from(b) << 32 | u64::from(a);
+    (0..4).fold(0, |result, at| {
+        let nibble = selector >> (4 * at) & 0xf;
+        let byte = (bytes >> (8 * (nibble & 7))) as u8;
+        let byte = if nibble & 8 != 0 { (byte as i8 >> 7) as u8 } else { byte };
+        result | u32::from(byte) << (8 * at)
+    })
+}
+
+fn lop3(table: u8, a: u32, b: u32, c: u32) -> u32 {
+    (0..8_u8).filter(|row| table & 1 << row != 0).fold(0, |result, row| {
+        let pick = |bit: u8, value: u32| if row & bit != 0 { value } else { !value };
+        result | pick(4, a) & pick(2, b) & pick(1, c)
+    })
+}
+
+fn dp4a(a: u32, b: u32, c: u32, left: impl Fn(u8) -> i32, right: impl Fn(u8) -> i32) -> u32 {
+    let products = a.to_le_bytes().into_iter().zip(b.to_le_bytes()).map(|(x, y)| left(x) * right(y));
+    products.fold(c as i32, i32::wrapping_add) as u32
+}
+
+vectorised! {
+    /// 16-bit arithmetic: sources extended, result cut.
+    fn execute_half(op: WordOp, signed: bool, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = half_body
+}
+
+#[inline(always)]
+fn half_body(op: WordOp, signed: bool, file: &mut [Words], mask: &[u16], spans: [Span; 4]) {
+    let extend = |value: u32| if signed { value as u16 as i16 as u32 } else { value & 0xffff };
+    map(file, mask, spans, |a, b, c| match op {
+        // -32768 / -1 and x / 0 must come out of the 16-bit rules.
+        WordOp::DivS if extend(b) == 0 => 0xffff,
+        _ => scalar(op, extend(a), extend(b), extend(c)) & 0xffff,
+    });
+}
+
+vectorised! {
+    /// `bfi.b32`; `spans` are `d`, `a`, `b`, `position`, `length`.
+    fn insert(file: &mut [Words], mask: &[u16], spans: [Span; 5]) = insert_body
+}
+
+#[inline(always)]
+fn insert_body(file: &mut [Words], mask: &[u16], [d, a, b, position, length]: [Span; 5]) {
+    for (chunk, &lanes) in mask.iter().enumerate() {
+        let (a, b) = (file[a.at(chunk)], file[b.at(chunk)]);
+        let (position, length) = (file[position.at(chunk)], file[length.at(chunk)]);
+        let mut result = Words::ZERO;
+        for lane in 0..WIDTH {
+            let (a, b) = (u64::from(a.0[lane]), u64::from(b.0[lane]));
+            result.0[lane] = bfi(a, b, 32, position.0[lane], length.0[lane]) as u32;
+        }
+        file[d.at(chunk)].take(result, lanes);
+    }
+}
+
+/// `bfi` on a value of `bits` bits.
+pub(super) fn bfi(a: u64, b: u64, bits: u32, position: u32, length: u32) -> u64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    if position >= bits || length == 0 {
+        return b;
+    }
+    let ones = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
+    let field = ones << position;
+    b & !field | a << position & field
+}

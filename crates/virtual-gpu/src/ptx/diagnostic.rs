@@ -1,0 +1,64 @@
+//! What is wrong with a PTX text.
+
+use std::fmt;
+
+/// Diagnostics shown at most; a text of another kind would otherwise fill the screen.
+const SHOWN: usize = 50;
+
+/// One thing that can't be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Diagnostic {
+    /// The line of the PTX text, from 1; 0 where the text as a whole is meant.
+    pub line: u32,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl Diagnostic {
+    pub(super) fn new(line: u32, text: impl Into<String>) -> Self {
+        Self { line, text: text.into() }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.text),
+            line => write!(f, "line {line}: {}", self.text),
+        }
+    }
+}
+
+/// Why a PTX text can't be loaded: everything that is wrong with it, in the order of lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl LoadError {
+    pub(super) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+        diagnostics.sort();
+        diagnostics.dedup();
+        Self { diagnostics }
+    }
+
+    /// Each thing that is wrong, once, in the order of lines.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.diagnostics
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PTX that can't be loaded")?;
+        for diagnostic in self.diagnostics.iter().take(SHOWN) {
+            write!(f, "\n  {diagnostic}")?;
+        }
+        match self.diagnostics.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}

@@ -1,0 +1,219 @@
+//! A loaded module and its kernels.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::instruction::{Instruction, Slot};
+
+/// What a PTX text holds.
+#[derive(Debug)]
+pub struct Module {
+    pub(super) kernels: BTreeMap<String, Arc<Kernel>>,
+    pub(super) variables: Vec<Variable>,
+}
+
+impl Module {
+    /// The kernel of that name.
+    pub fn kernel(&self, name: &str) -> Option<&Arc<Kernel>> {
+        self.kernels.get(name)
+    }
+
+    /// Every kernel's name, sorted.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.kernels.keys().map(String::as_str)
+    }
+
+    /// The `.global` and `.const` variables, in the order that [`crate::machine::Launch::globals`] has.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+}
+
+/// A `.global` or `.const` variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Required alignment of its address, in bytes.
+    pub align: u64,
+    /// Its bytes at load; what lies behind them is zero.
+    pub initial: Vec<u8>,
+    /// Whether it is `.const`.
+    pub is_const: bool,
+}
+
+/// A kernel's parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its first byte among the parameters.
+    pub offset: u32,
+    /// Bytes.
+    pub size: u32,
+    /// Required alignment of its offset.
+    pub align: u32,
+}
+
+/// A line of the CUDA source that a PTX instruction came from (`.loc`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaLine {
+    /// The file, as NVRTC was told its name.
+    pub file: Arc<str>,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// What a uniform value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Uniform {
+    /// A constant.
+    Constant(u64),
+    /// `%ntid`, by axis.
+    BlockSize(u8),
+    /// `%nctaid`
+    GridSize(u8),
+    /// `%ctaid`
+    BlockIndex(u8),
+    /// `%nwarpid`
+    Warps,
+    /// `%dynamic_smem_size`
+    DynamicShared,
+    /// `%total_smem_size`
+    TotalShared,
+    /// Bytes of the launch's parameters, zero- or sign-extended.
+    Parameter {
+        /// The first byte.
+        offset: u32,
+        /// How many: 1, 2, 4 or 8.
+        bytes: u8,
+        /// Whether it is sign-extended.
+        signed: bool,
+    },
+    /// The address of a module variable.
+    Global {
+        /// Its index in [`Module::variables`].
+        index: u32,
+        /// Bytes added to it.
+        offset: i64,
+    },
+    /// The start of dynamic shared memory, plus an offset. Only while a kernel is being made.
+    DynamicStart {
+        /// Bytes added to it.
+        offset: i64,
+    },
+    /// Written by an instruction whose sources are all uniform.
+    Computed(u32),
+}
+
+/// A register that holds the same from a block's start to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "named as in PTX")]
+pub enum LaneConstant {
+    ThreadIndex(u8),
+    LaneId,
+    WarpId,
+    LaneMaskEq,
+    LaneMaskLt,
+    LaneMaskLe,
+    LaneMaskGt,
+    LaneMaskGe,
+}
+
+/// A kernel, ready to run.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) name: String,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) parameter_bytes: u32,
+    pub(super) shared_bytes: u32,
+    pub(super) dynamic_shared_offset: u32,
+    pub(super) local_bytes: u32,
+    pub(super) max_threads: Option<[u32; 3]>,
+    pub(super) required_threads: Option<[u32; 3]>,
+    pub(super) code: Vec<Instruction>,
+    pub(super) lines: Vec<u32>,
+    /// Index into `cuda_lines`, `u32::MAX` where there is none.
+    pub(super) locations: Vec<u32>,
+    pub(super) cuda_lines: Vec<CudaLine>,
+    pub(super) registers: Registers,
+}
+
+/// The register files a kernel needs.
+#[derive(Clone, Debug, Default)]
+pub struct Registers {
+    /// 32-bit registers.
+    pub words: u32,
+    /// 64-bit registers.
+    pub longs: u32,
+    /// Predicates.
+    pub predicates: u32,
+    /// Uniform 32-bit values, in the order of their slots.
+    pub uniform_words: Vec<Uniform>,
+    /// Uniform 64-bit values, in the order of their slots.
+    pub uniform_longs: Vec<Uniform>,
+    /// 32-bit registers that are set once per block size.
+    pub lane_constants: Vec<(Slot, LaneConstant)>,
+}
+
+impl Kernel {
+    /// Its name, as the module spells it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its parameters, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Bytes of all parameters together.
+    pub fn parameter_bytes(&self) -> usize {
+        self.parameter_bytes as usize
+    }
+
+    /// Bytes of static shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
+    }
+
+    /// Where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
+    pub fn dynamic_shared_offset(&self) -> u32 {
+        self.dynamic_shared_offset
+    }
+
+    /// Bytes of local memory per thread.
+    pub fn local_bytes(&self) -> u32 {
+        self.local_bytes
+    }
+
+    /// `.maxntid`: the largest block, where it is bounded.
+    pub fn max_threads(&self) -> Option<[u32; 3]> {
+        self.max_threads
+    }
+
+    /// `.reqntid`: the only block size allowed.
+    pub fn required_threads(&self) -> Option<[u32; 3]> {
+        self.required_threads
+    }
+
+    /// The instructions.
+    pub fn code(&self) -> &[Instruction] {
+        &self.code
+    }
+
+    /// The register files it needs.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// The PTX line of the instruction at `pc`, from 1.
+    pub fn line(&self, pc: usize) -> u32 {
+        self.lines.get(pc).copied().unwrap_or(0)
+    }
+
+    /// The CUDA line of the instruction at `pc`, where the PTX says it.
+    pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
+        self.cuda_lines.get(*self.locations.get(pc)? as usize)
+    }
+}

@@ -1,0 +1,505 @@
+//! From a file's shape to kernels: resolves names, puts called functions in place of their calls, decodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::diagnostic::Diagnostic;
+use super::instruction::{Condition, Instruction, Operation, Predicate, Slot};
+use super::kernel::{CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
+use super::syntax::{File, Function, Raw, Statement, Variable as Declared, VariableSpace};
+
+/// Calls inside calls. Recursion is refused, so only a hostile text comes near.
+const MAX_CALLS: usize = 32;
+
+/// Instructions of one kernel with all its calls put in place.
+const MAX_INSTRUCTIONS: usize = 1 << 20;
+
+/// Local memory of one thread, as on real GPUs.
+const MAX_LOCAL: u64 = 512 << 10;
+
+/// Lowers everything; what can't be is added to `diagnostics`.
+pub(super) fn lower(file: &File<'_>, diagnostics: &mut Vec<Diagnostic>) -> Module {
+    let index = Index::new(file, diagnostics);
+    let mut kernels = BTreeMap::new();
+    for function in &file.functions {
+        if function.body.is_none() {
+            continue;
+        }
+        // A function is lowered on its own too: what it can't do is then listed even where nothing calls it.
+        let mut lowering = Lowering::new(&index);
+        let kernel = lowering.kernel(function);
+        diagnostics.append(&mut lowering.diagnostics);
+        if function.is_entry && kernels.insert(function.name.to_owned(), Arc::new(kernel)).is_some() {
+            diagnostics.push(Diagnostic::new(function.line, format!("`{}` is defined twice", function.name)));
+        }
+    }
+    Module { kernels, variables: index.globals }
+}
+
+/// A file's names.
+struct Index<'f, 'a> {
+    file: &'f File<'a>,
+    functions: HashMap<&'a str, &'f Function<'a>>,
+    variables: HashMap<&'a str, &'f Declared<'a>>,
+    globals: Vec<Variable>,
+    global_index: HashMap<&'a str, u32>,
+}
+
+impl<'f, 'a> Index<'f, 'a> {
+    fn new(file: &'f File<'a>, diagnostics: &mut Vec<Diagnostic>) -> Self {
+        let mut index = Self {
+            file,
+            functions: HashMap::new(),
+            variables: HashMap::new(),
+            globals: Vec::new(),
+            global_index: HashMap::new(),
+        };
+        for function in &file.functions {
+            let known = index.functions.entry(function.name).or_insert(function);
+            if known.body.is_none() {
+                *known = function;
+            }
+        }
+        for variable in &file.variables {
+            index.variables.insert(variable.name, variable);
+            if !matches!(variable.space, VariableSpace::Global | VariableSpace::Const) {
+                continue;
+            }
+            if variable.is_extern {
+                let text = format!("unsupported: `{}` is defined in another module", variable.name);
+                diagnostics.push(Diagnostic::new(variable.line, text));
+                continue;
+            }
+            index.global_index.insert(variable.name, index.globals.len() as u32);
+            index.globals.push(Variable {
+                name: variable.name.to_owned(),
+                size: variable.size.max(variable.initial.as_ref().map_or(0, Vec::len) as u64),
+                align: u64::from(variable.align),
+                initial: variable.initial.clone().unwrap_or_default(),
+                is_const: variable.space == VariableSpace::Const,
+            });
+        }
+        index
+    }
+}
+
+/// A kernel in the making.
+pub(super) struct Lowering<'f, 'a> {
+    index: &'f Index<'f, 'a>,
+    scopes: Scopes<'a>,
+    counts: RegisterCount,
+    code: Vec<Instruction>,
+    lines: Vec<u32>,
+    locations: Vec<u32>,
+    cuda_lines: Vec<CudaLine>,
+    line: u32,
+    location: u32,
+    guard: Option<Condition>,
+    /// Instruction index of each label.
+    labels: Vec<u32>,
+    uniform_words: Uniforms,
+    uniform_longs: Uniforms,
+    lane_constants: Vec<(Slot, LaneConstant)>,
+    shared: HashMap<&'a str, u32>,
+    shared_bytes: u32,
+    dynamic_align: u32,
+    local_bytes: u64,
+    calls: Vec<&'a str>,
+    /// Where `ret` goes in a called function; `None` in the kernel itself.
+    return_label: Option<u32>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// Uniform values, each kept once.
+#[derive(Default)]
+struct Uniforms {
+    values: Vec<Uniform>,
+    known: HashMap<Uniform, Slot>,
+}
+
+impl Uniforms {
+    fn slot(&mut self, uniform: Uniform) -> Slot {
+        *self.known.entry(uniform).or_insert_with(|| {
+            self.values.push(uniform);
+            Slot::uniform(self.values.len() as u32 - 1)
+        })
+    }
+}
+
+impl<'f, 'a> Lowering<'f, 'a> {
+    fn new(index: &'f Index<'f, 'a>) -> Self {
+        let mut lowering = Self {
+            index,
+            scopes: Scopes::default(),
+            counts: RegisterCount::default(),
+            code: Vec::new(),
+            lines: Vec::new(),
+            locations: Vec::new(),
+            cuda_lines: Vec::new(),
+            line: 0,
+            location: u32::MAX,
+            guard: None,
+            labels: Vec::new(),
+            uniform_words: Uniforms::default(),
+            uniform_longs: Uniforms::default(),
+            lane_constants: Vec::new(),
+            shared: HashMap::new(),
+            shared_bytes: 0,
+            dynamic_align: 1,
+            local_bytes: 0,
+            calls: Vec::new(),
+            return_label: None,
+            diagnostics: Vec::new(),
+        };
+        // The first uniform value of each width is zero: the source that an operation doesn't use.
+        lowering.uniform_word(Uniform::Constant(0));
+        lowering.uniform_long(Uniform::Constant(0));
+        lowering
+    }
+
+    fn report(&mut self, line: u32, text: impl Into<String>) {
+        self.diagnostics.push(Diagnostic::new(line, text));
+    }
+
+    fn kernel(&mut self, function: &'f Function<'a>) -> Kernel {
+        self.scopes.open(true);
+        let mut parameters = Vec::new();
+        let mut end = 0_u64;
+        for parameter in function.parameters.iter().chain(&function.returns) {
+            let offset = end.next_multiple_of(u64::from(parameter.align));
+            end = offset + parameter.size;
+            if end > u64::from(u16::MAX) {
+                self.report(parameter.line, "more than 64 KiB of parameters");
+                end = 0;
+            }
+            let (offset, size) = (offset as u32, parameter.size as u32);
+            parameters.push(Parameter { offset, size, align: parameter.align });
+            if parameter.space == VariableSpace::Param {
+                self.scopes.bind(parameter.name, Binding::Parameter(offset));
+            } else {
+                self.register(parameter);
+            }
+        }
+        self.body(function);
+        self.scopes.close();
+        self.line = function.line;
+        self.guard = None;
+        self.emit(Operation::Exit);
+        self.resolve_branches();
+        self.finish(function, parameters, end as u32)
+    }
+
+    fn finish(&mut self, function: &Function<'a>, parameters: Vec<Parameter>, bytes: u32) -> Kernel {
+        let dynamic_shared_offset = self.shared_bytes.next_multiple_of(self.dynamic_align);
+        let mut uniform_words = std::mem::take(&mut self.uniform_words.values);
+        let mut uniform_longs = std::mem::take(&mut self.uniform_longs.values);
+        for uniform in uniform_words.iter_mut().chain(&mut uniform_longs) {
+            if let Uniform::DynamicStart { offset } = *uniform {
+                *uniform = Uniform::Constant((i64::from(dynamic_shared_offset) + offset) as u64);
+            }
+        }
+        Kernel {
+            name: function.name.to_owned(),
+            parameters,
+            parameter_bytes: bytes,
+            shared_bytes: self.shared_bytes,
+            dynamic_shared_offset,
+            local_bytes: self.local_bytes.next_multiple_of(8) as u32,
+            max_threads: function.max_threads,
+            required_threads: function.required_threads,
+            code: std::mem::take(&mut self.code),
+            lines: std::mem::take(&mut self.lines),
+            locations: std::mem::take(&mut self.locations),
+            cuda_lines: std::mem::take(&mut self.cuda_lines),
+            registers: Registers {
+                words: self.counts.words,
+                longs: self.counts.longs,
+                predicates: self.counts.predicates,
+                uniform_words,
+                uniform_longs,
+                lane_constants: std::mem::take(&mut self.lane_constants),
+            },
+        }
+    }
+
+    /// Lowers a function's statements into the current scope.
+    fn body(&mut self, function: &'f Function<'a>) {
+        let Some(statements) = &function.body else { return };
+        let labels = self.label_scopes(statements);
+        let mut next_scope = 0;
+        let mut bind_labels = |lowering: &mut Self| {
+            for &(name, label) in labels.get(next_scope).into_iter().flatten() {
+                lowering.scopes.bind(name, Binding::Label(label));
+            }
+            next_scope += 1;
+        };
+        let depth = self.scopes.depth();
+        bind_labels(self);
+        self.calls.push(function.name);
+        for statement in statements {
+            if self.code.len() > MAX_INSTRUCTIONS {
+                self.report(function.line, format!("`{}` is too long", function.name));
+                break;
+            }
+            match statement {
+                Statement::Open if self.scopes.depth() > MAX_DEPTH * (MAX_CALLS + 1) => {
+                    self.report(function.line, format!("`{}` nests too deeply", function.name));
+                    break;
+                }
+                Statement::Open => {
+                    self.scopes.open(false);
+                    bind_labels(self);
+                }
+                Statement::Close => self.scopes.close(),
+                Statement::Label(name) => {
+                    if let Some(Binding::Label(label)) = self.scopes.find(name, &mut self.counts) {
+                        self.labels[label as usize] = self.code.len() as u32;
+                    }
+                }
+                Statement::Variable(variable) => self.variable(variable),
+                Statement::Location { file, line } => self.locate(*file, *line),
+                Statement::Instruction(raw) => self.instruction(raw),
+            }
+        }
+        while self.scopes.depth() > depth {
+            self.scopes.close();
+        }
+        self.calls.pop();
+    }
+
+    /// The labels of each scope, in the order in which the scopes open. Every one gets a new index.
+    fn label_scopes(&mut self, statements: &[Statement<'a>]) -> Vec<Vec<(&'a str, u32)>> {
+        let mut scopes = vec![Vec::new()];
+        let mut open = vec![0];
+        for statement in statements {
+            match statement {
+                Statement::Open => {
+                    open.push(scopes.len());
+                    scopes.push(Vec::new());
+                }
+                Statement::Close => drop(open.pop()),
+                Statement::Label(name) => {
+                    let scope = open.last().copied().unwrap_or(0);
+                    scopes[scope].push((*name, self.new_label()));
+                }
+                _ => {}
+            }
+        }
+        scopes
+    }
+
+    pub(super) fn new_label(&mut self) -> u32 {
+        self.labels.push(0);
+        self.labels.len() as u32 - 1
+    }
+
+    fn locate(&mut self, file: u32, line: u32) {
+        let Some(&(_, name)) = self.index.file.sources.iter().find(|&&(index, _)| index == file) else {
+            return;
+        };
+        if self.cuda_lines.last().is_none_or(|last| last.line != line || &*last.file != name) {
+            let file = match self.cuda_lines.iter().rev().find(|known| &*known.file == name) {
+                Some(known) => Arc::clone(&known.file),
+                None => Arc::from(name),
+            };
+            self.cuda_lines.push(CudaLine { file, line });
+        }
+        self.location = self.cuda_lines.len() as u32 - 1;
+    }
+
+    fn register(&mut self, variable: &Declared<'a>) {
+        match Class::of(variable.kind) {
+            Some(class) => self.scopes.declare(variable, class),
+            None => self.report(variable.line, format!("unsupported register type `.{}`", variable.kind)),
+        }
+    }
+
+    fn variable(&mut self, variable: &Declared<'a>) {
+        match variable.space {
+            VariableSpace::Register => self.register(variable),
+            VariableSpace::Shared => {
+                let binding = self.place_shared(variable);
+                self.scopes.bind(variable.name, binding);
+            }
+            VariableSpace::Local | VariableSpace::Param => {
+                let offset = self.local_bytes.next_multiple_of(u64::from(variable.align));
+                self.local_bytes = offset.saturating_add(variable.size);
+                if self.local_bytes > MAX_LOCAL {
+                    self.report(variable.line, "more than 512 KiB of local memory");
+                    self.local_bytes = 0;
+                }
+                self.scopes.bind(variable.name, Binding::Local(offset as u32));
+            }
+            VariableSpace::Global | VariableSpace::Const => {
+                self.report(variable.line, "unsupported: a module's variable declared inside a function");
+            }
+        }
+    }
+
+    /// Gives a shared variable its place, once.
+    fn place_shared(&mut self, variable: &Declared<'a>) -> Binding {
+        if variable.is_unsized {
+            self.dynamic_align = self.dynamic_align.max(variable.align);
+            return Binding::DynamicShared;
+        }
+        let offset = u64::from(self.shared_bytes.next_multiple_of(variable.align));
+        let end = offset + variable.size;
+        match u32::try_from(end) {
+            Ok(end) if end <= 1 << 24 => self.shared_bytes = end,
+            _ => self.report(variable.line, format!("`{}` is too large for shared memory", variable.name)),
+        }
+        Binding::Shared(offset as u32)
+    }
+
+    /// What a name stands for: in the function, else in the module.
+    pub(super) fn find(&mut self, name: &'a str) -> Option<Binding> {
+        if let Some(binding) = self.scopes.find(name, &mut self.counts) {
+            return Some(binding);
+        }
+        if let Some(&index) = self.index.global_index.get(name) {
+            return Some(Binding::Global(index));
+        }
+        let variable = *self.index.variables.get(name)?;
+        if variable.space != VariableSpace::Shared {
+            return None;
+        }
+        if let Some(&offset) = self.shared.get(name) {
+            return Some(Binding::Shared(offset));
+        }
+        let binding = self.place_shared(variable);
+        if let Binding::Shared(offset) = binding {
+            self.shared.insert(name, offset);
+        }
+        Some(binding)
+    }
+
+    pub(super) fn uniform_word(&mut self, uniform: Uniform) -> Slot {
+        self.uniform_words.slot(uniform)
+    }
+
+    pub(super) fn uniform_long(&mut self, uniform: Uniform) -> Slot {
+        self.uniform_longs.slot(uniform)
+    }
+
+    pub(super) fn lane_constant(&mut self, constant: LaneConstant) -> Slot {
+        if let Some(&(slot, _)) = self.lane_constants.iter().find(|(_, known)| *known == constant) {
+            return slot;
+        }
+        let slot = self.new_word();
+        self.lane_constants.push((slot, constant));
+        slot
+    }
+
+    pub(super) fn new_word(&mut self) -> Slot {
+        self.counts.words += 1;
+        Slot::register(self.counts.words - 1)
+    }
+
+    pub(super) fn new_long(&mut self) -> Slot {
+        self.counts.longs += 1;
+        Slot::register(self.counts.longs - 1)
+    }
+
+    pub(super) fn new_predicate(&mut self) -> Predicate {
+        self.counts.predicates += 1;
+        Predicate(self.counts.predicates - 1)
+    }
+
+    pub(super) fn emit(&mut self, operation: Operation) {
+        self.code.push(Instruction { guard: self.guard, operation });
+        self.lines.push(self.line);
+        self.locations.push(self.location);
+    }
+
+    fn instruction(&mut self, raw: &'f Raw<'a>) {
+        self.line = raw.line;
+        let outcome = match raw.guard {
+            None => Ok(None),
+            Some((name, negated)) => match self.find(name) {
+                Some(Binding::Predicate(predicate)) => Ok(Some(Condition { predicate, negated })),
+                _ => Err(format!("`{name}` is no predicate")),
+            },
+        };
+        let outcome = outcome.and_then(|guard| {
+            self.guard = guard;
+            match raw.opcode {
+                "call" => self.call(raw),
+                "ret" => {
+                    match self.return_label {
+                        Some(target) => self.emit(Operation::Branch { target }),
+                        None => self.emit(Operation::Exit),
+                    }
+                    Ok(())
+                }
+                _ => self.decode(raw),
+            }
+        });
+        if let Err(text) = outcome {
+            self.report(raw.line, text);
+        }
+    }
+
+    /// Puts the called function in place of the call. Its parameters are the caller's argument variables.
+    fn call(&mut self, raw: &'f Raw<'a>) -> Result<(), String> {
+        let call = super::decode::call_parts(raw)?;
+        let Some(&function) = self.index.functions.get(call.name) else {
+            return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
+        };
+        if function.body.is_none() {
+            return Err(format!("unsupported: call of `{}`, which is only declared here", call.name));
+        }
+        if self.calls.contains(&call.name) {
+            return Err(format!("unsupported: `{}` calls itself", call.name));
+        }
+        if self.calls.len() >= MAX_CALLS {
+            return Err("calls nest too deeply".to_owned());
+        }
+        let formal = function.returns.iter().chain(&function.parameters);
+        let actual: Vec<&'a str> = call.returns.iter().chain(call.arguments).copied().collect();
+        if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
+            return Err(format!("`{}` is called with the wrong number of arguments", call.name));
+        }
+        let mut bindings = Vec::new();
+        for (formal, actual) in formal.zip(actual) {
+            match self.find(actual) {
+                Some(Binding::Local(offset)) if formal.space == VariableSpace::Param => {
+                    bindings.push((formal.name, Binding::Local(offset)));
+                }
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        let end = self.new_label();
+        if let Some(guard) = self.guard {
+            let opposite = Condition { negated: !guard.negated, ..guard };
+            self.guard = Some(opposite);
+            self.emit(Operation::Branch { target: end });
+            self.guard = None;
+        }
+        let outer = self.return_label.replace(end);
+        self.scopes.open(true);
+        for (name, binding) in bindings {
+            self.scopes.bind(name, binding);
+        }
+        self.body(function);
+        self.scopes.close();
+        self.return_label = outer;
+        self.labels[end as usize] = self.code.len() as u32;
+        Ok(())
+    }
+
+    /// Turns label indices into instruction indices.
+    fn resolve_branches(&mut self) {
+        for instruction in &mut self.code {
+            match &mut instruction.operation {
+                Operation::Branch { target } => *target = self.labels[*target as usize],
+                Operation::BranchTable { targets, .. } => {
+                    for target in targets {
+                        *target = self.labels[*target as usize];
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A GPU to run one kernel on: memory, buffers and a launch in few words.
+
+use virtual_gpu::machine::{self, Execution, Fault, Launch};
+use virtual_gpu::memory::DeviceMemory;
+use virtual_gpu::ptx::{self, Module};
+use virtual_gpu::site::Site;
+
+/// A kernel's argument, or an element of a buffer.
+pub(crate) trait Plain: Copy {
+    /// Its bytes, little-endian.
+    fn bytes(self) -> Vec<u8>;
+    /// The value of so many bytes.
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+macro_rules! plain {
+    ($($kind:ty)*) => {$(
+        impl Plain for $kind {
+            fn bytes(self) -> Vec<u8> {
+                self.to_le_bytes().to_vec()
+            }
+            fn from_bytes(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.try_into().unwrap())
+            }
+        }
+    )*};
+}
+plain!(u8 u16 u32 i32 u64 i64 f32 f64);
+
+/// The arguments of a launch: anything plain, in order.
+#[macro_export]
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => {
+        &[$($crate::gpu::Plain::bytes($argument)),*]
+    };
+}
+
+pub(crate) struct Gpu {
+    pub(crate) memory: DeviceMemory,
+    pub(crate) module: Module,
+    globals: Vec<u64>,
+    pub(crate) limit: u64,
+    pub(crate) dynamic_shared: u32,
+}
+
+impl Gpu {
+    pub(crate) fn new(source: &str) -> Self {
+        let module = ptx::load(source).unwrap_or_else(|error| panic!("{error}"));
+        let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
+        let mut globals = Vec::new();
+        for variable in module.variables() {
+            let base = memory.allocate(variable.size.max(1), Site::unknown()).unwrap();
+            let (allocation, _) = memory.range_mut(base, variable.size).unwrap();
+            allocation.bytes_mut()[..variable.initial.len()].copy_from_slice(&variable.initial);
+            allocation.mark_written(0..variable.size);
+            globals.push(base);
+        }
+        Self { memory, module, globals, limit: 1 << 32, dynamic_shared: 0 }
+    }
+
+    pub(crate) fn buffer<T: Plain>(&mut self, values: &[T]) -> u64 {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.bytes()).collect();
+        let base = self.unwritten(bytes.len());
+        let (allocation, _) = self.memory.range_mut(base, bytes.len() as u64).unwrap();
+        allocation.bytes_mut().copy_from_slice(&bytes);
+        allocation.mark_written(0..bytes.len() as u64);
+        base
+    }
+
+    pub(crate) fn unwritten(&mut self, bytes: usize) -> u64 {
+        self.memory.allocate(bytes as u64, Site::unknown()).unwrap()
+    }
+
+    pub(crate) fn read<T: Plain>(&self, base: u64) -> Vec<T> {
+        let (allocation, _) = self.memory.range(base, 1).unwrap();
+        allocation.bytes().chunks_exact(size_of::<T>()).map(T::from_bytes).collect()
+    }
+
+    pub(crate) fn launch(
+        &mut self,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        arguments: &[Vec<u8>],
+    ) -> Result<Execution, Box<Fault>> {
+        let kernel = self.module.kernel(kernel).expect("the kernel is there").clone();
+        assert_eq!(arguments.len(), kernel.parameters().len());
+        let mut parameters = vec![0; kernel.parameter_bytes()];
+        for (parameter, bytes) in kernel.parameters().iter().zip(arguments) {
+            let start = parameter.offset as usize;
+            parameters[start..start + parameter.size as usize].copy_from_slice(bytes);
+        }
+        let launch = Launch {
+            grid,
+            block,
+            dynamic_shared: self.dynamic_shared,
+            parameters: &parameters,
+            globals: &self.globals,
+            start_ns: 1_000_000,
+            instruction_limit: self.limit,
+        };
+        machine::run(&kernel, &launch, &mut self.memory)
+    }
+
+    /// A launch that must not fail.
+    pub(crate) fn run(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Execution {
+        self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).unwrap_or_else(|fault| panic!("{fault}"))
+    }
+
+    /// A launch that must fail.
+    pub(crate) fn fault(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Box<Fault> {
+        self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).expect_err("this launch has a fault")
+    }
+}
+
+/// Numbers that look random and are the same on every run.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Floats in -1..1.
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    }
+}

@@ -1,0 +1,6 @@
+//! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
+
+mod faults;
+mod gpu;
+mod training;
+mod waiting;

@@ -1,0 +1,205 @@
+//! Training on many GPUs is training on one with the whole batch, whatever the world size.
+
+mod diagnosis;
+mod training;
+
+use std::ops::Range;
+
+use anyhow::{bail, ensure};
+use init::rendezvous::rendezvous;
+use lab::perceptron::Layout;
+use lab::{Check, Perceptron};
+
+use crate::multi_gpu::data_parallel::{shard, start_equal};
+use diagnosis::likely_cause;
+use training::{HIDDEN, Serial, Training, seed};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch),
+        Check::new("data_parallel::every_replica_starts_with_rank_0s_parameters", replicas_start_equal)
+            .min_ranks(2),
+        Check::new("data_parallel::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new(
+            "data_parallel::uneven_shards_count_by_their_samples",
+            uneven_shards_count_by_their_samples,
+        )
+        .min_ranks(2),
+        Check::new("data_parallel::replicas_are_bit_identical_after_every_step", replicas_are_bit_identical)
+            .min_ranks(2),
+        Check::new("data_parallel::the_loss_is_that_of_the_whole_batch", the_loss_is_that_of_the_whole_batch)
+            .min_ranks(2),
+    ]
+}
+
+fn shards_are_the_batch() -> anyhow::Result<()> {
+    for world_size in 1..=9 {
+        for batch in [0..40, 100..113, 7..15, 3..6, 5..6, 9..9, 1000..1257] {
+            let shards: Vec<_> = (0..world_size).map(|rank| shard(batch.clone(), rank, world_size)).collect();
+            let told = format!("batch {batch:?} on {world_size} ranks: the shards are {shards:?}");
+            let same = shards.iter().all(|shard| *shard == shards[0]);
+            ensure!(world_size == 1 || batch.is_empty() || !same, "{told}: every rank has the same shard");
+            let mut next = batch.start;
+            for (rank, shard) in shards.iter().enumerate() {
+                if shard.is_empty() && shard.start == shard.end {
+                    continue;
+                }
+                let (start, end) = (shard.start, shard.end);
+                ensure!(start < end, "{told}: rank {rank}'s ends before it starts");
+                ensure!(
+                    start >= batch.start && end <= batch.end,
+                    "{told}: rank {rank}'s leaves the batch; `batch` need not start at 0"
+                );
+                ensure!(start <= next, "{told}: samples {next}..{start} are nobody's");
+                ensure!(start >= next, "{told}: samples {start}..{next} have two owners");
+                next = end;
+            }
+            ensure!(
+                next == batch.end,
+                "{told}: samples {next}..{} are nobody's; is the remainder of the division lost?",
+                batch.end
+            );
+            let lengths = shards.iter().map(Range::len);
+            let (least, most) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
+            ensure!(
+                most - least <= 1,
+                "{told}: the longest has {most} samples, the shortest {least}; spread the remainder"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn replicas_start_equal() -> anyhow::Result<()> {
+    let layout = Layout { hidden: HIDDEN };
+    for world_size in lab::world_sizes() {
+        let starts = rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut model = Perceptron::new(&stream, HIDDEN, 1, seed(comm.rank()))?;
+            start_equal(&comm, &mut model)?;
+            let parameters = stream.clone_dtoh(&model.parameters())?;
+            stream.synchronize()?;
+            Ok(parameters)
+        })?;
+        let initial: Vec<Vec<f32>> = (0..world_size).map(|rank| layout.initial(seed(rank))).collect();
+        for (rank, start) in starts.iter().enumerate() {
+            let Some(index) = first_difference(start, &initial[0]) else { continue };
+            let cause = match initial.iter().position(|initial| first_difference(start, initial).is_none()) {
+                Some(own) if own == rank => "these are still its own: nothing was broadcast".to_owned(),
+                Some(other) => format!("these are rank {other}'s: the root is rank 0"),
+                None => "these are no rank's: a broadcast copies, it doesn't compute".to_owned(),
+            };
+            bail!(
+                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0\n\
+                 likely cause: {cause}",
+                layout.part(index),
+                start[index],
+                initial[0][index]
+            );
+        }
+    }
+    Ok(())
+}
+
+fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        equals_one_gpu(&Training::even(world_size)?)?;
+    }
+    Ok(())
+}
+
+fn uneven_shards_count_by_their_samples() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        equals_one_gpu(&Training::uneven(world_size)?)?;
+    }
+    Ok(())
+}
+
+/// Every parameter of every rank after every step, against the serial run.
+fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
+    let layout = Layout { hidden: HIDDEN };
+    let serial = Serial::of(training);
+    for step in 0..training.batches.len() {
+        let bound = training.bound(step + 1);
+        for (rank, replica) in training.replicas.iter().enumerate() {
+            let pairs = replica.steps[step].parameters.iter().zip(&serial.steps[step].parameters);
+            let off = |(_, (got, expected)): &(usize, (&f32, &f64))| {
+                let distance = (f64::from(**got) - **expected).abs();
+                distance.is_nan() || distance > bound
+            };
+            if let Some((index, (got, expected))) = pairs.enumerate().find(off) {
+                bail!(
+                    "{}, rank {rank}: parameter {index} ({}) is {got}, expected {expected:.7}\n\
+                     off by {:.1e}; rounding explains {bound:.1e}\n\
+                     likely cause: {}",
+                    training.place(step),
+                    layout.part(index),
+                    (f64::from(*got) - expected).abs(),
+                    likely_cause(training, rank, step)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn replicas_are_bit_identical() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let training = Training::uneven(world_size)?;
+        for step in 0..training.batches.len() {
+            let first = &training.replicas[0].steps[step];
+            for (rank, replica) in training.replicas.iter().enumerate() {
+                let own = &replica.steps[step];
+                if let Some(index) = first_difference(&own.parameters, &first.parameters) {
+                    bail!(
+                        "{}: parameter {index} is {} on rank {rank}, {} on rank 0, expected the same bits\n\
+                         likely cause: {}",
+                        training.place(step),
+                        own.parameters[index],
+                        first.parameters[index],
+                        likely_cause(&training, rank, step)
+                    );
+                }
+                ensure!(
+                    own.loss.to_bits() == first.loss.to_bits(),
+                    "{}: the loss is {} on rank {rank}, {} on rank 0, expected the same bits\n\
+                     likely cause: each rank returns the loss of its own shard; average it like the gradient",
+                    training.place(step),
+                    own.loss,
+                    first.loss
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let training = Training::uneven(world_size)?;
+        let serial = Serial::of(&training);
+        for step in 0..training.batches.len() {
+            let expected = &serial.steps[step];
+            let bound = training.loss_bound(step + 1, expected);
+            for (rank, replica) in training.replicas.iter().enumerate() {
+                let got = f64::from(replica.steps[step].loss);
+                let off = (got - expected.loss).abs();
+                ensure!(
+                    off <= bound,
+                    "{}, rank {rank}: the loss is {got:.6}, expected {:.6}\n\
+                     off by {off:.1e}; rounding explains {bound:.1e}\n\
+                     likely cause: {}",
+                    training.place(step),
+                    expected.loss,
+                    diagnosis::of_loss(&training, step, got, expected)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first index at which two buffers of one length differ in bits.
+fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
+    a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
+}

@@ -1,0 +1,145 @@
+//! Finds out which mistake explains a wrong step, by computing what each would have done.
+
+use std::ops::Range;
+
+use lab::perceptron::{HostPerceptron, Layout};
+
+use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed};
+
+/// Two updates are taken for the same within this share of their length. Rounding of parameters to f32 moves an update by
+/// about 1e-5 of its length, and the mistakes told apart here lie further from each other than 1e-2.
+const ALIKE: f64 = 2e-3;
+
+/// Why `rank`'s parameters after `step` are not the serial run's.
+pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> String {
+    let world_size = training.world_size();
+    let replica = &training.replicas[rank];
+    if let Some(cause) = of_start(training) {
+        return cause;
+    }
+    let update = update(replica, step);
+    if length(&update) == 0.0 {
+        return "the step changed nothing: is `descend` called, and with the gradient in place?".to_owned();
+    }
+    let model = model_before(replica, step);
+    let gradient = |rows: Range<usize>| model.loss_and_gradient(&training.samples, rows).1;
+    let batch = training.batches[step].clone();
+
+    if let Some(factor) = multiple(&update, &gradient(batch.clone())) {
+        return of_factor(factor, world_size);
+    }
+    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(&batch, rank, world_size)).collect();
+    let gradients: Vec<Vec<f64>> = shards.iter().cloned().map(gradient).collect();
+    let mut sum = vec![0.0; update.len()];
+    for gradient in &gradients {
+        sum.iter_mut().zip(gradient).for_each(|(sum, slope)| *sum += slope);
+    }
+    if multiple(&update, &sum).is_some() {
+        return "the mean of the shards' means: a shard of more samples must count for more".to_owned();
+    }
+    let shard_of = |replica: &Replica| {
+        let update = self::update(replica, step);
+        gradients.iter().position(|gradient| multiple(&update, gradient).is_some())
+    };
+    let Some(shard) = shard_of(replica) else {
+        return "the step is along no gradient that a known mistake gives: compare it with the contract"
+            .to_owned();
+    };
+    let cause = if training.replicas.iter().all(|replica| shard_of(replica) == Some(shard)) {
+        "the same shard on every rank?"
+    } else {
+        "are the gradients averaged, and before `descend`?"
+    };
+    format!("the step is along the gradient of samples {:?} alone: {cause}", shards[shard])
+}
+
+/// What is wrong with the parameters before the first step, if something is.
+fn of_start(training: &Training) -> Option<String> {
+    let expected = Layout { hidden: HIDDEN }.initial(seed(0));
+    let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
+    Some(format!("rank {stray} doesn't start with the parameters that rank 0 made: is `start_equal` right?"))
+}
+
+/// Why the loss is not the serial run's.
+pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &SerialStep) -> String {
+    if let Some(cause) = of_start(training) {
+        return cause;
+    }
+    let world_size = training.world_size();
+    let batch = &training.batches[step];
+    let model = model_before(&training.replicas[0], step);
+    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(batch, rank, world_size)).collect();
+    let losses: Vec<f64> =
+        shards.iter().map(|rows| model.loss_and_gradient(&training.samples, rows.clone()).0).collect();
+    let alike = |expected: f64| (got - expected).abs() <= ALIKE * expected.abs();
+    let is_of_shard = |rank: &usize| {
+        let weight = (shards[*rank].len() * world_size) as f64 / batch.len() as f64;
+        alike(losses[*rank]) || alike(weight * losses[*rank])
+    };
+    let factor = got / serial.loss;
+    if alike(losses.iter().sum::<f64>() / world_size as f64) {
+        "the mean of the shards' means: a shard of more samples must count for more".to_owned()
+    } else if let Some(rank) = (0..world_size).find(is_of_shard) {
+        format!("the loss of samples {:?} alone: average it like the gradient", shards[rank])
+    } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
+        of_factor(factor, world_size)
+    } else {
+        "the loss of other parameters or other samples: the other checks say more".to_owned()
+    }
+}
+
+fn of_factor(factor: f64, world_size: usize) -> String {
+    let is = |expected: f64| (factor / expected - 1.0).abs() < ALIKE;
+    let worlds = world_size as f64;
+    if is(1.0) {
+        "this step is right, an earlier one went astray".to_owned()
+    } else if is(worlds) {
+        format!("exactly {world_size} times too large, the world size: Sum instead of Avg?")
+    } else if is(1.0 / worlds) {
+        format!("exactly {world_size} times too small, the world size: averaged twice?")
+    } else if is(-1.0) {
+        "the step goes up the gradient instead of down".to_owned()
+    } else {
+        format!("{factor:.4} times what it should be: look at the weight")
+    }
+}
+
+/// What the step took off the parameters, per learning rate: the gradient it used.
+fn update(replica: &Replica, step: usize) -> Vec<f64> {
+    let pairs = before(replica, step).iter().zip(&replica.steps[step].parameters);
+    pairs.map(|(before, after)| (f64::from(*before) - f64::from(*after)) / f64::from(LEARNING_RATE)).collect()
+}
+
+fn before(replica: &Replica, step: usize) -> &[f32] {
+    step.checked_sub(1).map_or(&replica.start, |previous| &replica.steps[previous].parameters)
+}
+
+fn model_before(replica: &Replica, step: usize) -> HostPerceptron {
+    let mut model = HostPerceptron::new(HIDDEN, 0);
+    let pairs = model.parameters_mut().iter_mut().zip(before(replica, step));
+    pairs.for_each(|(to, from)| *to = f64::from(*from));
+    model
+}
+
+/// The factor by which `update` is a multiple of `gradient`, if it is one.
+fn multiple(update: &[f64], gradient: &[f64]) -> Option<f64> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let squared = dot(gradient, gradient);
+    if squared == 0.0 {
+        return None;
+    }
+    let factor = dot(update, gradient) / squared;
+    let rest: Vec<f64> = update.iter().zip(gradient).map(|(update, slope)| update - factor * slope).collect();
+    (length(&rest) < ALIKE * length(update)).then_some(factor)
+}
+
+fn length(vector: &[f64]) -> f64 {
+    vector.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// The test's own shards: where they differ from the student's in where the longer ones lie, a cause may not be found,
+/// but no wrong one is named.
+fn even_cut(batch: &Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
+    let cut = |rank: usize| batch.start + batch.len() * rank / world_size;
+    cut(rank)..cut(rank + 1)
+}

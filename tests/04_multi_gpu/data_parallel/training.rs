@@ -1,0 +1,149 @@
+//! The run on many GPUs, the serial run on the host, and how far rounding may take one from the other.
+
+use std::ops::Range;
+
+use init::rendezvous::rendezvous;
+use lab::Perceptron;
+use lab::digits::{CLASSES, Digits, PIXELS, Samples};
+use lab::perceptron::HostPerceptron;
+
+use crate::multi_gpu::data_parallel::{start_equal, step};
+
+pub(super) const HIDDEN: usize = 12;
+pub(super) const LEARNING_RATE: f32 = 0.1;
+/// Lengths of batches that fit no world size for long; some are shorter than the world, so that a rank has nothing.
+const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
+const STEPS: usize = 24;
+
+/// Each rank's own, so that replicas differ until they are made equal.
+pub(super) fn seed(rank: usize) -> u64 {
+    100 + rank as u64
+}
+
+/// What one rank had.
+pub(super) struct Replica {
+    /// Its parameters before the first step.
+    pub(super) start: Vec<f32>,
+    pub(super) steps: Vec<Step>,
+}
+
+/// What a step left on one rank.
+pub(super) struct Step {
+    pub(super) loss: f32,
+    pub(super) parameters: Vec<f32>,
+}
+
+/// A training run on GPUs.
+pub(super) struct Training {
+    pub(super) samples: Samples,
+    pub(super) batches: Vec<Range<usize>>,
+    pub(super) replicas: Vec<Replica>,
+}
+
+impl Training {
+    /// Every rank has 12 samples of each batch.
+    pub(super) fn even(world_size: usize) -> anyhow::Result<Self> {
+        Self::run(world_size, &[12 * world_size])
+    }
+
+    /// Shards of different lengths, and empty ones.
+    pub(super) fn uneven(world_size: usize) -> anyhow::Result<Self> {
+        Self::run(world_size, &UNEVEN)
+    }
+
+    fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
+        let samples = Digits::load()?.train;
+        let longest = lengths.iter().copied().max().unwrap_or(1);
+        let mut start = 0;
+        let mut next_batch = |length: usize| {
+            if start + length > samples.len() {
+                start = 0;
+            }
+            start += length;
+            start - length..start
+        };
+        let batches: Vec<_> = lengths.iter().cycle().take(STEPS).map(|&length| next_batch(length)).collect();
+        let replicas = rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let device_samples = samples.to_device(&stream)?;
+            // Room for one shard: a rank that computes the whole batch is not parallel, and finds no room.
+            let room = longest.div_ceil(world_size);
+            let mut model = Perceptron::new(&stream, HIDDEN, room, seed(comm.rank()))?;
+            start_equal(&comm, &mut model)?;
+            let start = stream.clone_dtoh(&model.parameters())?;
+            let mut steps = Vec::new();
+            for batch in &batches {
+                let loss = step(&comm, &mut model, &device_samples, batch.clone(), LEARNING_RATE)?;
+                steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
+            }
+            stream.synchronize()?;
+            Ok(Replica { start, steps })
+        })?;
+        Ok(Self { samples, batches, replicas })
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Names a step in a message; steps count from 1.
+    pub(super) fn place(&self, step: usize) -> String {
+        format!("world size {}, step {} (samples {:?})", self.world_size(), step + 1, self.batches[step])
+    }
+
+    /// How far a parameter may be from the serial run's after so many steps.
+    ///
+    /// A gradient's component is a mean over n samples. Each sample's part is below 2 here, and is the result of at most
+    /// PIXELS + HIDDEN + CLASSES additions in a row; n more follow on the rank, and the world size in the AllReduce. Each
+    /// rounds by at most u = 2⁻²⁴ of the values added. Parameters are below 1, so each step rounds one by u at most. What
+    /// came about in one step grows in the others: over these batches the serial run, started 1e-6 off, ends 1.5e-6 off,
+    /// and 2 is above that.
+    pub(super) fn bound(&self, steps: usize) -> f64 {
+        let growth = 2.0;
+        let largest_part = 2.0;
+        let per_step = f64::from(LEARNING_RATE) * self.roundings() * largest_part + 1.0;
+        growth * steps as f64 * per_step * UNIT
+    }
+
+    /// How far the loss may be from the serial one's: its own rounding (each sample's is below 5), and what the
+    /// difference in parameters before this step makes of it, by the gradient.
+    pub(super) fn loss_bound(&self, steps: usize, serial: &SerialStep) -> f64 {
+        let slopes: f64 = serial.gradient.iter().map(|slope| slope.abs()).sum();
+        2.0 * 5.0 * self.roundings() * UNIT + slopes * self.bound(steps - 1)
+    }
+
+    fn roundings(&self) -> f64 {
+        let samples = self.batches.iter().map(Range::len).max().unwrap_or(0);
+        (PIXELS + HIDDEN + CLASSES + samples + self.world_size()) as f64
+    }
+}
+
+/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// The same training on the host, whole batches, from parameters of its own at every step.
+pub(super) struct Serial {
+    pub(super) steps: Vec<SerialStep>,
+}
+
+pub(super) struct SerialStep {
+    /// Mean over the batch, before the step.
+    pub(super) loss: f64,
+    /// Of that loss.
+    pub(super) gradient: Vec<f64>,
+    /// After the step.
+    pub(super) parameters: Vec<f64>,
+}
+
+impl Serial {
+    pub(super) fn of(training: &Training) -> Self {
+        let mut model = HostPerceptron::new(HIDDEN, seed(0));
+        let mut steps = Vec::new();
+        for batch in &training.batches {
+            let (loss, gradient) = model.loss_and_gradient(&training.samples, batch.clone());
+            model.descend(&gradient, LEARNING_RATE.into());
+            steps.push(SerialStep { loss, gradient, parameters: model.parameters().to_vec() });
+        }
+        Self { steps }
+    }
+}
