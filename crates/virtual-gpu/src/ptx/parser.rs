@@ -461,8 +461,8 @@ impl<'a> Parser<'a> {
         self.at += 1;
         match name {
             "loc" => {
-                let (file, line) = (self.small()?, self.small()?);
-                statements.push(Statement::Location { file, line });
+                let (file, source_line) = (self.small()?, self.small()?);
+                statements.push(Statement::Location { file, line: source_line });
                 self.small()?;
                 // `, function_name label, inlined_at file line column`: where the inlined code was called.
                 while let Some(Token::Mark(b',')) = self.peek() {
