@@ -1,0 +1,58 @@
+//! Data parallelism: every rank has the whole model and learns from its part of each batch.
+//!
+//! In each step a rank computes the gradient over its own samples, the ranks average their gradients, and each makes the
+//! same step from the same parameters. So the replicas stay equal, bit for bit, without ever being compared; and
+//! together they do what one GPU does with the whole batch.
+
+use std::ops::Range;
+
+use collectives::all_reduce::average_in_place;
+use collectives::broadcast::broadcast;
+use cudarc::nccl::Comm;
+use lab::Perceptron;
+use lab::digits::DeviceSamples;
+
+/// The samples of `batch` that `rank` learns from.
+pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
+    // ANCHOR: shard
+    // Cut the batch into one shard for each rank, and return this rank's.
+    // The shards lie one behind the other, in the order of ranks, and together they are the batch. The longest has at
+    // most one sample more than the shortest: the last batch of an epoch seldom divides by the world size.
+    todo!("Cut the batch into one shard for each rank, and return this rank's")
+    // ANCHOR_END: shard
+}
+
+/// Gives every replica the parameters of rank 0.
+///
+/// # Errors
+/// What NCCL answers.
+pub fn start_equal(comm: &Comm, model: &mut Perceptron) -> anyhow::Result<()> {
+    // ANCHOR: start_equal
+    // Bring the parameters of rank 0 to every rank.
+    // Each rank filled its parameters from a seed of its own. `model.parameters_mut()` is a view of all of them, in one
+    // buffer. One collective, once, before the first step.
+    todo!("Bring the parameters of rank 0 to every rank")
+    // ANCHOR_END: start_equal
+}
+
+/// One step of gradient descent over the samples `batch`, all ranks together. Returns the mean loss over the whole
+/// batch, the same number on every rank.
+///
+/// # Errors
+/// What the driver and NCCL answer.
+pub fn step(
+    comm: &Comm,
+    model: &mut Perceptron,
+    samples: &DeviceSamples,
+    batch: Range<usize>,
+    learning_rate: f32,
+) -> anyhow::Result<f32> {
+    // ANCHOR: step
+    // Average the gradient of this rank's shard with the others', then make the step.
+    // `samples.batch(range)` are this rank's samples. `model.forward(&own)`, then `model.backward(&own, weight)`, leave in
+    // `model.gradient_and_loss_mut()`, one buffer, `weight` × the means over `own` of the gradient and of the loss: what
+    // has to be averaged over the ranks, in place. Which weight makes the average over ranks the mean over the *batch*, where
+    // shards differ in length? `model.descend(learning_rate)` makes the step, `model.loss()` brings the loss to the host.
+    todo!("Average the gradient of this rank's shard with the others', then make the step")
+    // ANCHOR_END: step
+}
