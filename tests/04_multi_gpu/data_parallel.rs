@@ -1,4 +1,5 @@
-//! Training on many GPUs is training on one with the whole batch, whatever the world size.
+//! Checks of `multi_gpu/data_parallel`: training on many GPUs is training on one with the whole batch, whatever the
+//! world size.
 
 mod diagnosis;
 mod training;

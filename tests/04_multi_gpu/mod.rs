@@ -1,10 +1,10 @@
-//! Checks of module 04, for its starter and its solution.
+//! What module 04 must do: one file for each exercise.
 
 mod data_parallel;
 
 use lab::Check;
 
-/// All of them, in the order of exercises.
+/// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     data_parallel::checks()
 }

@@ -6,6 +6,7 @@ mod starter_text;
 mod starters;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -27,11 +28,21 @@ enum Chore {
     Starters(starters::Options),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    match Arguments::parse().chore {
+    match &arguments.chore {
         Chore::Check => check::run(root),
-        Chore::Kernels(options) => kernels::run(&options),
-        Chore::Starters(options) => starters::run(root, &options),
+        Chore::Kernels(options) => kernels::run(options),
+        Chore::Starters(options) => starters::run(root, options),
     }
 }

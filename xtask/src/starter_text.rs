@@ -85,8 +85,7 @@ impl Region<'_> {
         let words: Vec<&str> =
             self.comment.iter().map(|line| line.trim_start().trim_start_matches('/').trim()).collect();
         let contract = words.join(" ");
-        let end = contract.find(['.', ':']).unwrap_or(contract.len());
-        let task = contract[..end].trim();
+        let task = first_sentence(&contract);
         ensure!(
             !task.is_empty(),
             "region `{name}` starts with no comment; its first sentence is what the starter tells a student to do"
@@ -94,6 +93,13 @@ impl Region<'_> {
         let escaped = task.replace('\\', "\\\\").replace('"', "\\\"").replace('{', "{{").replace('}', "}}");
         Ok(format!("{}todo!(\"{escaped}\")", self.indent))
     }
+}
+
+/// A text up to its first full stop or colon at the end of a word. `Comm::new` and `lab.rs` end no sentence.
+fn first_sentence(text: &str) -> &str {
+    let ends = text.match_indices(['.', ':']).map(|(at, _)| at);
+    let end = ends.into_iter().find(|at| text[at + 1..].chars().next().is_none_or(char::is_whitespace));
+    text[..end.unwrap_or(text.len())].trim()
 }
 
 #[cfg(test)]
@@ -124,6 +130,13 @@ pub fn two() -> u32 {
         assert_eq!(starter(SOLVED).unwrap(), expected);
         assert_eq!(regions(SOLVED), 1);
         assert_eq!(starter("fn main() {}\n").unwrap(), "fn main() {}\n");
+    }
+
+    #[test]
+    fn a_path_ends_no_sentence() {
+        assert_eq!(first_sentence("Call `Comm::new()`. Then go."), "Call `Comm::new()`");
+        assert_eq!(first_sentence("Do one thing: this"), "Do one thing");
+        assert_eq!(first_sentence("Do it."), "Do it");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use collectives::all_reduce::average_in_place;
 use collectives::broadcast::broadcast;
-use cudarc::nccl::safe::Comm;
+use cudarc::nccl::Comm;
 use lab::Perceptron;
 use lab::digits::DeviceSamples;
 

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
-use cudarc::nccl::safe::Comm;
+use collectives::broadcast::replicas_equal;
+use cudarc::nccl::Comm;
 use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
 use lab::Perceptron;
@@ -44,8 +45,9 @@ fn above_zero(text: &str) -> Result<f32, String> {
 }
 
 /// What a rank has at the end.
+#[derive(Clone, Copy)]
 struct Trained {
-    parameters: Vec<f32>,
+    replicas_equal: bool,
     accuracy: f64,
 }
 
@@ -53,7 +55,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let tier = lab::attach(arguments.gpus)?;
     let digits = Digits::load()?;
-    println!("tier: {}", format!("{tier:?}").to_lowercase());
+    println!("tier: {tier}");
     println!(
         "{} ranks, {} digits to learn from, {} unseen",
         arguments.gpus,
@@ -61,21 +63,14 @@ fn main() -> anyhow::Result<ExitCode> {
         digits.test.len()
     );
 
-    let streams = lab::streams(arguments.gpus)?;
-    let replicas = rendezvous(&streams, |comm| train(&comm, &arguments, &digits))?;
-    let first = &replicas[0];
-    let bits = |replica: &Trained| replica.parameters.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    let strays: Vec<usize> =
-        (0..replicas.len()).filter(|&rank| bits(&replicas[rank]) != bits(first)).collect();
-    let learned = first.accuracy >= WANTED_ACCURACY;
+    let ranks = rendezvous(&lab::streams(arguments.gpus)?, |comm| train(&comm, &arguments, &digits))?;
+    let Trained { replicas_equal, accuracy } = ranks[0];
+    let good = replicas_equal && accuracy >= WANTED_ACCURACY;
 
-    match strays.as_slice() {
-        [] => println!("replicas: bit-identical on all {} ranks", replicas.len()),
-        strays => println!("replicas: DIFFERENT from rank 0's on ranks {strays:?}"),
-    }
-    let (accuracy, wanted) = (100.0 * first.accuracy, 100.0 * WANTED_ACCURACY);
+    let compared = if replicas_equal { "bit-identical on all" } else { "DIFFERENT between the" };
+    println!("replicas: {compared} {} ranks", arguments.gpus);
+    let (accuracy, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
     println!("accuracy: {accuracy:.1} % of the unseen digits, at least {wanted:.0} % wanted");
-    let good = strays.is_empty() && learned;
     println!("verdict:  {}", if good { "trained as one" } else { "FAILED" });
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -108,7 +103,8 @@ fn train(comm: &Comm, arguments: &Arguments, digits: &Digits) -> anyhow::Result<
         }
     }
     progress.finish_and_clear();
-    let parameters = stream.clone_dtoh(&model.parameters())?;
-    stream.synchronize()?;
-    Ok(Trained { parameters, accuracy: model.accuracy(&unseen)? })
+    Ok(Trained {
+        replicas_equal: replicas_equal(comm, &model.parameters())?,
+        accuracy: model.accuracy(&unseen)?,
+    })
 }

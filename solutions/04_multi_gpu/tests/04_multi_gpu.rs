@@ -1,12 +1,10 @@
-//! The checks of `tests/04_multi_gpu`, on this crate.
-
-use std::process::ExitCode;
+//! The checks in `tests/04_multi_gpu`, on this crate.
 
 use s04_multi_gpu as multi_gpu;
 
 #[path = "../../../tests/04_multi_gpu/mod.rs"]
 mod exercise;
 
-fn main() -> ExitCode {
+fn main() -> std::process::ExitCode {
     lab::check::run(exercise::checks())
 }

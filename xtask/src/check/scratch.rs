@@ -15,6 +15,9 @@ use super::test_output::{self, Outcomes};
 use super::{cargo, mistake_package, target};
 use crate::starters::{Starters, read_folder};
 
+/// Seconds after which a rank that never comes is given up: some mistakes hang, and none of them needs longer.
+const GPU_PATIENCE: &str = "3";
+
 /// Fewest mistakes that an exercise must tell apart.
 const MISTAKES_EACH: usize = 3;
 
@@ -172,6 +175,7 @@ fn run(program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {
         .args(arguments)
         .args(["--color", "never", "--format", "pretty"])
         .env_remove("RUST_BACKTRACE")
+        .env("VIRTUAL_GPU_PATIENCE", GPU_PATIENCE)
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("can't run {}", program.display()))?;

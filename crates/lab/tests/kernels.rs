@@ -1,0 +1,308 @@
+//! Each kernel against the same computation on the host, and what its method refuses.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use lab::digits::Digits;
+use lab::kernels::{Matrix, Product};
+use lab::perceptron::HostPerceptron;
+use lab::random::SplitMix64;
+use lab::{Check, Kernels, Perceptron};
+
+fn main() -> ExitCode {
+    lab::check::run(vec![
+        Check::new("kernels::elementwise_kernels_stay_inside_their_view", elementwise),
+        Check::new("kernels::products_of_any_shape_are_the_hosts", products),
+        Check::new("kernels::biases_and_relu_are_the_hosts", layers),
+        Check::new("kernels::loss_gradient_and_count_are_the_hosts", losses),
+        Check::new("kernels::a_sum_has_the_same_bits_on_every_run", sums),
+        Check::new("kernels::spin_comes_to_an_end", spin),
+        Check::new("kernels::a_wrong_length_is_named_and_nothing_is_launched", wrong_lengths),
+        Check::new("kernels::a_stream_of_another_gpu_is_refused", other_gpu).min_ranks(2),
+        Check::new("perceptron::its_gradient_is_that_of_the_host", perceptron),
+    ])
+}
+
+/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+struct Bench {
+    kernels: Kernels,
+    stream: Arc<CudaStream>,
+    random: SplitMix64,
+}
+
+impl Bench {
+    fn new() -> anyhow::Result<Self> {
+        let context = CudaContext::new(0)?;
+        let stream = context.new_stream()?;
+        Ok(Self { kernels: Kernels::load(&context)?, stream, random: SplitMix64::new(11) })
+    }
+
+    /// Values between −1 and 1, on the host and on the GPU. An empty buffer can't be allocated: cut a view off a longer one.
+    fn values(&mut self, len: usize) -> anyhow::Result<(Vec<f32>, CudaSlice<f32>)> {
+        let host: Vec<f32> = (0..len).map(|_| self.random.uniform(-1.0, 1.0)).collect();
+        let device = self.stream.clone_htod(&host)?;
+        Ok((host, device))
+    }
+
+    fn read(&self, device: &CudaSlice<f32>) -> anyhow::Result<Vec<f32>> {
+        let host = self.stream.clone_dtoh(device)?;
+        self.stream.synchronize()?;
+        Ok(host)
+    }
+}
+
+/// Compares, allowing `roundings` roundings of values of size `scale`.
+fn expect(what: &str, got: &[f32], expected: &[f64], roundings: usize, scale: f64) -> anyhow::Result<()> {
+    ensure!(got.len() == expected.len(), "{what}: {} values, expected {}", got.len(), expected.len());
+    let bound = roundings as f64 * UNIT * scale;
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let off = (f64::from(*got) - expected).abs();
+        ensure!(off <= bound, "{what}: {got} at {index}, expected {expected}, off by {off:e} > {bound:e}");
+    }
+    Ok(())
+}
+
+fn elementwise() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for len in [1, 255, 256, 257, 1000] {
+        let (x, x_device) = bench.values(len)?;
+        let (before, mut buffer) = bench.values(len + 2)?;
+        let (kernels, stream) = (&bench.kernels, &*bench.stream);
+        let mut view = buffer.slice_mut(1..len + 1);
+        kernels.axpy(stream, &mut view, &x_device, -2.5)?;
+        kernels.scale(stream, &mut view, 0.75)?;
+        kernels.sgd_step(stream, &mut view, &x_device, 0.3)?;
+        let mut expected: Vec<f64> = before.iter().map(|&value| f64::from(value)).collect();
+        for (value, x) in expected[1..=len].iter_mut().zip(&x) {
+            *value = (*value - 2.5 * f64::from(*x)) * 0.75 - f64::from(0.3_f32) * f64::from(*x);
+        }
+        let after = bench.read(&buffer)?;
+        expect("axpy, scale, sgd_step", &after, &expected, 5, 4.0)?;
+        ensure!(
+            (after[0], after[len + 1]) == (before[0], before[len + 1]),
+            "a neighbour of the view was changed"
+        );
+
+        bench.kernels.fill(&bench.stream, &mut buffer.slice_mut(1..len + 1), 7.5)?;
+        expected[1..=len].fill(7.5);
+        expect("fill", &bench.read(&buffer)?, &expected, 0, 1.0)?;
+    }
+    Ok(())
+}
+
+fn products() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for (m, n, k) in [(1, 1, 1), (16, 16, 16), (17, 33, 5), (3, 40, 64), (31, 15, 47), (5, 4, 0), (0, 3, 2)] {
+        let shape = Product { m, n, k };
+        let (a, a_device) = bench.values(m * k + 1)?;
+        let (b, b_device) = bench.values(k * n + 1)?;
+        let (a_view, b_view) = (a_device.slice(..m * k), b_device.slice(..k * n));
+        let (kernels, stream) = (&bench.kernels, &bench.stream);
+        for (a_transposed, b_transposed) in [(false, false), (true, false), (false, true)] {
+            let mut c = stream.clone_htod(&vec![9.0; m * n + 1])?;
+            let mut c_view = c.slice_mut(..m * n);
+            match (a_transposed, b_transposed) {
+                (true, _) => kernels.matmul_ta(stream, &mut c_view, &a_view, &b_view, shape)?,
+                (_, true) => kernels.matmul_tb(stream, &mut c_view, &a_view, &b_view, shape)?,
+                _ => kernels.matmul(stream, &mut c_view, &a_view, &b_view, shape)?,
+            }
+            let a_at =
+                |row: usize, i: usize| f64::from(a[if a_transposed { i * m + row } else { row * k + i }]);
+            let b_at = |i: usize, column: usize| {
+                f64::from(b[if b_transposed { column * k + i } else { i * n + column }])
+            };
+            let mut expected: Vec<f64> = (0..m * n)
+                .map(|index| (0..k).map(|i| a_at(index / n, i) * b_at(i, index % n)).sum())
+                .collect();
+            expected.push(9.0);
+            let what = format!("{shape:?}, a transposed: {a_transposed}, b transposed: {b_transposed}");
+            expect(&what, &bench.read(&c)?, &expected, 2 * k, k as f64)?;
+        }
+    }
+    Ok(())
+}
+
+fn layers() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for (rows, columns) in [(1, 1), (37, 10), (5, 300), (0, 3)] {
+        let (shape, len) = (Matrix { rows, columns }, rows * columns);
+        let (matrix, mut matrix_device) = bench.values(len + 1)?;
+        let (bias, bias_device) = bench.values(columns)?;
+        let (upstream, mut upstream_device) = bench.values(len + 1)?;
+        let (kernels, stream) = (&bench.kernels, &bench.stream);
+        let mut sums = stream.clone_htod(&vec![9.0; columns])?;
+        kernels.add_bias(stream, &mut matrix_device.slice_mut(..len), &bias_device, shape)?;
+        kernels.column_sums(stream, &mut sums, &matrix_device.slice(..len), shape)?;
+        let add = |(value, bias): (&f32, &f32)| f64::from(*value) + f64::from(*bias);
+        let biased: Vec<f64> = matrix[..len].iter().zip(bias.iter().cycle()).map(add).collect();
+        expect("add_bias", &bench.read(&matrix_device)?[..len], &biased, 1, 2.0)?;
+        let expected: Vec<f64> =
+            (0..columns).map(|column| (0..rows).map(|row| biased[row * columns + column]).sum()).collect();
+        expect("column_sums", &bench.read(&sums)?, &expected, rows + 1, 2.0 * rows as f64)?;
+
+        kernels.relu(stream, &mut matrix_device.slice_mut(..len))?;
+        let activation = matrix_device.slice(..len);
+        kernels.relu_gradient(stream, &mut upstream_device.slice_mut(..len), &activation)?;
+        let rectified: Vec<f64> = biased.iter().map(|value| value.max(0.0)).collect();
+        let after = bench.read(&matrix_device)?;
+        expect("relu", &after[..len], &rectified, 1, 2.0)?;
+        ensure!(after[len] == matrix[len], "an element behind the matrix was changed");
+        let gate = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
+        let expected: Vec<f64> = upstream.iter().zip(&rectified).map(gate).collect();
+        expect("relu_gradient", &bench.read(&upstream_device)?[..len], &expected, 0, 1.0)?;
+    }
+    Ok(())
+}
+
+fn losses() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for (rows, columns) in [(1, 1), (300, 10), (7, 3)] {
+        let shape = Matrix { rows, columns };
+        let (_, mut logits_device) = bench.values(rows * columns)?;
+        bench.kernels.scale(&bench.stream, &mut logits_device, 40.0)?;
+        let logits = bench.read(&logits_device)?;
+        let labels: Vec<u32> = (0..rows).map(|_| bench.random.below(columns) as u32).collect();
+        let (kernels, stream) = (&bench.kernels, &bench.stream);
+        let labels_device = stream.clone_htod(&labels)?;
+        let mut losses = stream.alloc_zeros(rows)?;
+        let mut gradient = stream.alloc_zeros(rows * columns)?;
+        let mut count = stream.clone_htod(&[5_u32])?;
+        kernels.cross_entropy(stream, &mut losses, &logits_device, &labels_device, shape)?;
+        kernels.cross_entropy_gradient(stream, &mut gradient, &logits_device, &labels_device, 0.5, shape)?;
+        kernels.count_correct(stream, &mut count, &logits_device, &labels_device, shape)?;
+
+        let (mut expected_losses, mut expected_gradient, mut right) = (Vec::new(), Vec::new(), 5);
+        for (scores, &label) in logits.chunks(columns).zip(&labels) {
+            let exponentials: Vec<f64> = scores.iter().map(|&score| f64::from(score).exp()).collect();
+            let sum: f64 = exponentials.iter().sum();
+            expected_losses.push(sum.ln() - f64::from(scores[label as usize]));
+            let is_label = |class: usize| if class == label as usize { 1.0 } else { 0.0 };
+            expected_gradient
+                .extend(exponentials.iter().enumerate().map(|(class, e)| 0.5 * (e / sum - is_label(class))));
+            right += u32::from(scores.iter().all(|score| *score <= scores[label as usize]));
+        }
+        // expf is within 2 units of the last place and logf within 1 (CUDA C++ Programming Guide); scores up to 40.
+        expect("cross_entropy", &bench.read(&losses)?, &expected_losses, columns + 10, 80.0)?;
+        expect("cross_entropy_gradient", &bench.read(&gradient)?, &expected_gradient, columns + 100, 0.5)?;
+        ensure!(stream.clone_dtoh(&count)? == [right], "count_correct: expected {right}");
+
+        let strange = stream.clone_htod(&vec![columns as u32; rows])?;
+        kernels.cross_entropy(stream, &mut losses, &logits_device, &strange, shape)?;
+        ensure!(bench.read(&losses)?.iter().all(|loss| loss.is_nan()), "a label that is no class has a loss");
+    }
+    Ok(())
+}
+
+fn sums() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for len in [0, 1, 255, 1000, 4099] {
+        let (x, x_device) = bench.values(len + 1)?;
+        let mut sum = bench.stream.clone_htod(&[9.0_f32])?;
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            bench.kernels.sum(&bench.stream, &mut sum, &x_device.slice(..len))?;
+            seen.push(bench.read(&sum)?[0]);
+        }
+        ensure!(
+            seen.iter().all(|sum| sum.to_bits() == seen[0].to_bits()),
+            "{seen:?} of the same {len} values"
+        );
+        let expected: f64 = x[..len].iter().map(|&value| f64::from(value)).sum();
+        expect("sum", &seen[..1], &[expected], len / 256 + 10, len as f64)?;
+    }
+    Ok(())
+}
+
+fn spin() -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    bench.kernels.spin(&bench.stream, 0)?;
+    bench.kernels.spin(&bench.stream, 1_000_000)?;
+    Ok(bench.stream.synchronize()?)
+}
+
+fn wrong_lengths() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    let (before, mut y) = bench.values(6)?;
+    let (_, x) = bench.values(5)?;
+    let (kernels, stream) = (&bench.kernels, &bench.stream);
+    let labels = stream.clone_htod(&[0_u32, 1, 2])?;
+    let shape = Matrix { rows: 2, columns: 3 };
+    let cases = [
+        (kernels.axpy(stream, &mut y, &x, 1.0), "kernel `axpy`: `x` has 5 elements, expected 6"),
+        (
+            kernels.sgd_step(stream, &mut y, &x, 1.0),
+            "kernel `sgd_step`: `gradient` has 5 elements, expected 6",
+        ),
+        (
+            kernels.matmul(stream, &mut y, &x, &x, Product { m: 2, n: 3, k: 2 }),
+            "kernel `matmul`: `a` has 5 elements, expected 2 × 2",
+        ),
+        (kernels.add_bias(stream, &mut y, &x, shape), "kernel `add_bias`: `bias` has 5 elements, expected 3"),
+        (
+            kernels.cross_entropy(stream, &mut y, &x, &labels, shape),
+            "kernel `cross_entropy`: `labels` has 3 elements, expected 2",
+        ),
+        (
+            kernels.matmul_tb(stream, &mut y, &x, &x, Product { m: usize::MAX, n: 3, k: 2 }),
+            "kernel `matmul_tb`: `c` has 6 elements, expected 18446744073709551615 × 3",
+        ),
+    ];
+    for (answer, expected) in cases {
+        match answer {
+            Ok(()) => bail!("launched, expected: {expected}"),
+            Err(error) => ensure!(error.to_string() == expected, "{error}\nexpected: {expected}"),
+        }
+    }
+    ensure!(bench.read(&y)? == before, "a refused kernel changed its output");
+    Ok(())
+}
+
+fn other_gpu() -> anyhow::Result<()> {
+    let kernels = Kernels::load(&CudaContext::new(0)?)?;
+    let stream = CudaContext::new(1)?.new_stream()?;
+    let mut x = stream.alloc_zeros(3)?;
+    let answer = kernels.relu(&stream, &mut x).map_err(|error| error.to_string());
+    let expected = "kernel `relu` is loaded on GPU 0, but its stream is on GPU 1";
+    ensure!(answer == Err(expected.to_owned()), "{answer:?}");
+    Ok(())
+}
+
+/// Pixels are at most 1, parameters below 1, so every part of a gradient is a sum of at most 64 + 20 + 10 + 53 values
+/// below 2.
+fn perceptron() -> anyhow::Result<()> {
+    const HIDDEN: usize = 20;
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let digits = Digits::load()?;
+    let samples = digits.train.to_device(&stream)?;
+    let mut model = Perceptron::new(&stream, HIDDEN, 53, 4)?;
+    let host = HostPerceptron::new(HIDDEN, 4);
+    for (rows, weight) in [(100..153, 1.0), (7..8, 0.25), (30..47, 3.0), (5..5, 1.0)] {
+        let batch = samples.batch(rows.clone())?;
+        model.forward(&batch)?;
+        model.backward(&batch, weight)?;
+        let (loss, gradient) = host.loss_and_gradient(&digits.train, rows.clone());
+        let weighted: Vec<f64> =
+            gradient.iter().chain([&loss]).map(|value| f64::from(weight) * value).collect();
+        let got = stream.clone_dtoh(&model.gradient_and_loss())?;
+        expect(
+            &format!("the gradient over {rows:?}"),
+            &got,
+            &weighted,
+            64 + HIDDEN + 10 + 53,
+            2.0 * f64::from(weight),
+        )?;
+        ensure!(model.loss()? == got[got.len() - 1], "the loss lies behind the gradients");
+    }
+    let unseen = digits.test.to_device(&stream)?;
+    let (got, expected) = (model.accuracy(&unseen)?, host.accuracy(&digits.test));
+    // Scores of two classes may lie so close together that rounding decides: at most one sample here.
+    ensure!((got - expected).abs() <= 1.0 / digits.test.len() as f64, "accuracy {got}, expected {expected}");
+    let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
+    ensure!(refused == Err("a batch of 54 samples, but buffers for 53".to_owned()), "{refused:?}");
+    ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
+    Ok(())
+}

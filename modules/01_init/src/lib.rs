@@ -1,0 +1,5 @@
+//! From a device to a group of GPUs: the start of every program on more than one of them.
+
+pub mod devices;
+pub mod init_all;
+pub mod rendezvous;

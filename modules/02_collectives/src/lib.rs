@@ -1,0 +1,4 @@
+//! What the ranks of a group do together, each operation in one call that every rank makes.
+
+pub mod all_reduce;
+pub mod broadcast;

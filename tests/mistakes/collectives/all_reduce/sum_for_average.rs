@@ -1,0 +1,19 @@
+// mistake: the average isn't divided
+// fails: all_reduce::the_average_arrives_on_every_rank
+// says: this is the sum of all ranks, not divided by their number
+
+use anyhow::ensure;
+use cudarc::driver::{CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::Readable;
+
+pub fn sum(comm: &Comm, send: &CudaView<f32>, recv: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+    ensure!(send.len() == recv.len(), "{} elements to send, {} to receive", send.len(), recv.len());
+    comm.all_reduce(send, recv, &ReduceOp::Sum).readable()?;
+    Ok(())
+}
+
+pub fn average_in_place(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+    comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+    Ok(())
+}
