@@ -16,7 +16,9 @@ use lab::Readable;
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
     // Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all.
-    todo!("Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all")
+    todo!(
+        "Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all"
+    )
     // ANCHOR_END: broadcast
 }
 
@@ -29,6 +31,8 @@ pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<boo
     // ANCHOR: replicas_equal
     // Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs.
     // `==` is not enough: it calls two equal NaNs different, and 0.0 and −0.0 equal.
-    todo!("Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs")
+    todo!(
+        "Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs"
+    )
     // ANCHOR_END: replicas_equal
 }
