@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use cudarc::driver::DriverError;
 
-/// What the virtual GPU waits for before it gives up, in these checks.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the virtual GPU waits in these checks before it gives up. Only one of them has to wait so long.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     // SAFETY: no other thread runs yet.

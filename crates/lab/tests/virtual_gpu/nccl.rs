@@ -1,7 +1,6 @@
 //! cudarc through the virtual GPU's door: communicators, collectives, and what is said when they go wrong.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::result::{NcclError, get_uniqueid, group_end, group_start};
@@ -134,7 +133,6 @@ fn ranks_that_disagree_are_named_with_their_calls() -> anyhow::Result<()> {
 }
 
 fn a_rank_that_never_comes_is_named_at_once() -> anyhow::Result<()> {
-    let start = Instant::now();
     let reports = ranks(0, 3, |rank, comm| {
         let stream = comm.stream();
         let mut buffer = stream.alloc_zeros::<f32>(10).unwrap();
@@ -147,7 +145,7 @@ fn a_rank_that_never_comes_is_named_at_once() -> anyhow::Result<()> {
         std::mem::forget(comm);
         report
     });
-    assert!(start.elapsed() < crate::PATIENCE, "decided, not given up");
+    assert!(!reports[0].contains("not proved"), "{}", reports[0]);
     assert!(reports[0].contains("rank 1 never comes: its thread has ended"), "{}", reports[0]);
     assert!(reports[0].contains("ranks 0 and 2 wait in ncclAllReduce"), "{}", reports[0]);
     Ok(())
