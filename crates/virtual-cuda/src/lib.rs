@@ -104,6 +104,9 @@ macro_rules! exports {
                 fn ncclGroupEnd() = nccl::group_end;
                 fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
                 fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
+                fn ncclReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::reduce;
+                fn ncclAllGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_gather;
+                fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
             }
             unsupported cuda {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
@@ -124,7 +127,7 @@ macro_rules! exports {
             }
             unsupported nccl {
                 ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
-                ncclReduce ncclReduceScatter ncclAllGather ncclSend ncclRecv
+                ncclSend ncclRecv
             }
         }
     };
