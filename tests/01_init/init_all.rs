@@ -94,7 +94,7 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
                 let expected = Answer { rank, world_size, gpu: gpu(&streams[rank]) };
                 ensure!(
                     *answer == expected,
-                    "rank {listener} hears from rank {rank}: {answer:?}, expected {expected:?}"
+                    "rank {listener} hears from root {rank}: {answer}; expected {expected}"
                 );
             }
         }

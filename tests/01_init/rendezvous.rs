@@ -93,7 +93,7 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
                 let expected = Answer { rank, world_size, gpu: streams[rank].context().ordinal() };
                 ensure!(
                     *answer == expected,
-                    "rank {listener} hears from rank {rank}: {answer:?}, expected {expected:?}"
+                    "rank {listener} hears from root {rank}: {answer}; expected {expected}"
                 );
             }
         }

@@ -20,6 +20,12 @@ pub struct Answer {
     pub gpu: usize,
 }
 
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} of {} on GPU {}", self.rank, self.world_size, self.gpu)
+    }
+}
+
 impl Answer {
     fn of(comm: &Comm) -> [f32; 3] {
         [comm.rank() as f32, comm.world_size() as f32, comm.stream().context().ordinal() as f32]

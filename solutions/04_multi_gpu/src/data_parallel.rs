@@ -15,8 +15,9 @@ use lab::digits::DeviceSamples;
 /// The samples of `batch` that `rank` learns from.
 pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     // ANCHOR: shard
-    // The shards lie one behind the other, in the order of ranks, and together they are the batch. The longest has at
-    // most one sample more than the shortest: the last batch of an epoch seldom divides by the world size.
+    // Cut the batch into shards, one for each rank and one behind the other, and return that of `rank`. Together they are
+    // the batch. The longest has at most one sample more than the shortest: the last batch of an epoch seldom divides by
+    // the world size.
     let cut = |rank: usize| batch.start + batch.len() * rank / world_size;
     cut(rank)..cut(rank + 1)
     // ANCHOR_END: shard
@@ -28,8 +29,8 @@ pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize
 /// What NCCL answers.
 pub fn start_equal(comm: &Comm, model: &mut Perceptron) -> anyhow::Result<()> {
     // ANCHOR: start_equal
-    // Each rank filled its parameters from a seed of its own. `model.parameters_mut()` is a view of all of them, in one
-    // buffer. One collective, once, before the first step.
+    // Copy rank 0's parameters to every rank, with one collective. Each rank filled its own from another seed;
+    // `model.parameters_mut()` is a view of all of them, in one buffer.
     broadcast(comm, &mut model.parameters_mut(), 0)
     // ANCHOR_END: start_equal
 }
@@ -47,10 +48,11 @@ pub fn step(
     learning_rate: f32,
 ) -> anyhow::Result<f32> {
     // ANCHOR: step
-    // `samples.batch(range)` are this rank's samples. `model.forward(&own)`, then `model.backward(&own, weight)`, leave in
-    // `model.gradient_and_loss_mut()`, one buffer, `weight` × the means over `own` of the gradient and of the loss: what
-    // has to be averaged over the ranks, in place. Which weight makes the average over ranks the mean over the *batch*, where
-    // shards differ in length? `model.descend(learning_rate)` makes the step, `model.loss()` brings the loss to the host.
+    // Compute the gradient of this rank's shard, average it over the ranks, step, and return the loss. In `lab`'s terms:
+    // `samples.batch(range)` are the samples of a range; `model.forward(&own)`, then `model.backward(&own, weight)`, leave
+    // in `model.gradient_and_loss_mut()`, one buffer, `weight` × the means over `own` of the gradient and of the loss, all
+    // to be averaged in place; `model.descend(learning_rate)` steps; `model.loss()` brings the loss to the host.
+    // Shards differ in length: which weight makes the average over the ranks the mean over the batch?
     let own = shard(batch.clone(), comm.rank(), comm.world_size());
     let weight = (own.len() * comm.world_size()) as f32 / batch.len() as f32;
     let own = samples.batch(own)?;

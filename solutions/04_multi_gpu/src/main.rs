@@ -35,8 +35,12 @@ struct Arguments {
     learning_rate: f32,
 }
 
+/// Large enough for every use, small enough for every product of two of them.
+const MOST: usize = 1_000_000;
+
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number from 1".to_owned())
+    let number = text.parse().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("a whole number from 1 to {MOST}"))
 }
 
 fn above_zero(text: &str) -> Result<f32, String> {
@@ -51,28 +55,35 @@ struct Trained {
     accuracy: f64,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Exits with 0 if the training is as good as wanted, with 1 if it isn't, and with 2 if it couldn't be done.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Trains and tells the verdict.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let tier = lab::attach(arguments.gpus)?;
     let digits = Digits::load()?;
     println!("tier: {tier}");
-    println!(
-        "{} ranks, {} digits to learn from, {} unseen",
-        arguments.gpus,
-        digits.train.len(),
-        digits.test.len()
-    );
+    let (known, unseen) = (digits.train.len(), digits.test.len());
+    println!("world size {}, {known} digits to learn from, {unseen} unseen", arguments.gpus);
 
-    let ranks = rendezvous(&lab::streams(arguments.gpus)?, |comm| train(&comm, &arguments, &digits))?;
+    let ranks = rendezvous(&lab::streams(arguments.gpus)?, |comm| train(&comm, arguments, &digits))?;
     let Trained { replicas_equal, accuracy } = ranks[0];
     let good = replicas_equal && accuracy >= WANTED_ACCURACY;
 
-    let compared = if replicas_equal { "bit-identical on all" } else { "DIFFERENT between the" };
-    println!("replicas: {compared} {} ranks", arguments.gpus);
+    println!("replicas: {}", if replicas_equal { "bit-identical on every rank" } else { "DIFFERENT" });
     let (accuracy, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
     println!("accuracy: {accuracy:.1} % of the unseen digits, at least {wanted:.0} % wanted");
     println!("verdict:  {}", if good { "trained as one" } else { "FAILED" });
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(good)
 }
 
 /// One rank's training. Rank 0 reports.
@@ -80,7 +91,7 @@ fn train(comm: &Comm, arguments: &Arguments, digits: &Digits) -> anyhow::Result<
     let stream = comm.stream();
     let samples = digits.train.to_device(&stream)?;
     let unseen = digits.test.to_device(&stream)?;
-    let most_samples = arguments.batch.div_ceil(comm.world_size());
+    let most_samples = arguments.batch.min(samples.len()).div_ceil(comm.world_size());
     let seed_of_its_own = comm.rank() as u64;
     let mut model = Perceptron::new(&stream, arguments.hidden, most_samples, seed_of_its_own)?;
     start_equal(comm, &mut model)?;

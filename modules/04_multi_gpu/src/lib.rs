@@ -1,0 +1,3 @@
+//! Module 04: a training loop on many GPUs. The model is given; what is parallel is the exercise.
+
+pub mod data_parallel;

@@ -1,0 +1,10 @@
+//! The checks in `tests/04_multi_gpu`, on this crate.
+
+use m04_multi_gpu as multi_gpu;
+
+#[path = "../../../tests/04_multi_gpu/mod.rs"]
+mod exercise;
+
+fn main() -> std::process::ExitCode {
+    lab::check::run(exercise::checks())
+}
