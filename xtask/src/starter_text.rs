@@ -7,6 +7,8 @@ use anyhow::{Context, bail, ensure};
 
 const START: &str = "// ANCHOR: ";
 const END: &str = "// ANCHOR_END: ";
+/// As in rustfmt.toml: a longer `todo!` would be broken into three lines, and the starter wouldn't be formatted.
+const MAX_WIDTH: usize = 110;
 
 /// A region of a solved source.
 #[derive(Debug)]
@@ -91,7 +93,12 @@ impl Region<'_> {
             "region `{name}` starts with no comment; its first sentence is what the starter tells a student to do"
         );
         let escaped = task.replace('\\', "\\\\").replace('"', "\\\"").replace('{', "{{").replace('}', "}}");
-        Ok(format!("{}todo!(\"{escaped}\")", self.indent))
+        let line = format!("{}todo!(\"{escaped}\")", self.indent);
+        ensure!(
+            line.chars().count() <= MAX_WIDTH,
+            "region `{name}`: its first sentence is too long for one line of code; say the rest in a second one"
+        );
+        Ok(line)
     }
 }
 
@@ -146,6 +153,7 @@ pub fn two() -> u32 {
             ("ANCHOR_END: two", "ANCHOR_END: three", "line 7: region `two` is open here, not `three`"),
             ("    // ANCHOR: two\n", "", "line 6: no region is open"),
             ("    // Return \"two\" as {a} number. Not three.\n", "", "starts with no comment"),
+            ("Return", &format!("{}. Return", "so ".repeat(40)), "too long"),
             ("\n    // 1 + 1 would do as well.\n    2\n", "", "no answer"),
             ("    2\n", "    // ANCHOR: in\n", "inside region `two`"),
         ] {

@@ -3,9 +3,11 @@
 mod demo;
 mod overview;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use course::syllabus::Course;
 
@@ -61,13 +63,17 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."));
     let course = Course::read(root)?;
-    match &arguments.command {
+    let text = match &arguments.command {
         None => overview::show(root, &course)?,
         Some(Command::List) => overview::list(root, &course)?,
         Some(Command::Hint { id, count }) => {
             overview::hint(root, &course, id.as_deref(), usize::from(*count))?
         }
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // A reader such as `head` has enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("can't print"),
+        _ => Ok(ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
-use crate::tier::{Tier, tier_for};
+use crate::tier::{Tier, describe, tier_for};
 
 /// One check: a name, the number of ranks without which it decides nothing, and what to run.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
     let for_people = !arguments.list && arguments.format != Some(FormatSetting::Json);
     if for_people && !tiers.is_empty() {
-        println!("\n{}", announcement(&tiers));
+        println!("\n{}", announcement(&tiers, describe)?);
     }
 
     let supervisor = Arc::new(Supervisor {
@@ -151,34 +151,31 @@ fn tiers(arguments: &Arguments, checks: &[Check]) -> anyhow::Result<BTreeMap<usi
         .collect())
 }
 
-/// The line that says what the checks run on.
-fn announcement(tiers: &BTreeMap<usize, Result<Tier, String>>) -> String {
-    let describe = |tier: Tier| match tier {
-        Tier::Real => "real (the installed driver and NCCL, one check at a time)",
-        Tier::Shared => "shared (the installed driver and NCCL, two ranks on each GPU, one check at a time)",
-        Tier::Virtual => "virtual (driver and NCCL in software)",
-    };
-    let mut kinds: Vec<(Tier, Vec<usize>)> = Vec::new();
+/// The line that says what the checks run on. `describe` tells it for a number of ranks.
+fn announcement(
+    tiers: &BTreeMap<usize, Result<Tier, String>>,
+    describe: impl Fn(usize) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    let mut first_ranks: Vec<(Tier, usize)> = Vec::new();
     for (&ranks, tier) in tiers {
-        if let Ok(tier) = *tier {
-            match kinds.iter_mut().find(|(known, _)| *known == tier) {
-                Some((_, sizes)) => sizes.push(ranks),
-                None => kinds.push((tier, vec![ranks])),
-            }
+        if let Ok(tier) = *tier
+            && first_ranks.iter().all(|(known, _)| *known != tier)
+        {
+            first_ranks.push((tier, ranks));
         }
     }
-    match kinds.as_slice() {
+    let mut parts = Vec::new();
+    for (_, ranks) in &first_ranks {
+        let text = describe(*ranks)?;
+        parts.push(match first_ranks.len() {
+            1 => text,
+            _ => format!("from {ranks} {} on {text}", if *ranks == 1 { "rank" } else { "ranks" }),
+        });
+    }
+    Ok(match parts.as_slice() {
         [] => "tier: none can run the selected checks".to_owned(),
-        [(tier, _)] => format!("tier: {}", describe(*tier)),
-        several => {
-            let parts = several.iter().map(|(tier, sizes)| {
-                let least = sizes.iter().min().copied().unwrap_or(1);
-                let ranks = if least == 1 { "1 rank".to_owned() } else { format!("{least} ranks") };
-                format!("{} for checks of {ranks} or more", describe(*tier))
-            });
-            format!("tiers: {}", parts.collect::<Vec<_>>().join("; "))
-        }
-    }
+        parts => format!("tier: {}", parts.join("; ")),
+    })
 }
 
 /// Takes over the environment variables of libtest that `libtest-mimic` doesn't read.
@@ -230,8 +227,9 @@ mod tests {
             (4, Ok(Tier::Virtual)),
             (9, Err("there are 8 GPUs".to_owned())),
         ]);
-        let line = announcement(&tiers);
-        assert!(line.contains("one check at a time) for checks of 1 rank or more; virtual"), "{line}");
-        assert!(line.ends_with("for checks of 2 ranks or more"), "{line}");
+        let line = announcement(&tiers, |ranks| Ok(format!("<{ranks}>"))).unwrap();
+        assert_eq!(line, "tier: from 1 rank on <1>; from 2 ranks on <2>");
+        let one = BTreeMap::from([(2, Ok(Tier::Virtual)), (4, Ok(Tier::Virtual))]);
+        assert_eq!(announcement(&one, |_| Ok("virtual".to_owned())).unwrap(), "tier: virtual");
     }
 }

@@ -15,8 +15,9 @@ use lab::Readable;
 /// `root` is no rank (the error says the root and the world size; nothing was sent), or NCCL refuses.
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
-    // Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all.
-    todo!("Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all")
+    // Send `buffer` from rank `root` to every rank, in place.
+    // Look first whether `root` is a rank at all: NCCL's own answer has no numbers.
+    todo!("Send `buffer` from rank `root` to every rank, in place")
     // ANCHOR_END: broadcast
 }
 
@@ -27,8 +28,8 @@ pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> any
 /// What NCCL or the driver answers.
 pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<bool> {
     // ANCHOR: replicas_equal
-    // Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs.
+    // Compare each rank's bits with rank 0's, then let all ranks hear whether any differs.
     // `==` is not enough: it calls two equal NaNs different, and 0.0 and −0.0 equal.
-    todo!("Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs")
+    todo!("Compare each rank's bits with rank 0's, then let all ranks hear whether any differs")
     // ANCHOR_END: replicas_equal
 }

@@ -15,7 +15,8 @@ use lab::Readable;
 /// `root` is no rank (the error says the root and the world size; nothing was sent), or NCCL refuses.
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
-    // Send `buffer` from rank `root` to every rank, in place, after a look whether `root` is a rank at all.
+    // Send `buffer` from rank `root` to every rank, in place.
+    // Look first whether `root` is a rank at all: NCCL's own answer has no numbers.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     comm.broadcast_in_place(buffer, i32::try_from(root)?).readable()?;
@@ -30,7 +31,7 @@ pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> any
 /// What NCCL or the driver answers.
 pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<bool> {
     // ANCHOR: replicas_equal
-    // Compare every element's bits with rank 0's on each rank, then let all ranks hear whether any of them differs.
+    // Compare each rank's bits with rank 0's, then let all ranks hear whether any differs.
     // `==` is not enough: it calls two equal NaNs different, and 0.0 and −0.0 equal.
     let stream = comm.stream();
     let mut reference = stream.alloc_zeros::<f32>(buffer.len())?;
