@@ -1,10 +1,11 @@
-//! NCCL's errors as text. cudarc's `NcclError` prints as `NcclError`, without its code.
+//! The errors of CUDA and NCCL as text. cudarc's `NcclError` prints as `NcclError`, without its code.
 
 use std::ffi::{CStr, c_char};
 use std::panic::Location;
 use std::ptr;
 
 use anyhow::anyhow;
+use cudarc::driver::DriverError;
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::sys::{self, ncclResult_t};
 
@@ -30,12 +31,30 @@ impl<T> Readable<T> for Result<T, NcclError> {
                     text += &format!("\n{label}{part}");
                 }
             }
-            if let Some(help) = help(code) {
+            // What NCCL said about this very call comes first.
+            if let Some(help) = help(code).filter(|_| !text.contains("help: ")) {
                 text += &format!("\nhelp: {help}");
             }
             anyhow!(text)
         })
     }
+}
+
+/// One cause of an error as a person reads it: cudarc's `DriverError` puts the driver's text in quotes, with its line
+/// ends escaped.
+pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref::<DriverError>() {
+        None => cause.to_string(),
+        Some(error) => match error.error_string() {
+            Ok(text) => format!("{:?}: {}", error.0, text.to_string_lossy()),
+            Err(_) => format!("{:?}", error.0),
+        },
+    }
+}
+
+/// An error with its causes behind it on the same line, as `{error:#}` has them.
+pub fn error_text(error: &anyhow::Error) -> String {
+    error.chain().map(cause_text).collect::<Vec<_>>().join(": ")
 }
 
 fn error_string(code: ncclResult_t) -> Option<String> {

@@ -5,11 +5,14 @@ use std::thread;
 
 use anyhow::{Context, bail};
 
+use crate::explain::error_text;
+
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
 /// Returns their results in the order of ranks.
 ///
 /// # Errors
-/// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`.
+/// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`; those
+/// to whom the same happened are told together.
 pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
@@ -27,16 +30,35 @@ pub fn each_rank<T: Send>(
         };
         threads.into_iter().map(join).collect()
     });
-    let failures: Vec<String> = ended
-        .iter()
-        .enumerate()
-        .filter_map(|(rank, result)| result.as_ref().err().map(|error| format!("rank {rank}: {error:#}")))
-        .map(|failure| failure.replace('\n', "\n  "))
-        .collect();
-    match failures.as_slice() {
+    let mut failures: Vec<(Vec<usize>, String)> = Vec::new();
+    for (rank, error) in
+        ended.iter().enumerate().filter_map(|(rank, result)| Some((rank, result.as_ref().err()?)))
+    {
+        let text = error_text(error).replace('\n', "\n  ");
+        match failures.iter_mut().find(|(_, known)| *known == text) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => failures.push((vec![rank], text)),
+        }
+    }
+    let failed = failures.iter().map(|(ranks, _)| ranks.len()).sum::<usize>();
+    let told: Vec<String> =
+        failures.iter().map(|(ranks, text)| format!("{}: {text}", named(ranks))).collect();
+    match told.as_slice() {
         [] => ended.into_iter().collect(),
-        [only] => bail!("{only}"),
-        several => bail!("{} of {world_size} ranks failed\n  {}", several.len(), several.join("\n  ")),
+        [only] if failed == 1 => bail!("{only}"),
+        several => bail!("{failed} of {world_size} ranks failed\n  {}", several.join("\n  ")),
+    }
+}
+
+/// `rank 2`, or `ranks 0, 1 and 3`.
+fn named(ranks: &[usize]) -> String {
+    match ranks {
+        [one] => format!("rank {one}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(usize::to_string).collect();
+            format!("ranks {} and {last}", first.join(", "))
+        }
+        [] => "no rank".to_owned(),
     }
 }
 
@@ -70,6 +92,16 @@ mod tests {
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "2 of 4 ranks failed\n  rank 1: no memory\n  rank 3: panicked: rank 3 can't go on");
+    }
+
+    #[test]
+    fn what_happened_to_several_ranks_is_told_once() {
+        let failed = each_rank(4, |rank| -> anyhow::Result<()> {
+            ensure!(rank == 1, "no memory\nhelp: buy some");
+            Ok(())
+        });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(text, "3 of 4 ranks failed\n  ranks 0, 2 and 3: no memory\n  help: buy some");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The side that runs one check: this process was started for it alone.
 
+use crate::explain::cause_text;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
@@ -123,10 +124,10 @@ fn describe(panic: &PanicHookInfo<'_>) -> String {
 
 /// An error and below it its causes, one to a line, without a backtrace.
 fn chain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
+    let mut causes = error.chain().map(cause_text);
+    let mut text = causes.next().unwrap_or_default();
     let mut above = text.clone();
-    for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
+    for cause in causes {
         // Some errors print their source themselves; once is enough.
         if !above.contains(&cause) {
             text.push_str(&format!("\n  because: {}", cause.replace('\n', "\n  ")));

@@ -1,6 +1,6 @@
 // mistake: no rank has less to do than one GPU alone
 // fails: data_parallel::each_step_is_that_of_one_gpu
-// says: rank 0: a batch of 24 samples, but buffers for 12
+// says: a batch of 24 samples, but buffers for 12
 
 use std::ops::Range;
 

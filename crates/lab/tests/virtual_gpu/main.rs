@@ -1,0 +1,37 @@
+//! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
+
+mod driver;
+mod nccl;
+mod order;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cudarc::driver::DriverError;
+
+/// How long the virtual GPU waits in these checks before it gives up. Only one of them has to wait so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    // SAFETY: no other thread runs yet.
+    unsafe {
+        std::env::set_var("LAB_TIER", "virtual");
+        std::env::set_var("VIRTUAL_GPU_COUNT", "8");
+        std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
+        std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
+    }
+    lab::check::run([driver::checks(), nccl::checks(), order::checks()].concat())
+}
+
+/// What the driver says of an error beside its code.
+fn text(error: DriverError) -> String {
+    error.error_string().unwrap().to_string_lossy().into_owned()
+}
+
+/// Panics unless `text` has all of `words`.
+#[track_caller]
+fn contains(text: &str, words: &[&str]) {
+    for words in words {
+        assert!(text.contains(words), "no `{words}` in:\n{text}");
+    }
+}
