@@ -1,6 +1,6 @@
 //! The virtual GPU's door: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
 //!
-//! [`exports!`] below is the one table of what is exported. A function that is in it but not there yet answers with
+//! [`exports!`] is the one table of what is exported. A function that is in it but not there yet answers with
 //! an error that names it; one that is not in it does not exist. No logic lives here: each function turns C
 //! arguments into Rust ones, calls the engine, and turns the answer into a result code.
 
@@ -26,7 +26,114 @@ pub struct Export {
     pub parameters: Option<&'static [&'static str]>,
 }
 
+/// Hands the table of exported symbols to the macro `$then`.
+///
+/// A function is written with its parameters and what answers it. One that is not there yet only has its name, and
+/// answers with an error that says it.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! exports {
+    ($then:ident) => {
+        $then! {
+            cuda {
+                fn cuInit(flags: c_uint) = driver::init;
+                fn cuDriverGetVersion(version: Out<c_int>) = driver::version;
+
+                fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = driver::device;
+                fn cuDeviceGetCount(count: Out<c_int>) = driver::device_count;
+                fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = driver::device_name;
+                fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
+                fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
+                fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
+                fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = driver::device_total_memory;
+
+                fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
+                fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
+                fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
+                fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
+                fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
+                fn cuCtxSynchronize() = driver::synchronize_context;
+
+                fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
+                fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
+                fn cuStreamDestroy_v2(stream: Stream) = driver::destroy_stream;
+                fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
+                fn cuStreamQuery(stream: Stream) = driver::query_stream;
+                fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
+
+                fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
+                fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
+                fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
+                fn cuEventSynchronize(event: Event) = driver::synchronize_event;
+                fn cuEventQuery(event: Event) = driver::query_event;
+
+                fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
+                fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
+                fn cuMemFree_v2(address: DevicePointer) = driver::free;
+                fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
+                fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
+                fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
+                fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
+                fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_to_host_in;
+                fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = driver::copy;
+                fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_in;
+                fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
+                fn cuMemsetD8_v2(at: DevicePointer, value: u8, bytes: usize) = driver::set;
+                fn cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream) = driver::set_in;
+
+                fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
+                fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
+                fn cuModuleUnload(module: Module) = driver::unload_module;
+                fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
+                fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = driver::set_function_attribute;
+                fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
+            }
+            nccl {
+                fn ncclGetVersion(version: Out<c_int>) = nccl::version;
+                fn ncclGetUniqueId(id: Out<Id>) = nccl::unique_id;
+                fn ncclCommInitAll(comms: Out<Communicator>, count: c_int, devices: Source<c_int>) = nccl::init_all;
+                fn ncclCommInitRank(comm: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) = nccl::init_rank;
+                fn ncclCommDestroy(comm: Communicator) = nccl::destroy;
+                fn ncclCommAbort(comm: Communicator) = nccl::abort;
+                fn ncclCommCount(comm: Communicator, count: Out<c_int>) = nccl::count;
+                fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
+                fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
+                fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
+                fn ncclGroupStart() = nccl::group_start;
+                fn ncclGroupEnd() = nccl::group_end;
+                fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
+                fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
+                fn ncclReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::reduce;
+                fn ncclAllGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_gather;
+                fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
+            }
+            unsupported cuda {
+                cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
+                cuCtxSetFlags cuCtxGetLimit cuCtxSetLimit cuCtxGetCacheConfig cuCtxSetCacheConfig
+                cuCtxGetStreamPriorityRange cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
+                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
+                cuEventElapsedTime cuEventElapsedTime_v2
+                cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
+                cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
+                cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
+                cuModuleGetGlobal_v2 cuFuncGetAttribute cuFuncSetCacheConfig cuLaunchCooperativeKernel
+                cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+                cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
+                cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
+                cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
+                cuProfilerStart cuProfilerStop
+                cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+            }
+            unsupported nccl {
+                ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
+                ncclSend ncclRecv
+            }
+        }
+    };
+}
+
+macro_rules! export {
     (
         cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
@@ -74,99 +181,7 @@ macro_rules! exports {
     };
 }
 
-exports! {
-    cuda {
-        fn cuInit(flags: c_uint) = driver::init;
-        fn cuDriverGetVersion(version: Out<c_int>) = driver::version;
-
-        fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = driver::device;
-        fn cuDeviceGetCount(count: Out<c_int>) = driver::device_count;
-        fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = driver::device_name;
-        fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
-        fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
-        fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
-        fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = driver::device_total_memory;
-
-        fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
-        fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
-        fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
-        fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
-        fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
-        fn cuCtxSynchronize() = driver::synchronize_context;
-
-        fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
-        fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
-        fn cuStreamDestroy_v2(stream: Stream) = driver::destroy_stream;
-        fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
-        fn cuStreamQuery(stream: Stream) = driver::query_stream;
-        fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
-
-        fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
-        fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
-        fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
-        fn cuEventSynchronize(event: Event) = driver::synchronize_event;
-        fn cuEventQuery(event: Event) = driver::query_event;
-
-        fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
-        fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
-        fn cuMemFree_v2(address: DevicePointer) = driver::free;
-        fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
-        fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
-        fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
-        fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
-        fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
-        fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_to_host_in;
-        fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = driver::copy;
-        fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_in;
-        fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
-        fn cuMemsetD8_v2(at: DevicePointer, value: u8, bytes: usize) = driver::set;
-        fn cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream) = driver::set_in;
-
-        fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
-        fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
-        fn cuModuleUnload(module: Module) = driver::unload_module;
-        fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
-        fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = driver::set_function_attribute;
-        fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
-    }
-    nccl {
-        fn ncclGetVersion(version: Out<c_int>) = nccl::version;
-        fn ncclGetUniqueId(id: Out<Id>) = nccl::unique_id;
-        fn ncclCommInitAll(comms: Out<Communicator>, count: c_int, devices: Source<c_int>) = nccl::init_all;
-        fn ncclCommInitRank(comm: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) = nccl::init_rank;
-        fn ncclCommDestroy(comm: Communicator) = nccl::destroy;
-        fn ncclCommAbort(comm: Communicator) = nccl::abort;
-        fn ncclCommCount(comm: Communicator, count: Out<c_int>) = nccl::count;
-        fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
-        fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
-        fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
-        fn ncclGroupStart() = nccl::group_start;
-        fn ncclGroupEnd() = nccl::group_end;
-        fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
-        fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
-    }
-    unsupported cuda {
-        cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
-        cuCtxSetFlags cuCtxGetLimit cuCtxSetLimit cuCtxGetCacheConfig cuCtxSetCacheConfig
-        cuCtxGetStreamPriorityRange cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
-        cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
-        cuEventElapsedTime cuEventElapsedTime_v2
-        cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
-        cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
-        cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
-        cuModuleGetGlobal_v2 cuFuncGetAttribute cuFuncSetCacheConfig cuLaunchCooperativeKernel
-        cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-        cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
-        cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
-        cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
-        cuProfilerStart cuProfilerStop
-        cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
-    }
-    unsupported nccl {
-        ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
-        ncclReduce ncclReduceScatter ncclAllGather ncclSend ncclRecv
-    }
-}
+exports!(export);
 
 /// The C name of a result code.
 ///

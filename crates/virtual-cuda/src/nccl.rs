@@ -115,15 +115,8 @@ pub(crate) fn all_reduce(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let engine = started()?;
-    // The communicator is checked before everything else, as in NCCL.
-    engine.nccl_identity(comm(of))?;
-    let data_type = element("ncclAllReduce", data_type)?;
-    let operator = Operator::from_value(operator)
-        .ok_or_else(|| invalid(format!("ncclAllReduce: {operator} is no reduction operator")))?;
-    let operation = Operation { collective: Collective::AllReduce(operator), count: count as u64, data_type };
-    let buffers = Buffers { send, receive };
-    engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
+    let collective = |function: &str| Ok(Collective::AllReduce(reduction(function, operator)?));
+    call("ncclAllReduce", of, collective, count, data_type, Buffers { send, receive }, stream)
 }
 
 pub(crate) fn broadcast(
@@ -135,12 +128,71 @@ pub(crate) fn broadcast(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
+    let collective = |_: &str| Ok(Collective::Broadcast { root });
+    call("ncclBroadcast", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+#[expect(clippy::too_many_arguments, reason = "as many as ncclReduce has")]
+pub(crate) fn reduce(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    operator: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective =
+        |function: &str| Ok(Collective::Reduce { operator: reduction(function, operator)?, root });
+    call("ncclReduce", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+pub(crate) fn all_gather(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = |_: &str| Ok(Collective::AllGather);
+    call("ncclAllGather", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+pub(crate) fn reduce_scatter(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    operator: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = |function: &str| Ok(Collective::ReduceScatter(reduction(function, operator)?));
+    call("ncclReduceScatter", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+/// A collective. The communicator is checked before everything else, as in NCCL.
+fn call(
+    function: &str,
+    of: Communicator,
+    collective: impl FnOnce(&str) -> NcclResult<Collective>,
+    count: usize,
+    data_type: c_uint,
+    buffers: Buffers,
+    stream: Stream,
+) -> NcclResult<()> {
     let engine = started()?;
     engine.nccl_identity(comm(of))?;
-    let data_type = element("ncclBroadcast", data_type)?;
-    let operation = Operation { collective: Collective::Broadcast { root }, count: count as u64, data_type };
-    let buffers = Buffers { send, receive };
+    let collective = collective(function)?;
+    let operation = Operation { collective, count: count as u64, data_type: element(function, data_type)? };
     engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
+}
+
+fn reduction(function: &str, operator: c_uint) -> NcclResult<Operator> {
+    Operator::from_value(operator)
+        .ok_or_else(|| invalid(format!("{function}: {operator} is no reduction operator")))
 }
 
 fn element(function: &str, data_type: c_uint) -> NcclResult<DataType> {

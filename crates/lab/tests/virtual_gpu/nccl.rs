@@ -14,6 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("nccl::every_rank_gets_the_sum", every_rank_gets_the_sum),
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
+        Check::new("nccl::the_other_collectives", the_other_collectives),
         Check::new(
             "nccl::one_thread_drives_several_gpus_in_a_group",
             one_thread_drives_several_gpus_in_a_group,
@@ -203,5 +204,39 @@ fn bad_ids_ranks_and_pointers_are_refused_by_name() -> anyhow::Result<()> {
     let report = last_error();
     assert!(report.contains("the receive buffer of rank 0 can't be used"), "{report}");
     assert!(report.contains("bytes 0..40: 4 bytes outside"), "{report}");
+    Ok(())
+}
+
+/// Values that differ by rank and place; sums of five of them are exact.
+fn values(rank: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7 + rank * 13) % 101) as f32 - 50.0).collect()
+}
+
+fn the_other_collectives() -> anyhow::Result<()> {
+    const COUNT: usize = 333;
+    for n in 1..=5 {
+        ranks(0, n, |rank, comm| {
+            let stream = comm.stream();
+            let whole = values(rank, COUNT * n);
+            let send = stream.clone_htod(&whole).unwrap();
+            let sums: Vec<f32> =
+                (0..COUNT * n).map(|i| (0..n).map(|rank| values(rank, COUNT * n)[i]).sum()).collect();
+
+            let mut part = stream.alloc_zeros::<f32>(COUNT).unwrap();
+            comm.reduce_scatter(&send, &mut part, &ReduceOp::Sum).unwrap();
+            assert_eq!(stream.clone_dtoh(&part).unwrap(), sums[rank * COUNT..(rank + 1) * COUNT]);
+
+            let mut all = stream.alloc_zeros::<f32>(COUNT * n).unwrap();
+            comm.all_gather(&part, &mut all).unwrap();
+            assert_eq!(stream.clone_dtoh(&all).unwrap(), sums);
+
+            for root in 0..n {
+                let mut reduced = stream.clone_htod(&vec![0.5; COUNT * n]).unwrap();
+                comm.reduce(&send, Some(&mut reduced), &ReduceOp::Sum, root as i32).unwrap();
+                let expected = if rank == root { sums.clone() } else { vec![0.5; COUNT * n] };
+                assert_eq!(stream.clone_dtoh(&reduced).unwrap(), expected, "root {root}");
+            }
+        });
+    }
     Ok(())
 }

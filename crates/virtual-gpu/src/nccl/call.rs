@@ -1,78 +1,14 @@
 //! Collectives: checked at the call, matched by number, run when every rank's stream has come to them.
 
-use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
 use super::communicator::{Clique, CommHandle};
-use super::reduce::{self, DataType, Operator};
-use crate::config::Checks;
-use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, Touched, Work, address_report};
-use crate::memory::DeviceMemory;
-use crate::order::View;
-use crate::report::{Report, ranks, size};
+use super::operation::{Buffers, Operation};
+use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, Work, address_report};
+use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
-
-/// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Every rank gets the reduction of all ranks' buffers.
-    AllReduce(Operator),
-    /// Every rank gets the buffer of the rank that is the root.
-    Broadcast {
-        /// That rank.
-        root: i32,
-    },
-}
-
-/// What all ranks of one call must agree on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// The operation, with its operator or root.
-    pub collective: Collective,
-    /// Elements.
-    pub count: u64,
-    /// Type of the elements.
-    pub data_type: DataType,
-}
-
-impl Operation {
-    fn bytes(&self) -> u64 {
-        self.count.saturating_mul(self.data_type.size())
-    }
-
-    fn function(&self) -> &'static str {
-        match self.collective {
-            Collective::AllReduce(_) => "ncclAllReduce",
-            Collective::Broadcast { .. } => "ncclBroadcast",
-        }
-    }
-}
-
-impl std::fmt::Display for Operation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { collective, count, data_type } = self;
-        let function = self.function();
-        match collective {
-            Collective::AllReduce(operator) => {
-                write!(f, "{function}(count {count}, {data_type}, {operator})")
-            }
-            Collective::Broadcast { root } => {
-                write!(f, "{function}(count {count}, {data_type}, root {root})")
-            }
-        }
-    }
-}
-
-/// Device addresses of a rank's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffers {
-    /// What the rank gives.
-    pub send: u64,
-    /// Where its result goes.
-    pub receive: u64,
-}
 
 /// The `number`th collective of a clique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,8 +43,8 @@ pub(super) struct Part {
     pub(super) arrived: bool,
     /// Its rank has aborted.
     pub(super) cancelled: bool,
-    buffers: Buffers,
-    device: usize,
+    pub(super) buffers: Buffers,
+    pub(super) device: usize,
 }
 
 /// Why a rank has not come to a call.
@@ -160,15 +96,13 @@ impl Engine {
     ) -> NcclResult<Option<Checked>> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         let function = operation.function();
-        let (clique, rank) = self.state().nccl.member(comm)?;
-        let (world_size, _, device) = self.nccl_identity(comm)?;
-        let gives = match operation.collective {
-            Collective::AllReduce(_) => true,
-            Collective::Broadcast { root } => match usize::try_from(root) {
-                Ok(root) if root < world_size => root == rank,
-                _ => return bad(format!("{function}: root {root} of {world_size} ranks")),
-            },
-        };
+        let (world_size, rank, device) = self.nccl_identity(comm)?;
+        let clique = self.state().nccl.member(comm)?.0;
+        if let Some(root) = operation.root()
+            && !usize::try_from(root).is_ok_and(|root| root < world_size)
+        {
+            return bad(format!("{function}: root {root} of {world_size} ranks"));
+        }
         if operation.data_type.is_unsupported() {
             return bad(format!("virtual GPU: {function} of {} is not supported", operation.data_type));
         }
@@ -176,17 +110,14 @@ impl Engine {
             return Ok(None);
         }
         let site = Site::here();
-        for (name, address, used) in [("send", buffers.send, gives), ("receive", buffers.receive, true)] {
-            if used {
-                self.check_buffer(name, address, &operation, rank, device, &site)?;
+        let (given, got) = (operation.given(rank, world_size), operation.got(rank, world_size));
+        for (name, address, bytes) in [("send", buffers.send, given), ("receive", buffers.receive, got)] {
+            if let Some(bytes) = bytes {
+                self.check_buffer(name, address, bytes, &operation, rank, device, &site)?;
             }
         }
-        let (bytes, apart) = (operation.bytes(), buffers.send.abs_diff(buffers.receive));
-        if gives && (1..bytes).contains(&apart) {
-            return bad(format!(
-                "{function}: send and receive buffers of {} overlap, {apart} bytes apart: in place they must be equal",
-                size(bytes)
-            ));
+        if let Some(overlap) = operation.overlap(buffers, rank, world_size) {
+            return bad(overlap);
         }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -200,16 +131,18 @@ impl Engine {
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.
+    #[expect(clippy::too_many_arguments, reason = "all of them are named in the report")]
     fn check_buffer(
         &self,
         name: &str,
         address: u64,
+        bytes: u64,
         operation: &Operation,
         rank: usize,
         device: usize,
         site: &Site,
     ) -> NcclResult<()> {
-        let (memory, bytes) = (self.memory(device), operation.bytes());
+        let memory = self.memory(device);
         if memory.range(address, bytes).is_ok() {
             return Ok(());
         }
@@ -232,134 +165,6 @@ impl Engine {
         drop(self.run_ready(state));
         Ok(())
     }
-
-    /// Runs a collective to which every rank has come.
-    pub(crate) fn execute_collective(&self, call: CallKey) -> Result<Vec<Vec<Touched>>, Failure> {
-        let (operation, parts) = {
-            let state = self.state();
-            let Some(entry) = state.nccl.call(call) else { return Ok(Vec::new()) };
-            let parts: Vec<_> = entry.parts.iter().flatten().enumerate().map(RankBuffers::of).collect();
-            let Some(first) = entry.parts.iter().flatten().next() else { return Ok(Vec::new()) };
-            (first.operation, parts)
-        };
-        // Always in ascending order, so that two collectives can't wait for each other's GPUs.
-        let mut memories: BTreeMap<usize, MutexGuard<'_, DeviceMemory>> = BTreeMap::new();
-        let mut devices: Vec<usize> = parts.iter().map(|part| part.device).collect();
-        devices.sort_unstable();
-        for device in devices {
-            memories.entry(device).or_insert_with(|| self.memory(device));
-        }
-        let mut inputs = Vec::new();
-        let mut touched: Vec<Vec<Touched>> = parts.iter().map(|_| Vec::new()).collect();
-        for part in &parts {
-            if matches!(operation.collective, Collective::Broadcast { root } if root as usize != part.rank) {
-                continue;
-            }
-            let (input, read) = self.input(&memories[&part.device], part, &operation)?;
-            inputs.push(input);
-            touched[part.rank].push(read);
-        }
-        let result = match operation.collective {
-            Collective::Broadcast { .. } => inputs.swap_remove(0),
-            Collective::AllReduce(operator) => reduce::all_reduce(&inputs, operation.data_type, operator),
-        };
-        let bytes = operation.bytes();
-        for part in &parts {
-            let Some(memory) = memories.get_mut(&part.device) else { continue };
-            let Ok((allocation, offset)) = memory.range_mut(part.buffers.receive, bytes) else {
-                return Err(gone(memory, part, part.buffers.receive, &operation));
-            };
-            allocation.bytes_mut()[offset as usize..(offset + bytes) as usize].copy_from_slice(&result);
-            allocation.mark_written(offset..offset + bytes);
-            touched[part.rank].push(Touched::range(part.device, allocation, offset, bytes, true));
-        }
-        Ok(touched)
-    }
-
-    /// A rank's send buffer, checked for bytes that nothing wrote.
-    fn input(
-        &self,
-        memory: &DeviceMemory,
-        part: &RankBuffers,
-        operation: &Operation,
-    ) -> Result<(Vec<u8>, Touched), Failure> {
-        let (address, bytes) = (part.buffers.send, operation.bytes());
-        let Ok((allocation, offset)) = memory.range(address, bytes) else {
-            return Err(gone(memory, part, address, operation));
-        };
-        if let Some(first) = allocation.first_unwritten(offset..offset + bytes)
-            && self.config().checks != Checks::Off
-        {
-            let rank = part.rank;
-            let report = Report::new(format!("{operation} reads bytes that nothing wrote, on rank {rank}"))
-                .fact(format!("byte {first} is the first of them"))
-                .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
-                .at(format!("read by {}", operation.function()), &part.site)
-                .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before");
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            if self.config().checks == Checks::Error {
-                return Err(failure);
-            }
-        }
-        let read = Touched::range(part.device, allocation, offset, bytes, false);
-        Ok((allocation.read(offset..offset + bytes), read))
-    }
-
-    /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
-    pub(crate) fn finish_collective(
-        &self,
-        state: &mut State,
-        key: CallKey,
-        outcome: Result<Vec<Vec<Touched>>, Failure>,
-    ) {
-        let Some(clique) = state.nccl.cliques.get_mut(&key.clique) else { return };
-        let Some(call) = clique.calls.remove(&key.number) else { return };
-        if let Err(failure) = &outcome {
-            clique.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
-        }
-        let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
-        match outcome {
-            Err(failure) => parts.iter().for_each(|part| state.fail_stream(part.op.stream, &failure)),
-            Ok(touched) => {
-                for (part, touched) in parts.iter().zip(touched) {
-                    let what = part.operation.function().to_owned();
-                    self.note_touched(state, part.op.stream, what, touched);
-                }
-            }
-        }
-        let mut joined = View::default();
-        for part in &parts {
-            if let Some(view) = state.view_at_end_of(part.op) {
-                joined.join(&view);
-            }
-        }
-        for part in &parts {
-            state.finish_after(part.op.stream, &joined);
-        }
-    }
-}
-
-/// One rank's share of a collective that runs.
-struct RankBuffers {
-    rank: usize,
-    device: usize,
-    buffers: Buffers,
-    site: Site,
-}
-
-impl RankBuffers {
-    fn of((rank, part): (usize, &Part)) -> Self {
-        Self { rank, device: part.device, buffers: part.buffers, site: part.site.clone() }
-    }
-}
-
-/// A buffer that was there at the call and is not any more.
-fn gone(memory: &DeviceMemory, part: &RankBuffers, address: u64, operation: &Operation) -> Failure {
-    let headline =
-        format!("a buffer of rank {} was freed before its {} ran", part.rank, operation.function());
-    let report = address_report(&headline, memory, address, operation.bytes(), part.device)
-        .at(operation.to_string(), &part.site);
-    Failure::announce(CudaStatus::IllegalAddress, &report)
 }
 
 impl super::Nccl {

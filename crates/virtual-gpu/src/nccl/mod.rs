@@ -4,12 +4,14 @@ mod call;
 mod communicator;
 mod deadlock;
 mod group;
+mod operation;
 mod reduce;
+mod run;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use call::{Buffers, Collective, Operation};
 pub use communicator::{CommHandle, UniqueId};
+pub use operation::{Buffers, Collective, Operation};
 pub use reduce::{DataType, Operator};
 
 pub(crate) use call::{CallKey, Missing};

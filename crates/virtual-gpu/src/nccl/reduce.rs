@@ -93,41 +93,53 @@ impl std::fmt::Display for Operator {
 
 /// Reduces the ranks' buffers, each of the same number of little-endian elements.
 ///
-/// The buffer is cut into as many chunks as there are ranks. Chunk `c` is summed along the ring from rank `c + 1`
-/// to rank `c`, so that every rank gets the same bits and the order is the same on every run. `Average` multiplies
-/// each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL does.
-pub(super) fn all_reduce(inputs: &[Vec<u8>], data_type: DataType, operator: Operator) -> Vec<u8> {
+/// The buffer is cut into chunks of `per_chunk` elements. Chunk `c` is summed along the ring of ranks, from rank
+/// `c + first` to the one before it, so that every rank gets the same bits and the order is the same on every run.
+/// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as
+/// NCCL does.
+pub(super) fn along_ring(
+    inputs: &[Vec<u8>],
+    data_type: DataType,
+    operator: Operator,
+    per_chunk: u64,
+    first: usize,
+) -> Vec<u8> {
+    let per_chunk = per_chunk.max(1) as usize;
     match data_type {
-        DataType::Int8 => ring::<i8, 1>(inputs, operator),
-        DataType::Uint8 => ring::<u8, 1>(inputs, operator),
-        DataType::Int32 => ring::<i32, 4>(inputs, operator),
-        DataType::Uint32 => ring::<u32, 4>(inputs, operator),
-        DataType::Int64 => ring::<i64, 8>(inputs, operator),
-        DataType::Uint64 => ring::<u64, 8>(inputs, operator),
-        DataType::Float16 => ring::<f16, 2>(inputs, operator),
-        DataType::Float32 => ring::<f32, 4>(inputs, operator),
-        DataType::Float64 => ring::<f64, 8>(inputs, operator),
-        DataType::Bfloat16 => ring::<bf16, 2>(inputs, operator),
+        DataType::Int8 => ring::<i8, 1>(inputs, operator, per_chunk, first),
+        DataType::Uint8 => ring::<u8, 1>(inputs, operator, per_chunk, first),
+        DataType::Int32 => ring::<i32, 4>(inputs, operator, per_chunk, first),
+        DataType::Uint32 => ring::<u32, 4>(inputs, operator, per_chunk, first),
+        DataType::Int64 => ring::<i64, 8>(inputs, operator, per_chunk, first),
+        DataType::Uint64 => ring::<u64, 8>(inputs, operator, per_chunk, first),
+        DataType::Float16 => ring::<f16, 2>(inputs, operator, per_chunk, first),
+        DataType::Float32 => ring::<f32, 4>(inputs, operator, per_chunk, first),
+        DataType::Float64 => ring::<f64, 8>(inputs, operator, per_chunk, first),
+        DataType::Bfloat16 => ring::<bf16, 2>(inputs, operator, per_chunk, first),
         DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("refused at the call"),
     }
 }
 
-fn ring<T: Element<SIZE>, const SIZE: usize>(inputs: &[Vec<u8>], operator: Operator) -> Vec<u8> {
+fn ring<T: Element<SIZE>, const SIZE: usize>(
+    inputs: &[Vec<u8>],
+    operator: Operator,
+    per_chunk: usize,
+    first: usize,
+) -> Vec<u8> {
     let ranks = inputs.len();
-    let count = inputs[0].len() / SIZE;
-    let per_chunk = count.div_ceil(ranks).max(1);
-    let mut result = vec![0; count * SIZE];
+    let mut result = vec![0; inputs[0].len()];
     for (chunk, out) in result.chunks_mut(per_chunk * SIZE).enumerate() {
         let part = chunk * per_chunk * SIZE..chunk * per_chunk * SIZE + out.len();
-        let along = |step: usize| &inputs[(chunk + 1 + step) % ranks][part.clone()];
+        let along = |step: usize| &inputs[(chunk + first + step) % ranks][part.clone()];
         fold::<T, SIZE>(out, along(0), |_, x| T::prepare(x, operator, ranks));
         for step in 1..ranks {
             fold::<T, SIZE>(out, along(step), |sum, x| {
                 T::combine(sum, T::prepare(x, operator, ranks), operator)
             });
         }
-        let own: Vec<u8> = out.to_vec();
-        fold::<T, SIZE>(out, &own, |_, x| T::finish(x, operator, ranks));
+        for element in out.as_chunks_mut::<SIZE>().0 {
+            *element = T::finish(T::read(*element), operator, ranks).write();
+        }
     }
     result
 }
@@ -247,7 +259,7 @@ mod tests {
     fn every_operator_over_three_ranks() {
         let inputs =
             [bytes(&[1.0, -2.0, 8.0, 0.5]), bytes(&[3.0, 5.0, 2.0, 0.5]), bytes(&[2.0, 3.0, 2.0, 2.0])];
-        let reduce = |operator| floats(&all_reduce(&inputs, DataType::Float32, operator));
+        let reduce = |operator| floats(&along_ring(&inputs, DataType::Float32, operator, 2, 1));
         assert_eq!(reduce(Operator::Sum), [6.0, 6.0, 12.0, 3.0]);
         assert_eq!(reduce(Operator::Product), [6.0, -30.0, 32.0, 0.5]);
         assert_eq!(reduce(Operator::Max), [3.0, 5.0, 8.0, 2.0]);
@@ -260,8 +272,8 @@ mod tests {
     #[test]
     fn an_integer_average_sums_first_and_divides_then() {
         let inputs = [vec![1u8, 200], vec![2, 100]];
-        assert_eq!(all_reduce(&inputs, DataType::Uint8, Operator::Average), [1, 22]);
-        assert_eq!(all_reduce(&inputs, DataType::Uint8, Operator::Sum), [3, 44]);
+        assert_eq!(along_ring(&inputs, DataType::Uint8, Operator::Average, 1, 1), [1, 22]);
+        assert_eq!(along_ring(&inputs, DataType::Uint8, Operator::Sum, 1, 1), [3, 44]);
     }
 
     #[test]
@@ -270,6 +282,9 @@ mod tests {
         let big = 16_777_216.0f32;
         let inputs = [bytes(&[1.0; 3]), bytes(&[big; 3]), bytes(&[1.0; 3])];
         // Chunk 0: ranks 1, 2, 0; chunk 1: ranks 2, 0, 1; chunk 2: ranks 0, 1, 2.
-        assert_eq!(floats(&all_reduce(&inputs, DataType::Float32, Operator::Sum)), [big, big + 2.0, big]);
+        assert_eq!(
+            floats(&along_ring(&inputs, DataType::Float32, Operator::Sum, 1, 1)),
+            [big, big + 2.0, big]
+        );
     }
 }
