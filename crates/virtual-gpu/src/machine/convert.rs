@@ -19,10 +19,16 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
         if lanes == 0 {
             continue;
         }
-        let source = match a {
-            Value::Word(a) => Longs(files.words[files.word(a).at(chunk)].0.map(u64::from)),
-            Value::Long(a) => files.longs[files.long(a).at(chunk)],
-        };
+        let mut source = Longs::ZERO;
+        match a {
+            Value::Word(a) => {
+                let words = &files.words[files.word(a).at(chunk)];
+                for lane in 0..WIDTH {
+                    source.0[lane] = u64::from(words.0[lane]);
+                }
+            }
+            Value::Long(a) => source = files.longs[files.long(a).at(chunk)],
+        }
         let mut result = Longs::ZERO;
         for lane in 0..WIDTH {
             result.0[lane] = scalar(conversion, source.0[lane]);
@@ -30,7 +36,11 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
         match d {
             Value::Word(d) => {
                 let at = files.word(d).at(chunk);
-                files.words[at].take(Words(result.0.map(|value| value as u32)), lanes);
+                let mut words = Words::ZERO;
+                for lane in 0..WIDTH {
+                    words.0[lane] = result.0[lane] as u32;
+                }
+                files.words[at].take(words, lanes);
             }
             Value::Long(d) => {
                 let at = files.long(d).at(chunk);

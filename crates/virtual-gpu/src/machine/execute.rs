@@ -24,7 +24,7 @@ impl Machine<'_> {
     pub(super) fn execute(
         &mut self,
         operation: &Operation,
-        group: &mut Group,
+        group: &Group,
         mask: &Mask,
     ) -> Result<Next, Stop> {
         match operation {

@@ -19,6 +19,7 @@ mod half;
 mod long;
 mod rounding;
 mod schedule;
+mod stretch;
 mod touched;
 mod warp;
 pub mod window;
