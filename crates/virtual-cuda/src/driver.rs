@@ -30,6 +30,8 @@ pub type DevicePointer = u64;
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// All of `CUevent_flags`: blocking sync, disable timing, interprocess.
 const EVENT_FLAGS: c_uint = 0b111;
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED: c_int = 8;
 
@@ -168,7 +170,7 @@ pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     if flags & !EVENT_FLAGS != 0 {
         return Err(invalid(format!("cuEventCreate: {flags:#x} are no event flags")));
     }
-    to.give(handle(engine::get()?.create_event()?.0))
+    to.give(handle(engine::get()?.create_event(flags & EVENT_DISABLE_TIMING == 0)?.0))
 }
 
 pub(crate) fn destroy_event(event: Event) -> CudaResult<()> {
@@ -185,6 +187,10 @@ pub(crate) fn synchronize_event(event: Event) -> CudaResult<()> {
 
 pub(crate) fn query_event(event: Event) -> CudaResult<()> {
     not_ready(engine::get()?.query_event(EventHandle(event as u64))?)
+}
+
+pub(crate) fn elapsed(to: Out<f32>, start: Event, end: Event) -> CudaResult<()> {
+    to.give(engine::get()?.elapsed(EventHandle(start as u64), EventHandle(end as u64))?)
 }
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> CudaResult<()> {

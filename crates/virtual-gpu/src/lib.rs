@@ -15,3 +15,4 @@ pub mod report;
 pub mod site;
 pub mod status;
 mod thread;
+pub mod time;

@@ -3,6 +3,7 @@
 mod driver;
 mod nccl;
 mod order;
+mod time;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,9 +19,10 @@ fn main() -> ExitCode {
         std::env::set_var("LAB_TIER", "virtual");
         std::env::set_var("VIRTUAL_GPU_COUNT", "8");
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
+        std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
-    lab::check::run([driver::checks(), nccl::checks(), order::checks()].concat())
+    lab::check::run([driver::checks(), nccl::checks(), order::checks(), time::checks()].concat())
 }
 
 /// What the driver says of an error beside its code.
