@@ -664,13 +664,14 @@ impl Engine {
         let view = op.view.clone();
         for Touched { device, allocation, size, site, touches } in touched {
             let place = Place { device, allocation, size, site: &site };
-            let Some((report, is_new)) = state.order.touch(&place, &by, &view, &touches) else { continue };
-            let failure = match is_new {
-                true => Failure::announce(CudaStatus::LaunchFailed, &report),
-                false => Failure::quietly(CudaStatus::LaunchFailed, &report),
+            let Some(race) = state.order.touch(&place, &by, &view, &touches) else { continue };
+            let failure = match race.is_new {
+                true => Failure::announce(CudaStatus::LaunchFailed, &race.report),
+                false => Failure::quietly(CudaStatus::LaunchFailed, &race.report),
             };
             if self.config().checks == Checks::Error {
                 state.fail_stream(stream, &failure);
+                state.fail_stream(race.earlier, &failure);
             }
         }
     }
