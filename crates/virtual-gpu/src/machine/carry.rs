@@ -38,9 +38,9 @@ fn scalar(op: CarryOp, width: u32, [a, b, c]: [u64; 3], carry_in: bool) -> (u64,
     let sum = match op {
         CarryOp::Add => a + b + carry_in,
         CarryOp::Sub => a.wrapping_sub(b).wrapping_sub(carry_in),
-        CarryOp::MadLow => (a * b & ones) + c + carry_in,
-        CarryOp::MadHighU => (a * b >> width) + c + carry_in,
-        CarryOp::MadHighS => ((signed(a) * signed(b) >> width) as u128 & ones) + c + carry_in,
+        CarryOp::MadLow => ((a * b) & ones) + c + carry_in,
+        CarryOp::MadHighU => ((a * b) >> width) + c + carry_in,
+        CarryOp::MadHighS => (((signed(a) * signed(b)) >> width) as u128 & ones) + c + carry_in,
     };
-    ((sum & ones) as u64, sum >> width & 1 == 1)
+    ((sum & ones) as u64, (sum >> width) & 1 == 1)
 }

@@ -3,6 +3,7 @@
 mod faults;
 mod forms;
 mod gpu;
+mod opcodes;
 mod reader;
 mod training;
 mod waiting;
