@@ -58,7 +58,12 @@ pub(super) fn scalar(conversion: Conversion, value: u64) -> u64 {
             float_to_float(from, to, rounding, to_integer, mode, value)
         }
         Conversion::FloatToInteger { from, to, rounding, flush } => {
-            float_to_integer(read_float(from, value, flush), to, rounding)
+            let value = read_float(from, value, flush);
+            if value.is_nan() {
+                let is_top_bit = from == FloatType::F64 || to.bits == 64;
+                return if is_top_bit { 1 << (to.bits - 1) } else { 0 };
+            }
+            float_to_integer(value, to, rounding)
         }
         Conversion::IntegerToFloat { from, to, rounding, saturate } => {
             integer_to_float(read_integer(from, value), to, rounding, saturate)
@@ -109,12 +114,11 @@ fn round(value: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// Out-of-range values become the nearest value in range; NaN becomes 0, or the top bit for 64-bit results.
+/// Out-of-range values become the nearest value in range.
 #[inline(always)]
 fn float_to_integer(value: f64, to: IntegerType, rounding: Rounding) -> u64 {
     let rounded = round(value, rounding);
     match (to.bits, to.signed) {
-        (64, _) if value.is_nan() => 1 << 63,
         (64, true) => rounded as i64 as u64,
         (64, false) => rounded as u64,
         (32, true) => rounded as i32 as u32 as u64,

@@ -7,6 +7,7 @@ mod access;
 mod approximate;
 mod atomic;
 mod block;
+mod carry;
 mod compare;
 mod convert;
 mod double;
