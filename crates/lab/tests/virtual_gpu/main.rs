@@ -3,6 +3,7 @@
 mod driver;
 mod nccl;
 mod order;
+mod random;
 mod time;
 
 use std::process::ExitCode;
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
-    lab::check::run([driver::checks(), nccl::checks(), order::checks(), time::checks()].concat())
+    lab::check::run(
+        [driver::checks(), nccl::checks(), order::checks(), random::checks(), time::checks()].concat(),
+    )
 }
 
 /// What the driver says of an error beside its code.
