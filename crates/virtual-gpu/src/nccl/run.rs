@@ -117,7 +117,7 @@ impl Engine {
             Ok(touched) => {
                 for (part, touched) in parts.iter().zip(touched) {
                     let what = part.operation.function().to_owned();
-                    self.note_touched(state, part.op.stream, what, touched);
+                    self.note_touched(state, part.op.stream, what, touched, false);
                 }
             }
         }

@@ -59,15 +59,16 @@ impl Order {
         self.seen.join(&done.any);
     }
 
-    /// Forgets a stream that is gone after `done` operations, once some thread has seen them all: nothing that comes
-    /// later can race with it.
-    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, done: u64) {
-        if done > 0 && !self.seen.covers(stream, done) {
-            return;
+    /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still be there:
+    /// nothing that comes later can race with it. `false` where none has.
+    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, last_touch: u64) -> bool {
+        if last_touch > 0 && !self.seen.covers(stream, last_touch) {
+            return false;
         }
         self.seen.forget(stream);
         self.seen_by.values_mut().for_each(|clock| clock.forget(stream));
         self.histories.values_mut().for_each(|history| history.forget(stream));
+        true
     }
 
     /// Forgets an allocation that is gone.
