@@ -95,10 +95,6 @@ impl Mask {
         self
     }
 
-    pub(super) fn insert(&mut self, lane: usize) {
-        self.0[lane / WIDTH] |= 1 << (lane % WIDTH);
-    }
-
     /// The lanes, lowest first.
     pub(super) fn lanes(&self) -> Lanes<'_> {
         Lanes { chunks: &self.0, chunk: 0, rest: self.0[0] }

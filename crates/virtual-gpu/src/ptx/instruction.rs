@@ -298,11 +298,6 @@ pub enum Operation {
     Branch {
         target: u32,
     },
-    /// `brx.idx`
-    BranchTable {
-        index: Slot,
-        targets: Box<[u32]>,
-    },
     Exit,
     Trap,
     Barrier(Barrier),
