@@ -142,6 +142,7 @@ impl fmt::Display for Fault {
                 let size = *size as i64;
                 match offset {
                     ..0 => write!(f, ", {} bytes before a {size}-byte allocation", -offset),
+                    _ if *offset == size => write!(f, ", just behind the end of a {size}-byte allocation"),
                     _ if *offset >= size => {
                         write!(f, ", {} bytes behind the end of a {size}-byte allocation", offset - size)
                     }

@@ -56,9 +56,9 @@ pub struct Launch<'a> {
 pub struct Execution {
     /// Instructions, counted once per thread.
     pub instructions: u64,
-    /// Bytes of global and shared memory that loads and atomics read.
+    /// Bytes of device memory that loads and atomics read.
     pub bytes_read: u64,
-    /// Bytes of global and shared memory that stores and atomics wrote.
+    /// Bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
     /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
     pub longest_thread: u64,
