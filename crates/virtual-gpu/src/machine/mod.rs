@@ -49,6 +49,9 @@ pub struct Launch<'a> {
     pub start_ns: u64,
     /// Lane-instructions before the kernel counts as endless.
     pub instruction_limit: u64,
+    /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
+    /// alone takes as long for each as a whole block.
+    pub thread_limit: u64,
 }
 
 /// What a kernel did.
