@@ -307,6 +307,17 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
             "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
         ));
     }
+    if let Some(bound) = kernel.max_threads().map(|[x, y, z]| x * y * z)
+        && threads > bound
+    {
+        return refuse(format!("{threads} threads in a block: its launch bounds (.maxntid) allow {bound}"));
+    }
+    if let Some(required) = kernel.required_threads()
+        && required != shape.block
+    {
+        let [a, b, c] = required;
+        return refuse(format!("{x} x {y} x {z} threads in a block: it requires {a} x {b} x {c} (.reqntid)"));
+    }
     if shape.dynamic_shared > function.max_dynamic_shared {
         let (asked, limit) = (shape.dynamic_shared, function.max_dynamic_shared);
         return refuse(format!(
