@@ -5,8 +5,10 @@
 //! arguments into Rust ones, calls the engine, and turns the answer into a result code.
 
 mod answer;
+mod context;
 mod driver;
 mod engine;
+mod function;
 mod nccl;
 mod pointer;
 
@@ -53,6 +55,14 @@ macro_rules! exports {
                 fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
                 fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
                 fn cuCtxSynchronize() = driver::synchronize_context;
+                fn cuCtxSetFlags(flags: c_uint) = context::set_flags;
+                fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) = context::limit;
+                fn cuCtxSetLimit(limit: c_uint, value: usize) = context::set_limit;
+                fn cuCtxGetCacheConfig(preference: Out<c_uint>) = context::cache_preference;
+                fn cuCtxSetCacheConfig(preference: c_uint) = context::set_cache_preference;
+                fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) = context::priorities;
+                fn cuProfilerStart() = context::profile;
+                fn cuProfilerStop() = context::profile;
 
                 fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
                 fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
@@ -86,7 +96,10 @@ macro_rules! exports {
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
                 fn cuModuleUnload(module: Module) = driver::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
-                fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = driver::set_function_attribute;
+                fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
+                fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
+                fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
+                fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
                 fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
             }
             nccl {
@@ -110,19 +123,17 @@ macro_rules! exports {
             }
             unsupported cuda {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
-                cuCtxSetFlags cuCtxGetLimit cuCtxSetLimit cuCtxGetCacheConfig cuCtxSetCacheConfig
-                cuCtxGetStreamPriorityRange cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
+                cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
                 cuEventElapsedTime cuEventElapsedTime_v2
                 cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
-                cuModuleGetGlobal_v2 cuFuncGetAttribute cuFuncSetCacheConfig cuLaunchCooperativeKernel
+                cuLaunchCooperativeKernel
                 cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
                 cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
                 cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
                 cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
-                cuProfilerStart cuProfilerStop
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {

@@ -31,6 +31,13 @@ impl<T: Copy> Out<T> {
         self.give_all(&[value])
     }
 
+    /// Writes the result where a null pointer means that it is not wanted.
+    pub(crate) fn give_if_wanted(self, value: T) {
+        if !self.is_null() {
+            let _ = self.give(value);
+        }
+    }
+
     /// Writes an array of results.
     pub(crate) fn give_all(self, values: &[T]) -> CudaResult<()> {
         if values.is_empty() {

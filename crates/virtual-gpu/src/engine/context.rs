@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::settings::Settings;
 use super::{Engine, Failure, State, StreamHandle};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
@@ -28,6 +29,7 @@ pub(super) struct Context {
     /// Whether a thread has been told of the failure. Before that, only calls that wait say it, so that it does
     /// not depend on the threads' timing which call does.
     pub(super) told: bool,
+    pub(super) settings: Settings,
 }
 
 impl Engine {
@@ -100,7 +102,9 @@ impl State {
     fn new_context(&mut self, device: usize) -> ContextHandle {
         let context = ContextHandle(self.new_handle());
         let default_stream = self.new_stream(context, device, true, true);
-        self.contexts.insert(context, Context { device, default_stream, failure: None, told: false });
+        let settings = Settings::default();
+        self.contexts
+            .insert(context, Context { device, default_stream, failure: None, told: false, settings });
         context
     }
 

@@ -5,8 +5,10 @@
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
 mod context;
+mod function;
 mod kernel_report;
 mod launch;
+mod settings;
 mod stream;
 mod transfer;
 mod wait;
@@ -16,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use settings::CachePreference;
 pub use stream::{EventHandle, StreamHandle};
 
 pub(crate) use stream::{OpRef, Touched, Work};
@@ -75,7 +78,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
     events: HashMap<EventHandle, stream::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
-    functions: HashMap<FunctionHandle, launch::Function>,
+    functions: HashMap<FunctionHandle, function::Function>,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
