@@ -10,6 +10,7 @@ mod driver;
 mod engine;
 mod function;
 mod nccl;
+mod occupancy;
 mod pointer;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -17,6 +18,7 @@ use std::path::Path;
 
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use nccl::{Communicator, Id};
+pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Out, Source, Text};
 
 /// An exported symbol.
@@ -100,6 +102,13 @@ macro_rules! exports {
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
                 fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize) = occupancy::blocks;
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize, flags: c_uint) = occupancy::blocks_with_flags;
+                fn cuOccupancyMaxPotentialBlockSize(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int) = occupancy::block_size;
+                fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int, flags: c_uint) = occupancy::block_size_with_flags;
+                fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Function, blocks: c_int, block_size: c_int) = occupancy::dynamic_shared;
+                fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
+                fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
                 fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
             }
             nccl {
@@ -130,9 +139,6 @@ macro_rules! exports {
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
                 cuLaunchCooperativeKernel
-                cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-                cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
-                cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
                 cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }

@@ -91,6 +91,15 @@ impl<T: Copy> Source<T> {
         self.0.is_null()
     }
 
+    /// Its one value; `what` names it where the pointer is null.
+    pub(crate) fn value(self, what: &str) -> CudaResult<T> {
+        if self.is_null() {
+            return Err(is_null(what));
+        }
+        // SAFETY: not null, and so readable.
+        Ok(unsafe { self.0.read() })
+    }
+
     /// Its values.
     pub(crate) fn values(self, count: usize) -> CudaResult<Vec<T>> {
         match count {

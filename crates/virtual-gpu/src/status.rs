@@ -61,6 +61,7 @@ status! {
         LaunchFailed = 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure";
         NotPermitted = 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted";
         NotSupported = 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported";
+        InvalidClusterSize = 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size";
         Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
     }
 }

@@ -4,6 +4,7 @@ mod contexts;
 mod driver;
 mod functions;
 mod nccl;
+mod occupancy;
 mod order;
 
 use std::process::ExitCode;
@@ -23,7 +24,14 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
-    let checks = [contexts::checks(), driver::checks(), functions::checks(), nccl::checks(), order::checks()];
+    let checks = [
+        contexts::checks(),
+        driver::checks(),
+        functions::checks(),
+        nccl::checks(),
+        occupancy::checks(),
+        order::checks(),
+    ];
     lab::check::run(checks.concat())
 }
 

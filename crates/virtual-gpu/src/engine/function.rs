@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::launch::{FunctionHandle, ModuleHandle};
 use super::settings::CachePreference;
-use super::{Engine, State};
+use super::{Engine, State, StreamHandle};
 use crate::device::{
     BINARY_VERSION, MAX_THREADS_PER_BLOCK, REGISTERS_PER_THREAD, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN,
 };
+use crate::occupancy::Usage;
 use crate::ptx::Kernel;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -111,6 +112,34 @@ impl Engine {
         value: i32,
     ) -> CudaResult<()> {
         self.state().function_mut(function)?.set_attribute(attribute, value)
+    }
+
+    /// What a function takes of a multiprocessor, for the `cuOccupancy` functions.
+    pub fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
+        let state = self.state();
+        let entry = state.function(function)?;
+        let of_context = state.context(state.context_of(entry.module)?)?.settings.cache;
+        let preference = if entry.cache == CachePreference::None { of_context } else { entry.cache };
+        let by_preference = match preference {
+            CachePreference::None => None,
+            CachePreference::Shared => Some(100),
+            CachePreference::Equal => Some(50),
+            CachePreference::L1 => Some(0),
+        };
+        Ok(Usage {
+            max_threads: entry.max_threads(),
+            static_shared: entry.kernel.shared_bytes(),
+            max_dynamic_shared: entry.max_dynamic_shared,
+            carveout: u32::try_from(entry.carveout).ok().or(by_preference),
+        })
+    }
+
+    /// Checks that a handle stands for a stream.
+    ///
+    /// # Errors
+    /// `InvalidHandle`, naming it.
+    pub fn check_stream(&self, stream: StreamHandle) -> CudaResult<()> {
+        self.state().resolve_stream(stream).map(drop)
     }
 
     /// `cuFuncSetCacheConfig`.

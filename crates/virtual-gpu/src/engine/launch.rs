@@ -229,6 +229,11 @@ impl State {
         Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
     }
 
+    /// The context that a module was loaded into.
+    pub(super) fn context_of(&self, module: ModuleHandle) -> CudaResult<ContextHandle> {
+        Ok(self.modules.get(&module).ok_or_else(|| not_a_module(module))?.context)
+    }
+
     /// Forgets a module with its functions; returns the addresses of its variables.
     pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
         self.functions.retain(|_, function| function.module != module);
