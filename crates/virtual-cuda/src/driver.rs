@@ -178,7 +178,7 @@ pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     if flags & EVENT_INTERPROCESS != 0 && flags & EVENT_DISABLE_TIMING == 0 {
         return Err(invalid("cuEventCreate: CU_EVENT_INTERPROCESS needs CU_EVENT_DISABLE_TIMING"));
     }
-    to.give(handle(engine::get()?.create_event()?.0))
+    to.give(handle(engine::get()?.create_event(flags & EVENT_DISABLE_TIMING == 0)?.0))
 }
 
 pub(crate) fn destroy_event(event: Event) -> CudaResult<()> {
@@ -195,6 +195,10 @@ pub(crate) fn synchronize_event(event: Event) -> CudaResult<()> {
 
 pub(crate) fn query_event(event: Event) -> CudaResult<()> {
     not_ready(engine::get()?.query_event(EventHandle(event as u64))?)
+}
+
+pub(crate) fn elapsed(to: Out<f32>, start: Event, end: Event) -> CudaResult<()> {
+    to.give(engine::get()?.elapsed(EventHandle(start as u64), EventHandle(end as u64))?)
 }
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> CudaResult<()> {

@@ -78,6 +78,8 @@ macro_rules! exports {
                 fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
                 fn cuEventSynchronize(event: Event) = driver::synchronize_event;
                 fn cuEventQuery(event: Event) = driver::query_event;
+                fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = driver::elapsed;
+                fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = driver::elapsed;
 
                 fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
                 fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
@@ -134,7 +136,7 @@ macro_rules! exports {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
                 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
-                cuEventElapsedTime cuEventElapsedTime_v2
+
                 cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::time::preset::{CLASSROOM_H100, PRESETS, Preset};
+
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
 const MAX_GPUS: usize = 64;
 
@@ -17,7 +19,7 @@ pub enum Checks {
 }
 
 /// What the environment asks of the virtual GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Number of GPUs (`VIRTUAL_GPU_COUNT`, 8).
     pub gpus: usize,
@@ -25,11 +27,13 @@ pub struct Config {
     pub checks: Checks,
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
     pub patience: Duration,
+    /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
+    pub preset: &'static Preset,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10) }
+        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset: &CLASSROOM_H100 }
     }
 }
 
@@ -65,6 +69,13 @@ impl Config {
                 format!("VIRTUAL_GPU_PATIENCE={value}: it is a number of seconds from 0.01 to 86400")
             })?;
         }
+        if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
+            config.preset =
+                PRESETS.into_iter().find(|preset| preset.name == value.trim()).ok_or_else(|| {
+                    let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
+                    format!("VIRTUAL_GPU_TOPOLOGY={value}: it is one of {}", known.join(", "))
+                })?;
+        }
         Ok(config)
     }
 }
@@ -84,6 +95,11 @@ mod tests {
             assert!(error.starts_with(&format!("VIRTUAL_GPU_COUNT={value}:")), "{error}");
         }
         assert!(read("VIRTUAL_GPU_CHECKS", "loud").unwrap_err().contains("loud"));
+        assert!(
+            read("VIRTUAL_GPU_TOPOLOGY", "moon")
+                .unwrap_err()
+                .contains("moon: it is one of classroom, dgx-h100")
+        );
         for value in ["0", "-3", "inf", "NaN", "soon"] {
             assert!(read("VIRTUAL_GPU_PATIENCE", value).unwrap_err().contains(value));
         }

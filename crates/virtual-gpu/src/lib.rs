@@ -16,3 +16,4 @@ pub mod report;
 pub mod site;
 pub mod status;
 mod thread;
+pub mod time;

@@ -45,10 +45,6 @@ impl Written {
         self.missing = len;
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.missing == 0
-    }
-
     /// Calls `visit` with each word index and the mask of the bits of `range` in it.
     fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
         let mut at = range.start;
@@ -62,10 +58,30 @@ impl Written {
         }
     }
 
-    pub(crate) fn mark(&mut self, range: Range<u64>) {
+    /// Whether all `len` bytes from `start` were written. At least one byte, and all inside.
+    #[inline(always)]
+    pub(crate) fn covers(&self, start: u64, len: u64) -> bool {
         if self.missing == 0 {
-            return;
+            return true;
         }
+        let (first, last) = ((start / 64) as usize, ((start + len - 1) / 64) as usize);
+        let head = u64::MAX << (start % 64);
+        let tail = u64::MAX >> (63 - (start + len - 1) % 64);
+        match last - first {
+            0 => !self.words[first] & head & tail == 0,
+            1 => !self.words[first] & head == 0 && !self.words[last] & tail == 0,
+            _ => self.first_missing(start..start + len).is_none(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn mark(&mut self, range: Range<u64>) {
+        if self.missing != 0 {
+            self.mark_missing(range);
+        }
+    }
+
+    fn mark_missing(&mut self, range: Range<u64>) {
         let (words, missing) = (&mut self.words, &mut self.missing);
         Self::masks(range, |word, mask| {
             *missing -= u64::from((mask & !words[word]).count_ones());

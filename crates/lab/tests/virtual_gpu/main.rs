@@ -6,6 +6,7 @@ mod functions;
 mod nccl;
 mod occupancy;
 mod order;
+mod time;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         std::env::set_var("LAB_TIER", "virtual");
         std::env::set_var("VIRTUAL_GPU_COUNT", "8");
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
+        std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
     let checks = [
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         nccl::checks(),
         occupancy::checks(),
         order::checks(),
+        time::checks(),
     ];
     lab::check::run(checks.concat())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::context::ContextHandle;
 use super::function::Function;
 use super::kernel_report::{fault_report, status_of, unwritten_report};
-use super::stream::{Outcome, StreamHandle, Touched, Work};
+use super::stream::{Done, Outcome, StreamHandle, Touched, Work};
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
@@ -17,6 +17,7 @@ use crate::ptx::{self, Kernel};
 use crate::report::size;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::time::Cost;
 
 /// A `CUmodule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,7 +198,13 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn run_kernel(&self, device: usize, launch: &KernelLaunch, site: &Site) -> Outcome {
+    pub(super) fn run_kernel(
+        &self,
+        device: usize,
+        launch: &KernelLaunch,
+        site: &Site,
+        start_ns: u64,
+    ) -> Outcome {
         let KernelLaunch { kernel, shape, parameters, globals } = launch;
         let to_run = Launch {
             grid: shape.grid,
@@ -205,7 +212,7 @@ impl Engine {
             dynamic_shared: shape.dynamic_shared,
             parameters,
             globals,
-            start_ns: 0,
+            start_ns,
             instruction_limit: INSTRUCTION_LIMIT,
         };
         let mut memory = self.memory(device);
@@ -219,7 +226,14 @@ impl Engine {
                 return Err(failure);
             }
         }
-        Ok(touched(device, &memory, &execution.touched))
+        let [x, y, z] = shape.grid.map(u64::from);
+        let cost = Cost::Kernel {
+            blocks: x * y * z,
+            lane_instructions: execution.instructions,
+            bytes: execution.bytes_read + execution.bytes_written,
+            longest_thread: execution.longest_thread,
+        };
+        Ok(Done { touched: touched(device, &memory, &execution.touched), cost })
     }
 }
 

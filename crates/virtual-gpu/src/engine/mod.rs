@@ -33,6 +33,7 @@ use crate::order::Order;
 use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::{Life, ThreadKey};
+use crate::time::Time;
 
 /// A set of virtual GPUs and everything that programs made on them.
 pub struct Engine {
@@ -90,6 +91,7 @@ pub(crate) struct State {
     blocked: usize,
     pub(crate) nccl: Nccl,
     pub(crate) order: Order,
+    pub(crate) time: Time,
 }
 
 /// What the engine knows of a host thread.
@@ -128,6 +130,7 @@ impl Engine {
             blocked: 0,
             nccl: Nccl::default(),
             order: Order::default(),
+            time: Time::new(config.preset, config.gpus),
         };
         Self { config, addresses, memories, state: Mutex::new(state), changed: Condvar::new() }
     }

@@ -14,6 +14,7 @@ use crate::order::{Accessor, Place, Touch, View};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::ThreadKey;
+use crate::time::{Cost, Span, Ticket, Time, When};
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
 /// stream.
@@ -36,6 +37,7 @@ pub(crate) struct OpRef {
 pub(crate) struct Awaited {
     pub(crate) op: OpRef,
     pub(super) done: Arc<OnceLock<View>>,
+    pub(super) when: When,
 }
 
 pub(crate) struct Stream {
@@ -60,6 +62,8 @@ pub(crate) struct Stream {
 
 pub(super) struct Event {
     pub(super) context: ContextHandle,
+    /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
+    timing: bool,
     /// The last record: an event is a snapshot of its stream.
     recorded: Option<Awaited>,
 }
@@ -72,6 +76,7 @@ struct Op {
     /// What its thread knew when it enqueued it; once it runs, also what its predecessors knew.
     view: View,
     done: Arc<OnceLock<View>>,
+    ticket: Ticket,
 }
 
 /// What an operation does when its turn has come.
@@ -109,7 +114,7 @@ pub(crate) enum Work {
 
 /// Work that has been taken out of its stream and can run without the lock.
 enum Job {
-    Op { stream: StreamHandle, device: usize, work: Work, site: Site },
+    Op { stream: StreamHandle, device: usize, work: Work, site: Site, start_ns: u64 },
     Collective(CallKey),
 }
 
@@ -183,12 +188,12 @@ impl Engine {
     }
 
     /// `cuEventCreate`, in the current context.
-    pub fn create_event(&self) -> CudaResult<EventHandle> {
+    pub fn create_event(&self, timing: bool) -> CudaResult<EventHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
         state.check_usable(context)?;
         let event = EventHandle(state.new_handle());
-        state.events.insert(event, Event { context, recorded: None });
+        state.events.insert(event, Event { context, timing, recorded: None });
         Ok(event)
     }
 
@@ -221,7 +226,7 @@ impl Engine {
     /// `cuEventSynchronize`: returns once the last record is done.
     pub fn synchronize_event(&self, event: EventHandle) -> CudaResult<()> {
         let state = self.state();
-        let Event { context, recorded } = state.event(event)?;
+        let Event { context, recorded, .. } = state.event(event)?;
         let (context, recorded) = (*context, recorded.clone());
         self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state)
     }
@@ -229,7 +234,7 @@ impl Engine {
     /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
     pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
         let state = self.state();
-        let Event { context, recorded } = state.event(event)?;
+        let Event { context, recorded, .. } = state.event(event)?;
         let (context, recorded) = (*context, recorded.clone());
         self.query(context, recorded, state)
     }
@@ -241,11 +246,35 @@ impl Engine {
         state: MutexGuard<'_, State>,
     ) -> CudaResult<bool> {
         let mut state = self.run_ready(state);
-        if awaited.as_ref().is_some_and(|awaited| !state.is_done(awaited.op)) {
+        let thread = state.current_thread();
+        if let Some(Awaited { op, when, .. }) = &awaited
+            && (!state.is_done(*op) || !state.time.has_ended(thread, when))
+        {
             return Ok(false);
         }
         state.saw(awaited);
         state.tell(context).map(|()| true)
+    }
+
+    /// `cuEventElapsedTime`: milliseconds between two records, by the virtual clock.
+    ///
+    /// # Errors
+    /// `InvalidHandle` where one was never recorded or keeps no time, `NotReady` where one is not done.
+    pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
+        let mut state = self.run_ready(self.state());
+        state.time.settle();
+        let mut ends = [0; 2];
+        for (at, event) in ends.iter_mut().zip([start, end]) {
+            let refuse =
+                |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
+            let entry = state.event(event)?;
+            if !entry.timing {
+                return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
+            }
+            let recorded = entry.recorded.as_ref().ok_or_else(|| refuse("an event was never recorded"))?;
+            *at = recorded.when.get().ok_or_else(|| Error::from(CudaStatus::NotReady))?.end;
+        }
+        Ok(((ends[1] as f64 - ends[0] as f64) / 1e6) as f32)
     }
 
     /// Enqueues `work` and returns; it runs when its turn comes.
@@ -296,13 +325,13 @@ impl Engine {
             }
             drop(state);
             state = match job {
-                Job::Op { stream, device, work, site } => {
+                Job::Op { stream, device, work, site, start_ns } => {
                     let what = work.to_string();
                     let frees = matches!(work, Work::Free { .. });
-                    let outcome = self.execute(device, work, &site);
+                    let outcome = self.execute(device, work, &site, start_ns);
                     let mut state = self.state();
-                    match outcome {
-                        Ok(touched) => {
+                    let cost = match outcome {
+                        Ok(Done { touched, cost }) => {
                             let freed = touched
                                 .first()
                                 .filter(|_| frees)
@@ -311,10 +340,14 @@ impl Engine {
                             if let Some((device, allocation)) = freed {
                                 state.order.forget_allocation(device, allocation);
                             }
+                            cost
                         }
-                        Err(failure) => state.fail_stream(stream, &failure),
-                    }
-                    state.finish(stream);
+                        Err(failure) => {
+                            state.fail_stream(stream, &failure);
+                            Cost::Nothing
+                        }
+                    };
+                    state.finish_after(stream, &View::default(), cost);
                     state
                 }
                 Job::Collective(call) => {
@@ -350,7 +383,11 @@ impl State {
             queue: VecDeque::new(),
             issued: 0,
             done: 0,
-            last: Awaited { op: OpRef { stream: handle, number: 0 }, done: Arc::default() },
+            last: Awaited {
+                op: OpRef { stream: handle, number: 0 },
+                done: Arc::default(),
+                when: Arc::new(OnceLock::from(Span::default())),
+            },
             view: View::default(),
             busy: false,
             destroyed: false,
@@ -399,8 +436,11 @@ impl State {
     /// The calling thread has waited for operations: what had happened then, it knows.
     fn saw(&mut self, awaited: impl IntoIterator<Item = Awaited>) {
         let thread = self.current_thread();
-        for view in awaited.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
-            self.order.saw(thread, &view);
+        for Awaited { done, when, .. } in awaited {
+            if let Some(view) = done.get() {
+                self.order.saw(thread, view);
+            }
+            self.time.wait(thread, &when);
         }
     }
 
@@ -423,9 +463,12 @@ impl State {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
+        let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
+        let ticket = self.time.enqueue(thread, entry.device, before);
         entry.issued += 1;
-        entry.last = Awaited { op: OpRef { stream, number: entry.issued }, done: Arc::default() };
-        entry.queue.push_back(Op { after, work, site, thread, view, done: entry.last.done.clone() });
+        let op = OpRef { stream, number: entry.issued };
+        entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
+        entry.queue.push_back(Op { after, work, site, thread, view, done: entry.last.done.clone(), ticket });
         self.runnable.push_back(stream);
         Ok(entry.last.clone())
     }
@@ -467,15 +510,15 @@ impl State {
                     }
                 }
                 Work::Free { at } => {
-                    let site = op.site.clone();
-                    return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site });
+                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
+                    return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site, start_ns });
                 }
                 Work::Nothing => self.finish(handle),
                 // A GPU that has failed does nothing more.
                 _ if failed => self.finish(handle),
                 work => {
-                    let site = op.site.clone();
-                    return Some(Job::Op { stream: handle, device, work, site });
+                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
+                    return Some(Job::Op { stream: handle, device, work, site, start_ns });
                 }
             }
         }
@@ -484,11 +527,11 @@ impl State {
 
     /// Takes the first operation of a stream away, as done.
     pub(crate) fn finish(&mut self, handle: StreamHandle) {
-        self.finish_after(handle, &View::default());
+        self.finish_after(handle, &View::default(), Cost::Nothing);
     }
 
-    /// As [`Self::finish`], of an operation that also comes after all that `others` knows.
-    pub(crate) fn finish_after(&mut self, handle: StreamHandle, others: &View) {
+    /// As [`Self::finish`], of an operation that also comes after all that `others` knows, and that has cost something.
+    pub(crate) fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
         // A stream whose context was destroyed in the meantime is gone.
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.busy = false;
@@ -500,6 +543,7 @@ impl State {
             stream.view.clone_from(&op.view);
             // Set once: an operation is done once.
             let _ = op.done.set(op.view);
+            self.time.finish(op.ticket, cost);
         }
         if stream.destroyed && stream.queue.is_empty() {
             let done = stream.done;
@@ -551,8 +595,14 @@ fn not_an_event(event: EventHandle) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not an event, or no longer one", event.0))
 }
 
-/// What running an operation comes to: the memory that it touched.
-pub(super) type Outcome = Result<Vec<Touched>, Failure>;
+/// What running an operation comes to.
+pub(super) type Outcome = Result<Done, Failure>;
+
+/// What an operation touched and cost.
+pub(super) struct Done {
+    pub(super) touched: Vec<Touched>,
+    pub(super) cost: Cost,
+}
 
 /// What an operation touched of one allocation.
 pub(crate) struct Touched {
@@ -614,13 +664,14 @@ impl Engine {
         let view = op.view.clone();
         for Touched { device, allocation, size, site, touches } in touched {
             let place = Place { device, allocation, size, site: &site };
-            let Some((report, is_new)) = state.order.touch(&place, &by, &view, &touches) else { continue };
-            let failure = match is_new {
-                true => Failure::announce(CudaStatus::LaunchFailed, &report),
-                false => Failure::quietly(CudaStatus::LaunchFailed, &report),
+            let Some(race) = state.order.touch(&place, &by, &view, &touches) else { continue };
+            let failure = match race.is_new {
+                true => Failure::announce(CudaStatus::LaunchFailed, &race.report),
+                false => Failure::quietly(CudaStatus::LaunchFailed, &race.report),
             };
             if self.config().checks == Checks::Error {
                 state.fail_stream(stream, &failure);
+                state.fail_stream(race.earlier, &failure);
             }
         }
     }

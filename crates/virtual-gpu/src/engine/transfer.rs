@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::stream::{Outcome, StreamHandle, Touched, Work};
+use super::stream::{Done, Outcome, StreamHandle, Touched, Work};
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
 use crate::memory::{AllocationId, BadAddress, DeviceMemory, OutOfMemory};
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::time::Cost;
 
 /// The legacy default stream, in which the calls without a stream run.
 const LEGACY: StreamHandle = StreamHandle(0);
@@ -153,34 +154,51 @@ impl Engine {
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
-    /// Runs one operation. `device` is that of its stream.
-    pub(super) fn execute(&self, device: usize, work: Work, site: &Site) -> Outcome {
-        match work {
-            Work::Nothing | Work::Collective(_) => Ok(Vec::new()),
+    /// Runs one operation. `device` is that of its stream, `start_ns` the earliest time on it.
+    pub(super) fn execute(&self, device: usize, work: Work, site: &Site, start_ns: u64) -> Outcome {
+        let (touched, cost) = match work {
+            Work::Nothing | Work::Collective(_) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
-                self.write(to, bytes.len() as u64, site, |out| out.copy_from_slice(&bytes))
+                let len = bytes.len() as u64;
+                (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
             }
-            Work::Set { at, len, value } => self.write(at, len, site, |out| out.fill(value)),
+            Work::Set { at, len, value } => {
+                (self.write(at, len, site, |out| out.fill(value))?, Cost::Device { traffic: len })
+            }
             Work::Download { from, len, into } => {
                 let (bytes, touched) = self.read(from, len, site)?;
                 *lock(&into) = bytes;
-                Ok(touched)
+                (touched, Cost::Download(len))
             }
-            Work::Copy { from, to, len } => self.copy_bytes(from, to, len, site),
+            Work::Copy { from, to, len } => {
+                let cost = match self.device_of(from) == self.device_of(to) {
+                    true => Cost::Device { traffic: 2 * len },
+                    false => Cost::Peer(len),
+                };
+                (self.copy_bytes(from, to, len, site)?, cost)
+            }
             Work::Free { at } => {
                 let whole = self.device_of(at).and_then(|device| {
                     let memory = self.memory(device);
                     let allocation = memory.range(at, 0).ok()?.0;
                     Some(Touched::range(device, allocation, 0, allocation.size(), true))
                 });
+                // A free that fails has been reported.
                 let _ = self.free_now(at, site.clone());
-                Ok(whole.into_iter().collect())
+                (whole.into_iter().collect(), Cost::Nothing)
             }
-            Work::Kernel(launch) => self.run_kernel(device, &launch, site),
-        }
+            Work::Kernel(launch) => return self.run_kernel(device, &launch, site, start_ns),
+        };
+        Ok(Done { touched, cost })
     }
 
-    fn write(&self, address: u64, len: u64, site: &Site, fill: impl FnOnce(&mut [u8])) -> Outcome {
+    fn write(
+        &self,
+        address: u64,
+        len: u64,
+        site: &Site,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok(Vec::new()) };
         let mut memory = self.memory(device);
         match memory.range_mut(address, len) {
@@ -216,7 +234,7 @@ impl Engine {
         Ok((allocation.read(offset..offset + len), vec![touched]))
     }
 
-    fn copy_bytes(&self, from: u64, to: u64, len: u64, site: &Site) -> Outcome {
+    fn copy_bytes(&self, from: u64, to: u64, len: u64, site: &Site) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(from), len) else { return Ok(Vec::new()) };
         let (bytes, unwritten, read) = {
             let memory = self.memory(device);

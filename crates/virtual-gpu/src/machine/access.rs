@@ -1,9 +1,10 @@
-//! Loads and stores. A chunk whose lanes read neighbouring addresses, or all the same one, costs one check and one
-//! copy; any other goes lane by lane.
+//! Loads and stores: first the fast way of [`super::stretch`]; what that leaves, lane by lane, so that the first lane
+//! with a fault is the one that is named.
 
-use super::block::{Machine, Stop};
+use super::block::{Block, Machine, Shared, Stop};
 use super::fault::{Access as Kind, FaultKind};
-use super::file::{FULL, Longs, Mask, WIDTH, Words, bits};
+use super::file::{Mask, WIDTH};
+use super::stretch::{self, Source, Target};
 use super::window;
 use crate::memory::{POISON, Written};
 use crate::ptx::instruction::{Access, Address, Space, Value};
@@ -16,52 +17,82 @@ pub(super) enum Home {
     Shared,
 }
 
-/// How a chunk's addresses lie.
-enum Pattern {
-    /// One after the other, without gaps.
-    Row,
-    /// All the same.
-    Same,
-    Scattered,
-}
-
 impl Machine<'_> {
-    /// A chunk's addresses.
-    #[inline]
-    pub(super) fn addresses(&self, address: Address, chunk: usize) -> Longs {
-        let files = &self.block.files;
-        let base = match address.base {
-            Value::Long(slot) => files.longs[files.long(slot).at(chunk)],
-            Value::Word(slot) => Longs(files.words[files.word(slot).at(chunk)].0.map(u64::from)),
-        };
-        Longs(base.0.map(|base| base.wrapping_add(address.offset as u64)))
-    }
-
     /// `ld`
     pub(super) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
-        for chunk in 0..self.block.files.chunks {
-            let lanes = mask.0[chunk];
-            if lanes == 0 {
-                continue;
-            }
-            let addresses = self.addresses(access.address, chunk);
-            self.bytes_read += unit * u64::from(lanes.count_ones());
-            let done = match pattern(&addresses, lanes, unit) {
-                Pattern::Row => self.load_row(access, chunk, addresses.0[0], unit),
-                Pattern::Same => {
-                    let first = addresses.0[lanes.trailing_zeros() as usize];
-                    self.load_same(access, chunk, lanes, first, unit)
-                }
-                Pattern::Scattered => false,
-            };
-            if !done {
-                for lane in bits(lanes) {
-                    self.load_lane(access, chunk * WIDTH + lane, addresses.0[lane], unit)?;
+        self.bytes_read += unit * mask.count();
+        let mut left = *mask;
+        match self.home_of_first(access, mask) {
+            Some((Home::Device(slot), _)) => {
+                if let Some(allocation) = self.memory.in_slot(slot) {
+                    let (bytes, written) = allocation.parts();
+                    let touched = Some(self.record.bits(slot, Kind::Read));
+                    let mut source = Source { base: allocation.base(), bytes, written, touched };
+                    stretch::load(&mut self.block.files, access, &mut source, &mut left);
                 }
             }
+            Some((Home::Shared, base)) => {
+                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+                let mut source = Source { base, bytes, written, touched: None };
+                stretch::load(files, access, &mut source, &mut left);
+            }
+            None => {}
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        for lane in left.lanes() {
+            let address = self.address_of(access.address, lane);
+            self.load_lane(access, lane, address, unit)?;
         }
         Ok(())
+    }
+
+    /// `st`
+    pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        let unit = u64::from(access.bytes) * access.values.len() as u64;
+        self.bytes_written += unit * mask.count();
+        let mut left = *mask;
+        match self.home_of_first(access, mask) {
+            Some((Home::Device(slot), _)) => {
+                if let Some(allocation) = self.memory.in_slot_mut(slot) {
+                    let base = allocation.base();
+                    let (bytes, written) = allocation.parts_mut();
+                    let touched = Some(self.record.bits(slot, Kind::Write));
+                    let mut target = Target { base, bytes, written, touched };
+                    stretch::store(&self.block.files, access, &mut target, &mut left);
+                }
+            }
+            Some((Home::Shared, base)) => {
+                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+                let mut target = Target { base, bytes, written, touched: None };
+                stretch::store(files, access, &mut target, &mut left);
+            }
+            None => {}
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        for lane in left.lanes() {
+            let address = self.address_of(access.address, lane);
+            self.store_lane(access, lane, address, unit)?;
+        }
+        Ok(())
+    }
+
+    /// The address that one lane accesses.
+    pub(super) fn address_of(&self, address: Address, lane: usize) -> u64 {
+        self.value_of(address.base, lane).wrapping_add(address.offset as u64)
+    }
+
+    /// What the first lane accesses, and the address of its first byte. Most often it is what all lanes access.
+    fn home_of_first(&mut self, access: &Access, mask: &Mask) -> Option<(Home, u64)> {
+        let chunk = mask.0.iter().position(|&lanes| lanes != 0)?;
+        let lane = chunk * WIDTH + mask.0[chunk].trailing_zeros() as usize;
+        let address = self.address_of(access.address, lane);
+        let (home, offset) = self.locate(access.space, address, 1)?;
+        Some((home, address.wrapping_sub(offset)))
     }
 
     /// Where `address..address + len` lies, if all of it is in one piece, and its offset there.
@@ -110,90 +141,6 @@ impl Machine<'_> {
     fn note(&mut self, home: Home, offset: u64, len: u64, kind: Kind) {
         if let Home::Device(slot) = home {
             self.record.mark(slot, offset, len, kind);
-        }
-    }
-
-    /// A full chunk from one stretch of memory. Whether it could be done.
-    fn load_row(&mut self, access: &Access, chunk: usize, address: u64, unit: u64) -> bool {
-        let len = unit * WIDTH as u64;
-        if address & (unit - 1) != 0 {
-            return false;
-        }
-        let Some((home, offset)) = self.locate(access.space, address, len) else { return false };
-        let Some((bytes, written)) = self.parts(home) else { return false };
-        if !written.is_full() && written.first_missing(offset..offset + len).is_some() {
-            return false;
-        }
-        let row = &bytes[offset as usize..(offset + len) as usize];
-        let size = usize::from(access.bytes);
-        let count = access.values.len();
-        // At most four elements of eight bytes.
-        let mut results = [Longs::ZERO; 4];
-        match (size, count) {
-            (4, 1) => {
-                let mut result = Words::ZERO;
-                for (lane, bytes) in row.chunks_exact(4).enumerate().take(WIDTH) {
-                    result.0[lane] = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                }
-                self.note(home, offset, len, Kind::Read);
-                if let Some(Value::Word(slot)) = access.values[0] {
-                    let at = self.block.files.word(slot).at(chunk);
-                    self.block.files.words[at] = result;
-                    return true;
-                }
-                results[0] = Longs(result.0.map(|word| extend(u64::from(word), 4, access.signed)));
-            }
-            _ => {
-                for lane in 0..WIDTH {
-                    for (element, result) in results.iter_mut().enumerate().take(count) {
-                        let at = (lane * count + element) * size;
-                        result.0[lane] = extend(read(&row[at..at + size]), size, access.signed);
-                    }
-                }
-                self.note(home, offset, len, Kind::Read);
-            }
-        }
-        for (value, result) in access.values.iter().zip(results) {
-            self.put_chunk(*value, chunk, FULL, result);
-        }
-        true
-    }
-
-    /// One element for all lanes. Whether it could be done.
-    fn load_same(&mut self, access: &Access, chunk: usize, lanes: u16, address: u64, unit: u64) -> bool {
-        if address & (unit - 1) != 0 {
-            return false;
-        }
-        let Some((home, offset)) = self.locate(access.space, address, unit) else { return false };
-        let Some((bytes, written)) = self.parts(home) else { return false };
-        if !written.is_full() && written.first_missing(offset..offset + unit).is_some() {
-            return false;
-        }
-        let size = usize::from(access.bytes);
-        let mut results = [0; 4];
-        for (element, result) in results.iter_mut().enumerate().take(access.values.len()) {
-            let at = offset as usize + element * size;
-            *result = extend(read(&bytes[at..at + size]), size, access.signed);
-        }
-        self.note(home, offset, unit, Kind::Read);
-        for (value, result) in access.values.iter().zip(results) {
-            self.put_chunk(*value, chunk, lanes, Longs([result; WIDTH]));
-        }
-        true
-    }
-
-    fn put_chunk(&mut self, value: Option<Value>, chunk: usize, lanes: u16, from: Longs) {
-        let files = &mut self.block.files;
-        match value {
-            Some(Value::Word(slot)) => {
-                let at = files.word(slot).at(chunk);
-                files.words[at].take(Words(from.0.map(|value| value as u32)), lanes);
-            }
-            Some(Value::Long(slot)) => {
-                let at = files.long(slot).at(chunk);
-                files.longs[at].take(from, lanes);
-            }
-            None => {}
         }
     }
 
@@ -265,74 +212,6 @@ impl Machine<'_> {
             self.unwritten = Some(self.report(lane, Some((space, kind, address, len))));
         }
         Ok(())
-    }
-
-    /// `st`
-    pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
-        let unit = u64::from(access.bytes) * access.values.len() as u64;
-        for chunk in 0..self.block.files.chunks {
-            let lanes = mask.0[chunk];
-            if lanes == 0 {
-                continue;
-            }
-            let addresses = self.addresses(access.address, chunk);
-            self.bytes_written += unit * u64::from(lanes.count_ones());
-            let done = match pattern(&addresses, lanes, unit) {
-                Pattern::Row => self.store_row(access, chunk, addresses.0[0], unit),
-                _ => false,
-            };
-            if !done {
-                for lane in bits(lanes) {
-                    self.store_lane(access, chunk * WIDTH + lane, addresses.0[lane], unit)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A full chunk into one stretch of memory. Whether it could be done.
-    fn store_row(&mut self, access: &Access, chunk: usize, address: u64, unit: u64) -> bool {
-        let len = unit * WIDTH as u64;
-        if address & (unit - 1) != 0 {
-            return false;
-        }
-        let Some((home, offset)) = self.locate(access.space, address, len) else { return false };
-        // At most sixteen lanes of four elements of eight bytes.
-        let mut row = [0; WIDTH * 32];
-        let row = &mut row[..len as usize];
-        let size = usize::from(access.bytes);
-        let count = access.values.len();
-        for (element, value) in access.values.iter().enumerate() {
-            let files = &self.block.files;
-            match *value {
-                Some(Value::Word(slot)) => {
-                    let from = &files.words[files.word(slot).at(chunk)];
-                    if (size, count) == (4, 1) {
-                        for (bytes, word) in row.chunks_exact_mut(4).zip(from.0) {
-                            bytes.copy_from_slice(&word.to_le_bytes());
-                        }
-                        continue;
-                    }
-                    for lane in 0..WIDTH {
-                        let at = (lane * count + element) * size;
-                        row[at..at + size].copy_from_slice(&u64::from(from.0[lane]).to_le_bytes()[..size]);
-                    }
-                }
-                Some(Value::Long(slot)) => {
-                    let from = &files.longs[files.long(slot).at(chunk)];
-                    for lane in 0..WIDTH {
-                        let at = (lane * count + element) * size;
-                        row[at..at + size].copy_from_slice(&from.0[lane].to_le_bytes()[..size]);
-                    }
-                }
-                None => {}
-            }
-        }
-        let Some((bytes, written)) = self.parts_mut(home) else { return false };
-        bytes[offset as usize..(offset + len) as usize].copy_from_slice(row);
-        written.mark(offset..offset + len);
-        self.note(home, offset, len, Kind::Write);
-        true
     }
 
     fn store_lane(&mut self, access: &Access, lane: usize, address: u64, unit: u64) -> Result<(), Stop> {
@@ -426,26 +305,6 @@ pub(super) fn concrete(space: Space, address: u64) -> (Space, u64) {
         window::PARAM => (Space::Param, address - top),
         _ => (Space::Global, address),
     }
-}
-
-#[inline]
-fn pattern(addresses: &Longs, lanes: u16, unit: u64) -> Pattern {
-    let first = addresses.0[lanes.trailing_zeros() as usize % WIDTH];
-    if lanes == FULL {
-        let mut row = 0;
-        let mut same = 0;
-        for lane in 0..WIDTH {
-            row |= addresses.0[lane] ^ first.wrapping_add(lane as u64 * unit);
-            same |= addresses.0[lane] ^ first;
-        }
-        return match (row, same) {
-            (0, _) => Pattern::Row,
-            (_, 0) => Pattern::Same,
-            _ => Pattern::Scattered,
-        };
-    }
-    let same = bits(lanes).all(|lane| addresses.0[lane] == first);
-    if same { Pattern::Same } else { Pattern::Scattered }
 }
 
 /// Up to eight bytes, little-endian.

@@ -18,7 +18,7 @@ impl Machine<'_> {
             AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
         };
         for lane in mask.lanes() {
-            let address = self.addresses(atomic.address, lane / 16).0[lane % 16];
+            let address = self.address_of(atomic.address, lane);
             let (a, b) = (self.value_of(atomic.a, lane), atomic.b.map_or(0, |b| self.value_of(b, lane)));
             let mut bytes = [0; 8];
             self.read_bytes(atomic.space, Kind::Atomic, lane, address, &mut bytes[..size])?;

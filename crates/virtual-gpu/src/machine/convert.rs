@@ -19,10 +19,16 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
         if lanes == 0 {
             continue;
         }
-        let source = match a {
-            Value::Word(a) => Longs(files.words[files.word(a).at(chunk)].0.map(u64::from)),
-            Value::Long(a) => files.longs[files.long(a).at(chunk)],
-        };
+        let mut source = Longs::ZERO;
+        match a {
+            Value::Word(a) => {
+                let words = &files.words[files.word(a).at(chunk)];
+                for lane in 0..WIDTH {
+                    source.0[lane] = u64::from(words.0[lane]);
+                }
+            }
+            Value::Long(a) => source = files.longs[files.long(a).at(chunk)],
+        }
         let mut result = Longs::ZERO;
         for lane in 0..WIDTH {
             result.0[lane] = scalar(conversion, source.0[lane]);
@@ -30,7 +36,11 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
         match d {
             Value::Word(d) => {
                 let at = files.word(d).at(chunk);
-                files.words[at].take(Words(result.0.map(|value| value as u32)), lanes);
+                let mut words = Words::ZERO;
+                for lane in 0..WIDTH {
+                    words.0[lane] = result.0[lane] as u32;
+                }
+                files.words[at].take(words, lanes);
             }
             Value::Long(d) => {
                 let at = files.long(d).at(chunk);
@@ -48,7 +58,12 @@ pub(super) fn scalar(conversion: Conversion, value: u64) -> u64 {
             float_to_float(from, to, rounding, to_integer, mode, value)
         }
         Conversion::FloatToInteger { from, to, rounding, flush } => {
-            float_to_integer(read_float(from, value, flush), to, rounding)
+            let value = read_float(from, value, flush);
+            if value.is_nan() {
+                let is_top_bit = from == FloatType::F64 || to.bits == 64;
+                return if is_top_bit { 1 << (to.bits - 1) } else { 0 };
+            }
+            float_to_integer(value, to, rounding)
         }
         Conversion::IntegerToFloat { from, to, rounding, saturate } => {
             integer_to_float(read_integer(from, value), to, rounding, saturate)
@@ -99,12 +114,11 @@ fn round(value: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// Out-of-range values become the nearest value in range; NaN becomes 0, or the top bit for 64-bit results.
+/// Out-of-range values become the nearest value in range.
 #[inline(always)]
 fn float_to_integer(value: f64, to: IntegerType, rounding: Rounding) -> u64 {
     let rounded = round(value, rounding);
     match (to.bits, to.signed) {
-        (64, _) if value.is_nan() => 1 << 63,
         (64, true) => rounded as i64 as u64,
         (64, false) => rounded as u64,
         (32, true) => rounded as i32 as u32 as u64,

@@ -4,7 +4,7 @@ use super::block::{Machine, Stop};
 use super::fault::FaultKind;
 use super::file::{FULL, Mask, bits};
 use super::schedule::{Group, Next};
-use super::{access, compare, convert, double, float, half, long, word};
+use super::{access, carry, compare, convert, double, float, half, long, word};
 use crate::ptx::instruction::{Clock, Operation, Slot, Space, Value, WordOp};
 
 impl Operation {
@@ -24,7 +24,7 @@ impl Machine<'_> {
     pub(super) fn execute(
         &mut self,
         operation: &Operation,
-        group: &mut Group,
+        group: &Group,
         mask: &Mask,
     ) -> Result<Next, Stop> {
         match operation {
@@ -105,6 +105,7 @@ impl Machine<'_> {
                 let what = compare::Compare { comparison, kind, a, b, combine, c, d, complement };
                 compare::compare(what, files, mask);
             }
+            Operation::Carry(what) => carry::execute(what, files, mask),
             Operation::TestNumber { kind, d, a } => compare::test_number(kind, files, mask, d, a),
             Operation::SelectWord { d, a, b, condition } => {
                 compare::select_words(files, mask, [d, a, b], condition);

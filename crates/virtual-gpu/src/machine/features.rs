@@ -1,6 +1,6 @@
 //! One source, compiled for what the processor can do.
 
-/// Defines a function twice: for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
+/// Defines a function for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
 /// The body must be `#[inline(always)]`, and so must be what it calls in its loops.
 macro_rules! vectorised {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:path) => {

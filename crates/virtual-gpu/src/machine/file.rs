@@ -100,9 +100,8 @@ impl Mask {
     }
 
     /// The lanes, lowest first.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = usize> {
-        let chunks = self.0;
-        (0..MAX_CHUNKS).flat_map(move |chunk| bits(chunks[chunk]).map(move |lane| chunk * WIDTH + lane))
+    pub(super) fn lanes(&self) -> Lanes<'_> {
+        Lanes { chunks: &self.0, chunk: 0, rest: self.0[0] }
     }
 
     pub(super) fn first(&self) -> Option<usize> {
@@ -117,6 +116,28 @@ impl Mask {
     pub(super) fn set_warp(&mut self, warp: usize, lanes: u32) {
         self.0[2 * warp] = lanes as u16;
         self.0[2 * warp + 1] = (lanes >> 16) as u16;
+    }
+}
+
+/// The lanes of a mask.
+pub(super) struct Lanes<'m> {
+    chunks: &'m [u16; MAX_CHUNKS],
+    chunk: usize,
+    rest: u16,
+}
+
+impl Iterator for Lanes<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.rest == 0 {
+            self.chunk += 1;
+            self.rest = *self.chunks.get(self.chunk)?;
+        }
+        let lane = self.rest.trailing_zeros() as usize;
+        self.rest &= self.rest - 1;
+        Some(self.chunk * WIDTH + lane)
     }
 }
 

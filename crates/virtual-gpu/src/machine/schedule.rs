@@ -53,6 +53,8 @@ pub(super) enum Next {
     Leave(Mask),
     /// The following instruction, where others may have come to.
     Regroup,
+    /// The same instruction again, together with those that wait there.
+    Join,
 }
 
 impl Machine<'_> {
@@ -141,12 +143,16 @@ impl Machine<'_> {
             self.pc = group.pc;
             self.pending += 1;
             let instruction = &code[group.pc];
+            let guarded;
             let mask = match instruction.guard {
-                None => group.mask,
-                Some(condition) => self.block.files.where_true(condition, &group.mask),
+                None => &group.mask,
+                Some(condition) => {
+                    guarded = self.block.files.where_true(condition, &group.mask);
+                    &guarded
+                }
             };
             communicates |= instruction.operation.communicates();
-            let next = self.execute(&instruction.operation, &mut group, &mask)?;
+            let next = self.execute(&instruction.operation, &group, mask)?;
             match next {
                 Next::Follow => group.pc += 1,
                 Next::Jump(target) => {
@@ -179,6 +185,11 @@ impl Machine<'_> {
                         return Ok(());
                     }
                     limit = limit.min(high.0);
+                    active = group.mask.count();
+                }
+                Next::Join => {
+                    self.settle(&group.mask);
+                    group.mask = self.take_groups_at(group.pc, group.mask);
                     active = group.mask.count();
                 }
                 Next::Regroup => {
@@ -251,12 +262,8 @@ impl Machine<'_> {
         Ok(waits)
     }
 
-    /// Joins whoever waits at the running group's instruction.
-    pub(super) fn join_waiting(&mut self, group: &mut Group) {
-        if self.block.groups.iter().any(|other| other.pc == group.pc) {
-            self.settle(&group.mask);
-            group.mask = self.take_groups_at(group.pc, group.mask);
-        }
+    pub(super) fn somebody_waits_at(&self, pc: usize) -> bool {
+        self.block.groups.iter().any(|other| other.pc == pc)
     }
 
     /// Sets lanes aside that wait for others of their warp.

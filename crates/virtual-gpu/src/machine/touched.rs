@@ -18,18 +18,36 @@ pub struct Touched {
 
 /// One bit per byte of an allocation.
 #[derive(Debug, Default)]
-struct Bits {
+pub(super) struct Bits {
     words: Vec<u64>,
     /// The words that may hold bits.
     used: Range<usize>,
 }
 
 impl Bits {
-    fn mark(&mut self, start: u64, len: u64) {
+    #[inline(always)]
+    pub(super) fn mark(&mut self, start: u64, len: u64) {
         let end = start + len;
         let (first, last) = ((start / 64) as usize, (end / 64) as usize);
-        if self.words.len() <= last {
-            self.words.resize((last + 1).next_power_of_two(), 0);
+        let (head, tail) = (u64::MAX << (start % 64), !(u64::MAX << (end % 64)));
+        if last - first <= 1
+            && self.used.start <= first
+            && last < self.used.end
+            && let Some([one, two]) = self.words.get_disjoint_mut([first, first + 1]).ok()
+        {
+            // Nearly always: some 64 bytes, among others of the same launch.
+            *one |= head & if first == last { tail } else { u64::MAX };
+            *two |= if first == last { 0 } else { tail };
+            return;
+        }
+        self.mark_any(start, len);
+    }
+
+    fn mark_any(&mut self, start: u64, len: u64) {
+        let end = start + len;
+        let (first, last) = ((start / 64) as usize, (end / 64) as usize);
+        if self.words.len() <= last + 1 {
+            self.words.resize((last + 2).next_power_of_two(), 0);
         }
         let (head, tail) = (u64::MAX << (start % 64), !(u64::MAX << (end % 64)));
         if self.used.is_empty() {
@@ -87,8 +105,13 @@ pub(super) struct Record {
 
 impl Record {
     /// Notes that `len` bytes from `start` of the allocation in `slot` were accessed.
-    #[inline]
     pub(super) fn mark(&mut self, slot: usize, start: u64, len: u64, access: Access) {
+        self.bits(slot, access).mark(start, len);
+    }
+
+    /// What was accessed of the allocation in `slot`.
+    #[inline]
+    pub(super) fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, Default::default);
             self.is_used.resize(slot + 1, false);
@@ -97,7 +120,7 @@ impl Record {
             self.is_used[slot] = true;
             self.used.push(slot);
         }
-        self.slots[slot][access as usize].mark(start, len);
+        &mut self.slots[slot][access as usize]
     }
 
     /// Hands out what was noted, by slot and address, and forgets it.

@@ -13,7 +13,7 @@ impl Machine<'_> {
     pub(super) fn warp_operation(
         &mut self,
         operation: &Operation,
-        group: &mut Group,
+        group: &Group,
         mask: &Mask,
     ) -> Result<Next, Stop> {
         let members = match operation {
@@ -28,11 +28,8 @@ impl Machine<'_> {
         let mut waits = self.incomplete_warps(&here, members)?;
         let mut lanes = *mask;
         if !waits.is_empty() {
-            let before = group.mask;
-            self.join_waiting(group);
-            if group.mask != before {
-                // Guards were evaluated for the group as it was: start the instruction again, all together.
-                return Ok(Next::Jump(group.pc));
+            if self.somebody_waits_at(group.pc) {
+                return Ok(Next::Join);
             }
             waits = waits.and(mask);
             lanes = lanes.without(&waits);

@@ -17,6 +17,14 @@ pub(crate) struct CallKey {
     pub(super) number: u64,
 }
 
+#[cfg(test)]
+impl CallKey {
+    /// Some call.
+    pub(crate) fn of_test() -> Self {
+        Self { clique: 1, number: 1 }
+    }
+}
+
 /// A call whose arguments are good, not launched yet.
 pub(super) struct Checked {
     clique: u64,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::reduce::{DataType, Operator, along_ring};
+use crate::time::collective::Pattern;
 
 /// A collective operation. A root is a rank's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,25 @@ impl Operation {
             Collective::Reduce { root, .. } if root as usize != rank => None,
             Collective::AllGather => Some(self.bytes().saturating_mul(world_size as u64)),
             _ => Some(self.bytes()),
+        }
+    }
+
+    /// Bytes of the larger of a rank's two buffers.
+    pub(super) fn large_side(&self, world_size: usize) -> u64 {
+        match self.collective {
+            Collective::AllGather | Collective::ReduceScatter(_) => {
+                self.bytes().saturating_mul(world_size as u64)
+            }
+            _ => self.bytes(),
+        }
+    }
+
+    /// How it moves around the ring.
+    pub(super) fn pattern(&self) -> Pattern {
+        match self.collective {
+            Collective::AllReduce(_) => Pattern::AllReduce,
+            Collective::AllGather | Collective::ReduceScatter(_) => Pattern::OneSided,
+            Collective::Broadcast { .. } | Collective::Reduce { .. } => Pattern::Rooted,
         }
     }
 

@@ -12,6 +12,8 @@ use crate::order::View;
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclStatus};
+use crate::time::Cost;
+use crate::time::collective::duration;
 
 /// What each rank of a collective touched, or why it failed.
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
@@ -125,8 +127,17 @@ impl Engine {
                 joined.join(&view);
             }
         }
+        let cost = parts.first().map_or(Cost::Nothing, |part| {
+            let (ranks, preset) = (parts.len(), state.time.preset());
+            let bytes = part.operation.large_side(ranks);
+            Cost::Collective {
+                call: key,
+                ranks,
+                duration: duration(preset, part.operation.pattern(), ranks, bytes),
+            }
+        });
         for part in &parts {
-            state.finish_after(part.op.stream, &joined);
+            state.finish_after(part.op.stream, &joined, cost);
         }
     }
 }

@@ -28,6 +28,15 @@ pub(crate) struct Order {
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
+/// Two accesses to the same bytes, of which one writes, and which nothing orders.
+pub(crate) struct Race {
+    pub(crate) report: Report,
+    /// Whether it is the first between its two source lines.
+    pub(crate) is_new: bool,
+    /// The stream of the access that came before the one that was noted.
+    pub(crate) earlier: StreamHandle,
+}
+
 /// The allocation that an access was to, for a report.
 pub(crate) struct Place<'a> {
     pub(crate) device: usize,
@@ -66,15 +75,14 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
-    /// Notes accesses of one operation to one allocation. Returns a report where something else touched the same
-    /// bytes, one of the two wrote, and nothing orders them, and whether it is the first for its pair of lines.
+    /// Notes accesses of one operation to one allocation. Returns the first race with what touched the same bytes before.
     pub(crate) fn touch(
         &mut self,
         place: &Place,
         by: &Accessor,
         view: &View,
         touches: &[Touch],
-    ) -> Option<(Report, bool)> {
+    ) -> Option<Race> {
         let history = self.histories.entry((place.device, place.allocation)).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
@@ -85,7 +93,7 @@ impl Order {
         let mut lines = [conflict.earlier.site.line(), by.site.line()];
         lines.sort();
         let is_new = self.reported.insert(lines);
-        Some((race_report(place, by, &conflict), is_new))
+        Some(Race { report: race_report(place, by, &conflict), is_new, earlier: conflict.earlier.stream })
     }
 }
 

@@ -512,6 +512,32 @@ pub enum Clock {
     GlobalTimer,
 }
 
+/// Arithmetic on numbers of several words: with carry in, carry out, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// What is added to `c`, or to `a`.
+    pub op: CarryOp,
+    /// The carry from the word before.
+    pub carry_in: Option<Predicate>,
+    /// The carry to the next word.
+    pub carry_out: Option<Predicate>,
+    /// The result.
+    pub d: Value,
+    /// The sources, in PTX order; all of the same width.
+    pub sources: [Value; 3],
+}
+
+/// `add.cc` and its kin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum CarryOp {
+    Add,
+    Sub,
+    MadLow,
+    MadHighU,
+    MadHighS,
+}
+
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
@@ -606,6 +632,7 @@ pub enum Operation {
         d: Value,
         a: Value,
     },
+    Carry(Carry),
     /// `setp`: `d = (a ? b) op c`, `complement = !(a ? b) op c`.
     Compare {
         comparison: Comparison,

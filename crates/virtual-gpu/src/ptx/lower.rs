@@ -15,6 +15,9 @@ const MAX_CALLS: usize = 32;
 /// Instructions of one kernel with all its calls put in place.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
+/// Calls put in place in one kernel.
+const MAX_PLACED: usize = 1 << 14;
+
 /// Local memory of one thread, as on real GPUs.
 const MAX_LOCAL: u64 = 512 << 10;
 
@@ -96,6 +99,8 @@ pub(super) struct Lowering<'f, 'a> {
     line: u32,
     location: u32,
     guard: Option<Condition>,
+    /// The carry of `add.cc` and its kin, once something uses it.
+    carry: Option<Predicate>,
     /// Instruction index of each label.
     labels: Vec<u32>,
     uniform_words: Uniforms,
@@ -106,6 +111,10 @@ pub(super) struct Lowering<'f, 'a> {
     dynamic_align: u32,
     local_bytes: u64,
     calls: Vec<&'a str>,
+    /// Calls that were put in place so far.
+    placed: usize,
+    /// Too long to go on; that was reported.
+    gave_up: bool,
     /// Where `ret` goes in a called function; `None` in the kernel itself.
     return_label: Option<u32>,
     diagnostics: Vec<Diagnostic>,
@@ -140,6 +149,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             line: 0,
             location: u32::MAX,
             guard: None,
+            carry: None,
             labels: Vec::new(),
             uniform_words: Uniforms::default(),
             uniform_longs: Uniforms::default(),
@@ -149,6 +159,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
             dynamic_align: 1,
             local_bytes: 0,
             calls: Vec::new(),
+            placed: 0,
+            gave_up: false,
             return_label: None,
             diagnostics: Vec::new(),
         };
@@ -175,7 +187,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
             }
             let (offset, size) = (offset as u32, parameter.size as u32);
             parameters.push(Parameter { offset, size, align: parameter.align });
-            if parameter.space == VariableSpace::Param {
+            if !function.is_entry {
+                self.variable(parameter);
+            } else if parameter.space == VariableSpace::Param {
                 self.scopes.bind(parameter.name, Binding::Parameter(offset));
             } else {
                 self.register(parameter);
@@ -238,9 +252,12 @@ impl<'f, 'a> Lowering<'f, 'a> {
         bind_labels(self);
         self.calls.push(function.name);
         for statement in statements {
-            if self.code.len() > MAX_INSTRUCTIONS {
-                self.report(function.line, format!("`{}` is too long", function.name));
+            if self.gave_up {
                 break;
+            }
+            if self.code.len() > MAX_INSTRUCTIONS || self.placed > MAX_PLACED {
+                self.report(function.line, format!("`{}` is too long", function.name));
+                self.gave_up = true;
             }
             match statement {
                 Statement::Open if self.scopes.depth() > MAX_DEPTH * (MAX_CALLS + 1) => {
@@ -402,8 +419,15 @@ impl<'f, 'a> Lowering<'f, 'a> {
     }
 
     pub(super) fn new_predicate(&mut self) -> Predicate {
-        self.counts.predicates += 1;
-        Predicate(self.counts.predicates - 1)
+        Predicate(self.counts.next_predicate())
+    }
+
+    /// The condition code register. There is one per thread.
+    pub(super) fn carry(&mut self) -> Predicate {
+        match self.carry {
+            Some(carry) => carry,
+            None => *self.carry.insert(Predicate(self.counts.next_predicate())),
+        }
     }
 
     pub(super) fn emit(&mut self, operation: Operation) {
@@ -455,6 +479,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         if self.calls.len() >= MAX_CALLS {
             return Err("calls nest too deeply".to_owned());
         }
+        self.placed += 1;
         let formal = function.returns.iter().chain(&function.parameters);
         let actual: Vec<&'a str> = call.returns.iter().chain(call.arguments).copied().collect();
         if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
@@ -477,6 +502,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             self.guard = None;
         }
         let outer = self.return_label.replace(end);
+        let location = self.location;
         self.scopes.open(true);
         for (name, binding) in bindings {
             self.scopes.bind(name, binding);
@@ -484,6 +510,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.body(function);
         self.scopes.close();
         self.return_label = outer;
+        self.location = location;
         self.labels[end as usize] = self.code.len() as u32;
         Ok(())
     }

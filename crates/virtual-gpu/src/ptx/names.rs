@@ -69,6 +69,11 @@ pub(super) struct RegisterCount {
 }
 
 impl RegisterCount {
+    pub(super) fn next_predicate(&mut self) -> u32 {
+        self.predicates += 1;
+        self.predicates - 1
+    }
+
     pub(super) fn take(&mut self, class: Class) -> Binding {
         let next = |count: &mut u32| {
             *count += 1;

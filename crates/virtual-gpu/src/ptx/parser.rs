@@ -127,7 +127,7 @@ impl<'a> Parser<'a> {
         u32::try_from(value).or_else(|_| self.error(format!("{value} is out of range")))
     }
 
-    /// Skips to behind the next `;`, or to a brace.
+    /// Skips to behind the next `;`, or to a brace that opens or closes a block.
     fn recover(&mut self) {
         while let Some(token) = self.peek() {
             match token {
@@ -135,10 +135,21 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     return;
                 }
-                Token::Mark(b'{' | b'}') => return,
+                Token::Mark(b'{') => match self.vector_length() {
+                    Some(length) => self.at += length,
+                    None => return,
+                },
+                Token::Mark(b'}') => return,
                 _ => self.at += 1,
             }
         }
+    }
+
+    /// Tokens of the `{%f1,%f2}` that starts here, if it is one.
+    fn vector_length(&self) -> Option<usize> {
+        let rest = &self.tokens[self.at..self.tokens.len().min(self.at + 20)];
+        let end = rest.iter().position(|lexeme| matches!(lexeme.token, Token::Mark(b'}' | b';')))?;
+        (rest[end].token == Token::Mark(b'}')).then_some(end + 1)
     }
 
     /// Skips a `{…}` with all that is in it.
@@ -461,13 +472,22 @@ impl<'a> Parser<'a> {
         self.at += 1;
         match name {
             "loc" => {
-                let (file, cuda_line) = (self.small()?, self.small()?);
-                statements.push(Statement::Location { file, line: cuda_line });
+                let (file, line) = (self.small()?, self.small()?);
+                statements.push(Statement::Location { file, line });
                 self.small()?;
                 // `, function_name label, inlined_at file line column`: where the inlined code was called.
-                while self.peek() == Some(Token::Mark(b',')) {
-                    while self.peek().is_some() && self.line() == line {
-                        self.at += 1;
+                while self.accept(b',') {
+                    match self.word()? {
+                        "function_name" => {
+                            self.word()?;
+                            self.offset()?;
+                        }
+                        "inlined_at" => {
+                            for _ in 0..3 {
+                                self.small()?;
+                            }
+                        }
+                        other => return self.error(format!("unsupported in `.loc`: `{other}`")),
                     }
                 }
                 Ok(())
@@ -588,7 +608,12 @@ impl<'a> Parser<'a> {
             _ => (None, self.integer()?),
         };
         if self.peek() == Some(Token::Mark(b',')) {
-            return self.error("unsupported: an address of more than one part");
+            // A texture's coordinates, or a tensor's.
+            while !matches!(self.peek(), None | Some(Token::Mark(b']' | b';'))) {
+                self.at += 1;
+            }
+            self.expect(b']')?;
+            return Ok(Operand::Compound);
         }
         self.expect(b']')?;
         Ok(Operand::Address { name, offset })

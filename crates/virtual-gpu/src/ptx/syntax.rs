@@ -111,6 +111,8 @@ pub(super) enum Operand<'a> {
         name: Option<&'a str>,
         offset: i64,
     },
+    /// `[%rd1, {%f1,%f2}]`, of no instruction that is supported.
+    Compound,
     /// `(param0, param1)`
     List(Vec<&'a str>),
     /// `_`

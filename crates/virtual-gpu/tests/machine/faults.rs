@@ -8,6 +8,7 @@ use crate::arguments;
 use crate::gpu::Gpu;
 
 const AXPY: &str = include_str!("../ptx/axpy.ptx");
+const LINES: &str = include_str!("../ptx/lines.ptx");
 
 #[test]
 fn one_element_too_far_is_found() {
@@ -56,4 +57,57 @@ fn bytes_that_nothing_wrote_read_as_poison_and_are_reported() {
     let report = done.unwritten.expect("x was never written");
     assert_eq!((report.thread, report.access.unwrap().address), ([0, 0, 0], x));
     assert!(gpu.read::<f32>(y).iter().all(|value| value.is_nan()));
+}
+
+#[test]
+fn a_fault_names_the_cuda_line() {
+    let mut gpu = Gpu::new(LINES);
+    let (x, y) = (gpu.buffer(&[1.0_f32; 32]), gpu.unwritten(4 * 32));
+    let fault = gpu.fault("reads_through", 1, 32, arguments!(x, y, 3_u32));
+    let line = fault.at.cuda_line.clone().expect("there is a .loc");
+    assert!(line.file.ends_with("lines.cu"), "{line:?}");
+    assert_eq!(line.line, 5);
+    assert_eq!(fault.at.thread, [29, 0, 0]);
+    assert!(fault.to_string().contains("lines.cu:5)"), "{fault}");
+}
+
+#[test]
+fn a_barrier_that_some_threads_never_reach_is_a_fault() {
+    let mut gpu = Gpu::new(LINES);
+    let x = gpu.buffer(&[0_i32; 64]);
+    for (kernel, arguments, waiting) in
+        [("half_a_barrier", arguments!(x).to_vec(), 40), ("early_return", arguments!(x, 50_u32).to_vec(), 50)]
+    {
+        let fault = gpu.fault(kernel, 1, 64, &arguments);
+        assert!(
+            matches!(fault.kind, FaultKind::DivergentBarrier { waiting: w, expected: 64, ended } if w == waiting && ended == 64 - waiting),
+            "{fault}"
+        );
+    }
+    gpu.run("early_return", 1, 64, arguments!(x, 64_u32));
+}
+
+#[test]
+fn a_shuffle_that_some_lanes_never_reach_is_a_fault() {
+    let mut gpu = Gpu::new(LINES);
+    let x = gpu.buffer(&[0_i32; 32]);
+    let fault = gpu.fault("half_a_shuffle", 1, 32, arguments!(x));
+    assert!(
+        matches!(fault.kind, FaultKind::DivergentWarp { members: 0xffff_ffff, present: 0xf_ffff }),
+        "{fault}"
+    );
+}
+
+#[test]
+fn shared_memory_is_watched_too() {
+    let mut gpu = Gpu::new(LINES);
+    let x = gpu.buffer(&[0_i32; 64]);
+    let done = gpu.run("unwritten_shared", 1, 64, arguments!(x));
+    let report = done.unwritten.expect("the upper half was never written");
+    assert_eq!((report.thread, report.access.unwrap().address), ([32, 0, 0], 128));
+    assert_eq!(gpu.read::<i32>(x)[31..33], [3, -1]);
+    let fault = gpu.fault("beyond_shared", 1, 64, arguments!(x, 1_u32));
+    assert!(matches!(fault.kind, FaultKind::SharedOutOfBounds { size: 256 }));
+    assert_eq!(fault.at.thread, [63, 0, 0]);
+    assert!(fault.to_string().contains("at offset 256 of shared memory"), "{fault}");
 }

@@ -1,6 +1,9 @@
 //! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
 
 mod faults;
+mod forms;
 mod gpu;
+mod opcodes;
+mod reader;
 mod training;
 mod waiting;

@@ -113,8 +113,8 @@ impl<'a> Lowering<'_, 'a> {
     ) -> Decoded {
         let a = self.wide_value(a, from)?;
         let (d, _) = self.destination(d)?;
-        // The value is read as the source's type, then as the destination's where that is narrower.
-        let narrow = if to.bits < from_type.bits { to } else { from_type };
+        // The value is read as the source's type, then as the destination's where that is not wider.
+        let narrow = if to.bits <= from_type.bits { to } else { from_type };
         let extension = |narrow: IntegerType| match (narrow.bits, narrow.signed) {
             (32.., _) => WordOp::Move,
             (bits, true) => WordOp::SignExtend(bits),

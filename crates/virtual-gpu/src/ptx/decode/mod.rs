@@ -1,5 +1,6 @@
 //! From an instruction's text to what the machine executes.
 
+mod carry;
 mod control;
 mod convert;
 mod float;
@@ -181,6 +182,8 @@ impl<'a> Lowering<'_, 'a> {
             "isspacep" => self.is_space(raw),
             "prefetch" | "prefetchu" => self.nothing(raw),
             "cvt" => self.convert(raw),
+            "addc" | "subc" | "madc" => self.carry_arithmetic(raw),
+            "add" | "sub" | "mad" if raw.modifiers.contains(&"cc") => self.carry_arithmetic(raw),
             "add" | "sub" | "mul" | "fma" | "div" | "min" | "max" | "abs" | "neg" | "mad"
                 if is_float(raw) =>
             {

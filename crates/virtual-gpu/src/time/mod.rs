@@ -1,0 +1,339 @@
+//! Time: when operations happen, by a virtual clock in nanoseconds; never by the wall clock.
+//!
+//! An operation starts when its stream's last one has ended, what it waits for has ended, its launch has reached the
+//! GPU, and the engine it needs is free. Times are worked out when somebody looks, for all that is done by then, in the
+//! order in which it was enqueued on each GPU. They say nothing about values, and nothing about order.
+
+pub(crate) mod collective;
+pub mod preset;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use crate::nccl::CallKey;
+use crate::thread::ThreadKey;
+use preset::Preset;
+
+/// Nanoseconds that a call takes on the host's side before it returns.
+const CALL: u64 = 1_000;
+/// Nanoseconds from a call's return until the GPU can start what it enqueued. With [`CALL`]: the 2 to 5 µs that a
+/// launch takes to reach the device.
+const REACH: u64 = 2_000;
+/// Nanoseconds that a copy takes before its first byte moves.
+const COPY_LATENCY: u64 = 1_500;
+
+/// When an operation ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// An operation's time, once it is known.
+pub(crate) type When = Arc<OnceLock<Span>>;
+
+/// What an operation needs of its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    /// An event, a wait, a free.
+    Nothing,
+    Kernel {
+        blocks: u64,
+        lane_instructions: u64,
+        bytes: u64,
+        /// Nanoseconds of the thread that took longest, at one instruction each.
+        longest_thread: u64,
+    },
+    Upload(u64),
+    Download(u64),
+    /// Bytes that a copy or a set moves between memory and the multiprocessors.
+    Device {
+        /// Read and written together.
+        traffic: u64,
+    },
+    /// Bytes copied to or from another GPU.
+    Peer(u64),
+    /// One rank's part of a collective, which takes so many nanoseconds once all `ranks` are ready.
+    Collective {
+        call: CallKey,
+        ranks: usize,
+        duration: u64,
+    },
+}
+
+/// What is known of an operation when it is enqueued.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    gpu: usize,
+    index: u64,
+    /// When the GPU can start it at the earliest.
+    reaches_gpu: u64,
+    after: Vec<When>,
+    pub(crate) when: When,
+}
+
+/// The clocks of all GPUs and host threads.
+pub(crate) struct Time {
+    preset: &'static Preset,
+    hosts: HashMap<ThreadKey, u64>,
+    /// The latest time that a host thread has seen: where a new thread's clock starts.
+    seen: u64,
+    issued: u64,
+    gpus: Vec<Gpu>,
+    /// Operations that are done and have no time yet, by GPU and order of enqueuing.
+    done: BTreeMap<(usize, u64), (Ticket, Cost)>,
+}
+
+/// When the engines of a GPU are free.
+#[derive(Clone, Debug, Default)]
+struct Gpu {
+    /// Kernels: when they ran, and on how many multiprocessors.
+    kernels: Vec<(Span, u32)>,
+    upload_free: u64,
+    download_free: u64,
+}
+
+/// Kernels that a GPU remembers, to see which multiprocessors are taken.
+const REMEMBERED_KERNELS: usize = 128;
+
+impl Time {
+    pub(crate) fn new(preset: &'static Preset, gpus: usize) -> Self {
+        let gpus = vec![Gpu::default(); gpus];
+        Self { preset, hosts: HashMap::new(), seen: 0, issued: 0, gpus, done: BTreeMap::new() }
+    }
+
+    /// The figures that it counts with.
+    pub(crate) fn preset(&self) -> &'static Preset {
+        self.preset
+    }
+
+    fn host(&mut self, thread: ThreadKey) -> &mut u64 {
+        self.hosts.entry(thread).or_insert(self.seen)
+    }
+
+    /// A thread enqueues an operation on a GPU, to come after others.
+    pub(crate) fn enqueue(&mut self, thread: ThreadKey, gpu: usize, after: Vec<When>) -> Ticket {
+        let host = self.host(thread);
+        *host += CALL;
+        let reaches_gpu = *host + REACH;
+        self.issued += 1;
+        Ticket { gpu, index: self.issued, reaches_gpu, after, when: When::default() }
+    }
+
+    /// When an operation may start at the earliest, as `%globaltimer` tells it.
+    pub(crate) fn start_of(ticket: &Ticket) -> u64 {
+        ticket.reaches_gpu
+    }
+
+    /// An operation is done, and this is what it did.
+    pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
+        self.done.insert((ticket.gpu, ticket.index), (ticket, cost));
+    }
+
+    /// A thread has waited for an operation: it goes on when that has ended.
+    pub(crate) fn wait(&mut self, thread: ThreadKey, when: &When) {
+        self.settle();
+        let end = when.get().map_or(0, |span| span.end);
+        let host = self.host(thread);
+        *host = (*host).max(end) + CALL;
+        self.seen = self.seen.max(*self.host(thread));
+    }
+
+    /// A thread asks whether an operation has ended, which takes it a moment.
+    pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
+        self.settle();
+        let host = self.host(thread);
+        *host += CALL;
+        when.get().is_none_or(|span| span.end <= *host)
+    }
+
+    /// Works out the times of all that is done.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            let keys: Vec<_> = self.done.keys().copied().collect();
+            let before = keys.len();
+            for key in keys {
+                self.settle_one(key);
+            }
+            if self.done.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn settle_one(&mut self, key: (usize, u64)) {
+        let Some((ticket, cost)) = self.done.get(&key) else { return };
+        let Some(ready) = ready(ticket) else { return };
+        if let Cost::Collective { call, ranks, duration } = *cost {
+            self.settle_collective(call, ranks, duration);
+            return;
+        }
+        let cost = *cost;
+        let span = self.run(key.0, ready, cost);
+        if let Some((ticket, _)) = self.done.remove(&key) {
+            // Set once: the entry is gone now.
+            let _ = ticket.when.set(span);
+        }
+    }
+
+    /// All ranks of a collective start together, when the last one is ready.
+    fn settle_collective(&mut self, call: CallKey, ranks: usize, duration: u64) {
+        let of_call = |cost: &Cost| matches!(cost, Cost::Collective { call: other, .. } if *other == call);
+        let parts: Vec<_> =
+            self.done.iter().filter(|(_, (_, cost))| of_call(cost)).map(|(&key, _)| key).collect();
+        let ready: Option<Vec<u64>> = parts.iter().map(|key| ready(&self.done[key].0)).collect();
+        let Some(start) =
+            ready.filter(|ready| ready.len() == ranks).and_then(|ready| ready.into_iter().max())
+        else {
+            return;
+        };
+        for key in parts {
+            if let Some((ticket, _)) = self.done.remove(&key) {
+                let _ = ticket.when.set(Span { start, end: start + duration });
+            }
+        }
+    }
+
+    /// Gives an operation its engine, from `ready` on.
+    fn run(&mut self, gpu: usize, ready: u64, cost: Cost) -> Span {
+        let preset = self.preset;
+        let nanoseconds = |amount: u64, per_second: f64| (amount as f64 / per_second * 1e9) as u64;
+        let gpu = &mut self.gpus[gpu];
+        let serial = |free: &mut u64, duration: u64| {
+            let start = ready.max(*free);
+            *free = start + duration;
+            Span { start, end: start + duration }
+        };
+        match cost {
+            Cost::Nothing | Cost::Collective { .. } => Span { start: ready, end: ready },
+            Cost::Upload(bytes) => {
+                serial(&mut gpu.upload_free, COPY_LATENCY + nanoseconds(bytes, preset.upload_bytes))
+            }
+            Cost::Download(bytes) => {
+                serial(&mut gpu.download_free, COPY_LATENCY + nanoseconds(bytes, preset.download_bytes))
+            }
+            Cost::Device { traffic } => {
+                Span { start: ready, end: ready + COPY_LATENCY + nanoseconds(traffic, preset.memory_bytes) }
+            }
+            Cost::Peer(bytes) => {
+                Span { start: ready, end: ready + COPY_LATENCY + nanoseconds(bytes, preset.peer_bytes) }
+            }
+            Cost::Kernel { blocks, lane_instructions, bytes, longest_thread } => {
+                let used = u32::try_from(blocks).unwrap_or(u32::MAX).min(preset.multiprocessors);
+                let share = (blocks as f64 * preset.stands_for / f64::from(preset.multiprocessors)).min(1.0);
+                // A roofline: whatever takes longest.
+                let duration = nanoseconds(lane_instructions, preset.lane_instructions * share)
+                    .max(nanoseconds(bytes, preset.memory_bytes))
+                    .max(longest_thread);
+                gpu.place_kernel(ready, duration, used, preset.multiprocessors)
+            }
+        }
+    }
+}
+
+impl Gpu {
+    /// The first time from `ready` on at which so many multiprocessors are free for so long.
+    fn place_kernel(&mut self, ready: u64, duration: u64, used: u32, all: u32) -> Span {
+        let mut starts: Vec<u64> =
+            self.kernels.iter().map(|(span, _)| span.end).filter(|&end| end > ready).collect();
+        starts.push(ready);
+        starts.sort_unstable();
+        let fits = |start: u64| {
+            // The load is highest where a kernel begins, or at the start.
+            let load_at = |at: u64| -> u32 {
+                let running = self.kernels.iter().filter(|(span, _)| span.start <= at && at < span.end);
+                running.map(|(_, used)| used).sum()
+            };
+            let begins = self.kernels.iter().map(|(span, _)| span.start);
+            let mut within = begins.filter(|&at| at > start && at < start + duration).chain([start]);
+            within.all(|at| load_at(at) + used <= all)
+        };
+        let start = starts.into_iter().find(|&start| fits(start)).unwrap_or(ready);
+        let span = Span { start, end: start + duration };
+        if self.kernels.len() == REMEMBERED_KERNELS {
+            let oldest = (0..self.kernels.len()).min_by_key(|&at| self.kernels[at].0.end);
+            self.kernels.swap_remove(oldest.unwrap_or(0));
+        }
+        self.kernels.push((span, used));
+        span
+    }
+}
+
+/// When all that an operation comes after has ended; `None` while that is not known.
+fn ready(ticket: &Ticket) -> Option<u64> {
+    let ends = ticket.after.iter().map(|when| when.get().map(|span| span.end));
+    ends.into_iter().try_fold(ticket.reaches_gpu, |latest, end| Some(latest.max(end?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::preset::CLASSROOM_H100;
+    use super::*;
+
+    fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
+        Cost::Kernel { blocks, lane_instructions: 0, bytes: 0, longest_thread: nanoseconds }
+    }
+
+    fn span(when: &When) -> Span {
+        *when.get().expect("it has a time")
+    }
+
+    #[test]
+    fn small_kernels_of_two_streams_overlap_and_full_ones_don_t() {
+        let thread = ThreadKey::current();
+        for (blocks, overlap) in [(1, true), (132, false)] {
+            let mut time = Time::new(&CLASSROOM_H100, 1);
+            let (one, other) = (time.enqueue(thread, 0, vec![]), time.enqueue(thread, 0, vec![]));
+            let (first, second) = (one.when.clone(), other.when.clone());
+            time.finish(one, kernel(blocks, 1_000_000));
+            time.finish(other, kernel(blocks, 1_000_000));
+            time.settle();
+            assert_eq!(span(&second).start < span(&first).end, overlap, "{blocks} blocks");
+        }
+    }
+
+    #[test]
+    fn an_operation_starts_behind_all_that_it_waits_for() {
+        let thread = ThreadKey::current();
+        let mut time = Time::new(&CLASSROOM_H100, 2);
+        let first = time.enqueue(thread, 0, vec![]);
+        let second = time.enqueue(thread, 1, vec![first.when.clone()]);
+        let (a, b) = (first.when.clone(), second.when.clone());
+        // Done in the other order: the times are the same.
+        time.finish(second, Cost::Upload(1_000));
+        time.settle();
+        assert!(b.get().is_none());
+        time.finish(first, kernel(1, 5_000));
+        time.settle();
+        assert_eq!(span(&b).start, span(&a).end);
+    }
+
+    #[test]
+    fn a_poll_says_no_until_the_host_s_clock_has_come_there() {
+        let thread = ThreadKey::current();
+        let mut time = Time::new(&CLASSROOM_H100, 1);
+        let ticket = time.enqueue(thread, 0, vec![]);
+        let when = ticket.when.clone();
+        time.finish(ticket, kernel(1, 20_000));
+        let polls = (0..1000).take_while(|_| !time.has_ended(thread, &when)).count();
+        assert_eq!(polls as u64, (REACH + 20_000) / CALL - 1);
+    }
+
+    #[test]
+    fn a_collective_starts_when_its_last_rank_is_ready() {
+        let thread = ThreadKey::current();
+        let mut time = Time::new(&CLASSROOM_H100, 2);
+        let slow = time.enqueue(thread, 1, vec![]);
+        let parts = [time.enqueue(thread, 0, vec![]), time.enqueue(thread, 1, vec![slow.when.clone()])];
+        let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
+        let call = CallKey::of_test();
+        for part in parts {
+            time.finish(part, Cost::Collective { call, ranks: 2, duration: 7_000 });
+        }
+        time.finish(slow, kernel(1, 90_000));
+        time.settle();
+        assert_eq!(span(&whens[1]), span(&whens[2]));
+        assert_eq!(span(&whens[1]).start, span(&whens[0]).end);
+        assert_eq!(span(&whens[1]).end - span(&whens[1]).start, 7_000);
+    }
+}
