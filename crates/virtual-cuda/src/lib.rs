@@ -9,6 +9,7 @@ mod context;
 mod driver;
 mod engine;
 mod function;
+mod host;
 mod nccl;
 mod occupancy;
 mod pointer;
@@ -17,6 +18,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use host::HostFunction;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Out, Source, Text};
@@ -72,6 +74,7 @@ macro_rules! exports {
                 fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
                 fn cuStreamQuery(stream: Stream) = driver::query_stream;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
+                fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
                 fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
@@ -135,7 +138,7 @@ macro_rules! exports {
             unsupported cuda {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
                 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
-                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
+                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
 
                 cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2

@@ -49,6 +49,7 @@ status! {
         UnsupportedExecAffinity = 224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "execution affinity type is not supported on this architecture";
         InvalidSource = 300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid";
         FileNotFound = 301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found";
+        OperatingSystem = 304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS";
         InvalidHandle = 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle";
         NotFound = 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found";
         NotReady = 600, "CUDA_ERROR_NOT_READY", "device not ready";

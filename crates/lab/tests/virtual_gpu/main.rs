@@ -3,6 +3,7 @@
 mod contexts;
 mod driver;
 mod functions;
+mod host_functions;
 mod nccl;
 mod occupancy;
 mod order;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         contexts::checks(),
         driver::checks(),
         functions::checks(),
+        host_functions::checks(),
         nccl::checks(),
         occupancy::checks(),
         order::checks(),

@@ -6,6 +6,7 @@
 
 mod context;
 mod function;
+mod host;
 mod kernel_report;
 mod launch;
 mod settings;
@@ -44,6 +45,8 @@ pub struct Engine {
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
+    /// Told when a host function is to be run.
+    host: Condvar,
 }
 
 /// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
@@ -87,6 +90,9 @@ pub(crate) struct State {
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
     /// Operations done since the start.
     finished: u64,
+    /// Host functions whose turn has come, each with its place in its stream.
+    host_functions: VecDeque<(OpRef, host::HostFunction)>,
+    has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: usize,
     pub(crate) nccl: Nccl,
@@ -127,12 +133,21 @@ impl Engine {
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
             finished: 0,
+            host_functions: VecDeque::new(),
+            has_host_thread: false,
             blocked: 0,
             nccl: Nccl::default(),
             order: Order::default(),
             time: Time::new(config.preset, config.gpus),
         };
-        Self { config, addresses, memories, state: Mutex::new(state), changed: Condvar::new() }
+        Self {
+            config,
+            addresses,
+            memories,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            host: Condvar::new(),
+        }
     }
 
     /// Device addresses that so many GPUs may use.
