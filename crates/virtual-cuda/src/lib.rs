@@ -17,6 +17,7 @@ mod pointer;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
+pub use context::{Affinity, CreateParameters};
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use host::HostFunction;
 pub use nccl::{Communicator, Id};
@@ -55,6 +56,11 @@ macro_rules! exports {
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
                 fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
+                fn cuCtxCreate_v3(context: Out<Context>, affinities: Source<Affinity>, count: c_int, flags: c_uint, device: Device) = context::create_with_affinity;
+                fn cuCtxCreate_v4(context: Out<Context>, parameters: Source<CreateParameters>, flags: c_uint, device: Device) = context::create;
+                fn cuCtxDestroy_v2(context: Context) = context::destroy;
+                fn cuCtxPushCurrent_v2(context: Context) = context::push;
+                fn cuCtxPopCurrent_v2(context: Out<Context>) = context::pop;
                 fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
                 fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
                 fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
@@ -137,7 +143,7 @@ macro_rules! exports {
             }
             unsupported cuda {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
-                cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
+
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
 
                 cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost

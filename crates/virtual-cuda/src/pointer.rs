@@ -91,6 +91,11 @@ impl<T: Copy> Source<T> {
         self.0.is_null()
     }
 
+    /// No host memory.
+    pub(crate) fn null() -> Self {
+        Self(std::ptr::null())
+    }
+
     /// Its one value; `what` names it where the pointer is null.
     pub(crate) fn value(self, what: &str) -> CudaResult<T> {
         if self.is_null() {

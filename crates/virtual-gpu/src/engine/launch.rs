@@ -183,12 +183,9 @@ impl Engine {
         let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
         let of_stream = state.last_of(stream)?.0;
         if module.context != of_stream {
-            let (gpu, other) =
-                (state.device_of_context(module.context)?, state.device_of_context(of_stream)?);
-            let message = format!(
-                "kernel `{}` was loaded on GPU {gpu}, the stream is on GPU {other}",
-                entry.kernel.name()
-            );
+            let (own, other) = (state.describe(module.context), state.describe(of_stream));
+            let name = entry.kernel.name();
+            let message = format!("kernel `{name}` was loaded on {own}, the stream is on {other}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let launch =

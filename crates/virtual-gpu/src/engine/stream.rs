@@ -213,9 +213,8 @@ impl Engine {
         let of_event = state.event(event)?.context;
         let of_stream = state.last_of(stream)?.0;
         if of_event != of_stream {
-            let (event, stream) = (state.device_of_context(of_event)?, state.device_of_context(of_stream)?);
-            let message =
-                format!("an event of GPU {event}'s context can't be recorded in a stream of GPU {stream}'s");
+            let (event, stream) = (state.describe(of_event), state.describe(of_stream));
+            let message = format!("an event of {event} can't be recorded in a stream of {stream}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let op = state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?;
