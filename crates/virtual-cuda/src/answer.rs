@@ -26,6 +26,24 @@ thread_local! {
     static THIS_THREAD: Cell<Option<&'static Mutex<Said>>> = const { Cell::new(None) };
 }
 
+thread_local! {
+    /// Whether this thread is running a host function of the program.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a host function of the program. A CUDA or NCCL call that it makes is refused.
+pub(crate) fn in_host_function(function: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    function();
+    IN_HOST_FUNCTION.set(false);
+}
+
+fn called_by_host_function(name: &str) -> String {
+    format!(
+        "virtual GPU: {name} was called in a host function (cuLaunchHostFunc), which must make no CUDA calls"
+    )
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -63,6 +81,9 @@ fn keep(text: &str) -> &'static CStr {
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         true => Err(CudaStatus::Deinitialized.into()),
+        false if IN_HOST_FUNCTION.get() => {
+            Err(Error::new(CudaStatus::NotPermitted, called_by_host_function(name)))
+        }
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
             Err(Error::new(
                 CudaStatus::Unknown,
@@ -88,6 +109,9 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
 pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         true => Err(Error::new(NcclStatus::SystemError, "the driver is shutting down")),
+        false if IN_HOST_FUNCTION.get() => {
+            Err(Error::new(NcclStatus::InvalidUsage, called_by_host_function(name)))
+        }
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
             let message = format!("virtual GPU: {name} has a fault of its own (it panicked)");
             Err(Error::new(NcclStatus::InternalError, message))

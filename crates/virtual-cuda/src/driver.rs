@@ -31,9 +31,9 @@ const STREAM_NON_BLOCKING: c_uint = 1;
 /// All of `CUevent_flags`: blocking sync, disable timing, interprocess.
 const EVENT_FLAGS: c_uint = 0b111;
 /// `CU_EVENT_DISABLE_TIMING`
-const EVENT_DISABLE_TIMING: c_uint = 2;
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
-const MAX_DYNAMIC_SHARED: c_int = 8;
+const EVENT_DISABLE_TIMING: c_uint = 0b010;
+/// `CU_EVENT_INTERPROCESS`
+const EVENT_INTERPROCESS: c_uint = 0b100;
 
 fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, message.into())
@@ -93,6 +93,9 @@ pub(crate) fn device_uuid(to: Out<[u8; 16]>, device: Device) -> CudaResult<()> {
 
 pub(crate) fn device_attribute(to: Out<c_int>, attribute: c_int, device: Device) -> CudaResult<()> {
     let ordinal = engine::get()?.check_device(device)?;
+    if !(1..device::ATTRIBUTES).contains(&attribute) {
+        return Err(invalid(format!("{attribute} is no device attribute")));
+    }
     let value = device::attribute(attribute, ordinal).ok_or_else(|| {
         let message = format!("virtual GPU: device attribute {attribute} is not supported");
         Error::new(CudaStatus::NotSupported, message)
@@ -137,7 +140,8 @@ pub(crate) fn create_stream(to: Out<Stream>, flags: c_uint) -> CudaResult<()> {
     to.give(handle(made.0))
 }
 
-/// The priority changes when work runs, never what it computes: here it changes nothing.
+/// Any priority will do, as one out of range is clamped. It changes when work runs, never what it computes: here it
+/// changes nothing.
 pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_int) -> CudaResult<()> {
     create_stream(to, flags)
 }
@@ -159,9 +163,10 @@ pub(crate) fn query_stream(of: Stream) -> CudaResult<()> {
 }
 
 pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<()> {
-    // `CU_EVENT_WAIT_EXTERNAL` matters in captures only.
-    if flags > 1 {
-        return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} are no flags of it")));
+    match flags {
+        0 => {}
+        1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is for captures only")),
+        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} are no flags of it"))),
     }
     engine::get()?.wait_event(stream(of), EventHandle(event as u64))
 }
@@ -169,6 +174,9 @@ pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<
 pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     if flags & !EVENT_FLAGS != 0 {
         return Err(invalid(format!("cuEventCreate: {flags:#x} are no event flags")));
+    }
+    if flags & EVENT_INTERPROCESS != 0 && flags & EVENT_DISABLE_TIMING == 0 {
+        return Err(invalid("cuEventCreate: CU_EVENT_INTERPROCESS needs CU_EVENT_DISABLE_TIMING"));
     }
     to.give(handle(engine::get()?.create_event(flags & EVENT_DISABLE_TIMING == 0)?.0))
 }
@@ -240,7 +248,17 @@ pub(crate) fn copy_to_host_in(to: Out<u8>, from: DevicePointer, bytes: usize, of
 }
 
 pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> CudaResult<()> {
-    copy_in(to, from, bytes, std::ptr::null_mut())
+    copy_in(to, from, bytes, std::ptr::null_mut())?;
+    wait_if_asked()
+}
+
+/// The end of a copy between GPU addresses, or of a memset, that names no stream: it returns at once, unless the
+/// context asks for more.
+fn wait_if_asked() -> CudaResult<()> {
+    match engine::get()?.has_synchronous_copies()? {
+        true => synchronize_stream(std::ptr::null_mut()),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn copy_in(to: DevicePointer, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
@@ -260,7 +278,8 @@ pub(crate) fn copy_peer(
 }
 
 pub(crate) fn set(at: DevicePointer, value: u8, bytes: usize) -> CudaResult<()> {
-    set_in(at, value, bytes, std::ptr::null_mut())
+    set_in(at, value, bytes, std::ptr::null_mut())?;
+    wait_if_asked()
 }
 
 pub(crate) fn set_in(at: DevicePointer, value: u8, bytes: usize, of: Stream) -> CudaResult<()> {
@@ -305,16 +324,6 @@ pub(crate) fn unload_module(module: Module) -> CudaResult<()> {
 pub(crate) fn function(to: Out<Function>, module: Module, name: Text) -> CudaResult<()> {
     let name = name.text().ok_or_else(|| invalid("cuModuleGetFunction: the name is null or no UTF-8"))?;
     to.give(handle(engine::get()?.function(ModuleHandle(module as u64), name)?.0))
-}
-
-pub(crate) fn set_function_attribute(function: Function, attribute: c_int, value: c_int) -> CudaResult<()> {
-    if attribute != MAX_DYNAMIC_SHARED {
-        let message = format!("virtual GPU: function attribute {attribute} is not supported");
-        return Err(Error::new(CudaStatus::NotSupported, message));
-    }
-    let bytes =
-        u32::try_from(value).map_err(|_| invalid(format!("{value} bytes of dynamic shared memory")))?;
-    engine::get()?.set_max_dynamic_shared(FunctionHandle(function as u64), bytes)
 }
 
 #[expect(clippy::too_many_arguments, reason = "as many as cuLaunchKernel has")]

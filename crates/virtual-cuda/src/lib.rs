@@ -5,16 +5,23 @@
 //! arguments into Rust ones, calls the engine, and turns the answer into a result code.
 
 mod answer;
+mod context;
 mod driver;
 mod engine;
+mod function;
+mod host;
 mod nccl;
+mod occupancy;
 mod pointer;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
+pub use context::{Affinity, CreateParameters};
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use host::HostFunction;
 pub use nccl::{Communicator, Id};
+pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Out, Source, Text};
 
 /// An exported symbol.
@@ -49,10 +56,23 @@ macro_rules! exports {
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
                 fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
+                fn cuCtxCreate_v3(context: Out<Context>, affinities: Source<Affinity>, count: c_int, flags: c_uint, device: Device) = context::create_with_affinity;
+                fn cuCtxCreate_v4(context: Out<Context>, parameters: Source<CreateParameters>, flags: c_uint, device: Device) = context::create;
+                fn cuCtxDestroy_v2(context: Context) = context::destroy;
+                fn cuCtxPushCurrent_v2(context: Context) = context::push;
+                fn cuCtxPopCurrent_v2(context: Out<Context>) = context::pop;
                 fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
                 fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
                 fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
                 fn cuCtxSynchronize() = driver::synchronize_context;
+                fn cuCtxSetFlags(flags: c_uint) = context::set_flags;
+                fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) = context::limit;
+                fn cuCtxSetLimit(limit: c_uint, value: usize) = context::set_limit;
+                fn cuCtxGetCacheConfig(preference: Out<c_uint>) = context::cache_preference;
+                fn cuCtxSetCacheConfig(preference: c_uint) = context::set_cache_preference;
+                fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) = context::priorities;
+                fn cuProfilerStart() = context::profile;
+                fn cuProfilerStop() = context::profile;
 
                 fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
                 fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
@@ -60,6 +80,7 @@ macro_rules! exports {
                 fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
                 fn cuStreamQuery(stream: Stream) = driver::query_stream;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
+                fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
                 fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
@@ -88,7 +109,17 @@ macro_rules! exports {
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
                 fn cuModuleUnload(module: Module) = driver::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
-                fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = driver::set_function_attribute;
+                fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
+                fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
+                fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
+                fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize) = occupancy::blocks;
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize, flags: c_uint) = occupancy::blocks_with_flags;
+                fn cuOccupancyMaxPotentialBlockSize(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int) = occupancy::block_size;
+                fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int, flags: c_uint) = occupancy::block_size_with_flags;
+                fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Function, blocks: c_int, block_size: c_int) = occupancy::dynamic_shared;
+                fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
+                fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
                 fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
             }
             nccl {
@@ -112,19 +143,14 @@ macro_rules! exports {
             }
             unsupported cuda {
                 cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
-                cuCtxSetFlags cuCtxGetLimit cuCtxSetLimit cuCtxGetCacheConfig cuCtxSetCacheConfig
-                cuCtxGetStreamPriorityRange cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2
-                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing cuLaunchHostFunc
+
+                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
 
                 cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
-                cuModuleGetGlobal_v2 cuFuncGetAttribute cuFuncSetCacheConfig cuLaunchCooperativeKernel
-                cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-                cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
-                cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize
+                cuLaunchCooperativeKernel
                 cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
-                cuProfilerStart cuProfilerStop
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {

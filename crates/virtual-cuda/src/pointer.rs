@@ -31,6 +31,13 @@ impl<T: Copy> Out<T> {
         self.give_all(&[value])
     }
 
+    /// Writes the result where a null pointer means that it is not wanted.
+    pub(crate) fn give_if_wanted(self, value: T) {
+        if !self.is_null() {
+            let _ = self.give(value);
+        }
+    }
+
     /// Writes an array of results.
     pub(crate) fn give_all(self, values: &[T]) -> CudaResult<()> {
         if values.is_empty() {
@@ -82,6 +89,20 @@ impl<T> Copy for Source<T> {}
 impl<T: Copy> Source<T> {
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// No host memory.
+    pub(crate) fn null() -> Self {
+        Self(std::ptr::null())
+    }
+
+    /// Its one value; `what` names it where the pointer is null.
+    pub(crate) fn value(self, what: &str) -> CudaResult<T> {
+        if self.is_null() {
+            return Err(is_null(what));
+        }
+        // SAFETY: not null, and so readable.
+        Ok(unsafe { self.0.read() })
     }
 
     /// Its values.

@@ -59,6 +59,15 @@ fn every_function_has_the_parameters_that_cudarc_gives_it() {
 }
 
 #[test]
+fn structures_are_laid_out_as_cudarc_s() {
+    use cudarc::driver::sys::{CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig};
+    assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
+    assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
+    assert_eq!(size_of::<virtual_cuda::LaunchConfig>(), size_of::<CUlaunchConfig>());
+    assert_eq!(size_of::<virtual_cuda::LaunchAttribute>(), size_of::<CUlaunchAttribute>());
+}
+
+#[test]
 fn no_symbol_is_listed_twice() {
     let mut names: Vec<_> = virtual_cuda::EXPORTS.iter().map(|export| export.name).collect();
     names.sort_unstable();

@@ -24,27 +24,63 @@ pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 /// Bytes of shared memory that a block can have once `cuFuncSetAttribute` asks for them.
 pub const SHARED_PER_BLOCK_OPT_IN: u32 = 227 << 10;
 
-/// Value of the `CUdevice_attribute` with this number, for the device at `ordinal`.
+/// Bytes of shared memory of a multiprocessor, for all its blocks together.
+pub const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
+
+/// Bytes of shared memory that the driver takes of each block for itself.
+pub const SHARED_RESERVED_PER_BLOCK: u32 = 1 << 10;
+
+/// Threads of a warp.
+pub const WARP: u32 = 32;
+
+/// Multiprocessors of a GPU.
+pub const MULTIPROCESSORS: u32 = 132;
+
+/// Threads that a multiprocessor holds at a time.
+pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
+
+/// Blocks that a multiprocessor holds at a time.
+pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
+
+/// 32-bit registers of a multiprocessor, and of a block at most.
+pub const REGISTERS: u32 = 65_536;
+
+/// Registers that a thread of any kernel counts as using. The virtual GPU runs PTX, whose registers are without
+/// number, and allocates none: this is the most at which registers never bound how many threads are resident.
+pub const REGISTERS_PER_THREAD: u32 = 32;
+
+/// Architecture of the code that kernels count as compiled to: 10 × major + minor.
+pub const BINARY_VERSION: i32 = 90;
+
+/// Stream priorities, the least urgent first: lower numbers are more urgent (an H100's range).
+pub const PRIORITIES: (i32, i32) = (0, -5);
+
+/// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have numbers from 1 to below this one (CUDA 12.9).
+pub const ATTRIBUTES: i32 = 144;
+
+/// Value of the `CUdevice_attribute` with this number, for the device at `ordinal`; none for textures and surfaces,
+/// which the virtual GPU lacks.
 ///
 /// The numbers are those of `cuda.h`; the figures those that `deviceQuery` prints on an H100 SXM5, compute
-/// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications).
+/// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications). What an H100 can do and the
+/// virtual GPU can't is 0.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
     Some(match number {
         1 => MAX_THREADS_PER_BLOCK as i32,
         2..=4 => MAX_BLOCK[number as usize - 2] as i32,
         5..=7 => MAX_GRID[number as usize - 5] as i32,
         8 => SHARED_PER_BLOCK as i32,
-        9 => 64 << 10,            // constant memory, bytes
-        10 => 32,                 // warp size
-        11 => i32::MAX,           // pitch of 2D copies, bytes
-        12 => 65_536,             // registers per block
-        13 => 1_980_000,          // clock, kHz
-        14 => 512,                // alignment of textures, bytes
-        15 => 1,                  // copies overlap kernels
-        16 => 132,                // multiprocessors
+        9 => 64 << 10, // constant memory, bytes
+        10 => WARP as i32,
+        11 => i32::MAX, // pitch of 2D copies, bytes
+        12 => REGISTERS as i32,
+        13 => 1_980_000, // clock, kHz
+        14 => 512,       // alignment of textures, bytes
+        15 => 1,         // copies overlap kernels
+        16 => MULTIPROCESSORS as i32,
         17 => 0,                  // no run-time limit on kernels
         18 => 0,                  // not integrated
-        19 => 1,                  // can map host memory
+        19 => 0,                  // host memory in the device's address space
         20 => 0,                  // compute mode: default
         31 => 1,                  // concurrent kernels
         32 => 1,                  // ECC
@@ -54,26 +90,65 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         36 => 2_619_000,          // memory clock, kHz
         37 => 5_120,              // memory bus, bits
         38 => 50 << 20,           // L2 cache, bytes
-        39 => 2_048,              // threads per multiprocessor
-        40 => 3,                  // copy engines
-        41 => 1,                  // unified addressing
-        50 => 0,                  // PCI domain
-        75 => 9,                  // compute capability, major
-        76 => 0,                  // compute capability, minor
-        78 => 1,                  // stream priorities
-        81 => 228 << 10,          // shared memory per multiprocessor, bytes
-        82 => 65_536,             // registers per multiprocessor
-        83 => 0,                  // managed memory: not there yet
-        84 => 0,                  // not a multi-GPU board
-        86 => 0,                  // no native host atomics
-        87 => 2,                  // ratio of single to double precision
-        88 => 0,                  // no coherent pageable access
-        89 => 0,                  // no concurrent managed access
-        90 => 1,                  // compute preemption
-        95 => 0,                  // cooperative launch: not there yet
+        39 => MAX_THREADS_PER_MULTIPROCESSOR as i32,
+        40 => 3,                   // copy engines
+        41 => 1,                   // unified addressing
+        50 => 0,                   // PCI domain
+        75 => BINARY_VERSION / 10, // compute capability, major
+        76 => BINARY_VERSION % 10, // compute capability, minor
+        78 => 1,                   // stream priorities
+        79 => 1,                   // global memory is cached in L1
+        80 => 1,                   // local memory is cached in L1
+        81 => SHARED_PER_MULTIPROCESSOR as i32,
+        82 => REGISTERS as i32,
+        83 => 0,              // managed memory
+        84 => 0,              // not a multi-GPU board
+        85 => ordinal as i32, // and so in a group of its own
+        86 => 0,              // no native host atomics
+        87 => 2,              // ratio of single to double precision
+        88 => 0,              // no coherent pageable access
+        89 => 0,              // no concurrent managed access
+        90 => 1,              // compute preemption
+        91 => 0,              // registered host memory
+        92..=94 => 0,         // stream memory operations, version 1
+        95 => 0,              // cooperative launch
+        96 => 0,              // cooperative launch on several devices
         97 => SHARED_PER_BLOCK_OPT_IN as i32,
-        106 => 32, // blocks per multiprocessor
-        115 => 1,  // memory pools
+        98 => 0,        // flush of remote writes
+        99 => 0,        // registered host memory
+        100 => 0,       // no access through the host's page tables
+        101 => 0,       // no access of the host to managed memory
+        102 => 0,       // virtual memory management
+        103..=105 => 0, // handles to share it
+        106 => MAX_BLOCKS_PER_MULTIPROCESSOR as i32,
+        107 => 0,       // compressible memory
+        108 | 109 => 0, // persisting lines in L2, and windows of them
+        110 => 0,       // GPUDirect RDMA with virtual memory management
+        111 => SHARED_RESERVED_PER_BLOCK as i32,
+        112 => 0,           // sparse arrays
+        113 => 0,           // read-only registered host memory
+        114 => 0,           // timeline semaphores
+        115 => 1,           // memory pools
+        116..=118 => 0,     // GPUDirect RDMA, its flushes and its ordering
+        119 => 0,           // handles to share memory pools
+        120 => 0,           // cluster launch
+        121 => 0,           // deferred mapping of arrays
+        122 | 123 => 0,     // stream memory operations
+        124 => 0,           // dma_buf
+        125 => 0,           // events between processes
+        126 => 1,           // memory synchronisation domains
+        127 => 0,           // tensor maps
+        128 => 0,           // fabric handles
+        129 => 0,           // unified function pointers
+        130 => 0,           // no NUMA node of its own
+        131 => -1,          // and so no number of one
+        132 => 0,           // multicast
+        133 => 0,           // not shared through MPS
+        134 => -1,          // the host's NUMA node is not known
+        135 | 138 => 0,     // contexts shared with graphics
+        136 | 137 => 0,     // hardware decompression
+        139 => 0x2330_10de, // PCI device and vendor: H100 SXM5 80 GB, NVIDIA
+        141..=143 => 0,     // host NUMA memory: virtual, pools, between nodes
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod machine;
 pub mod memory;
 pub mod nccl;
+pub mod occupancy;
 mod order;
 pub mod ptx;
 pub mod report;

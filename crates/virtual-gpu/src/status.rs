@@ -44,9 +44,12 @@ status! {
         InvalidImage = 200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid";
         InvalidContext = 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context";
         NoBinaryForGpu = 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device";
+        UnsupportedLimit = 215, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture";
         InvalidPtx = 218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed";
+        UnsupportedExecAffinity = 224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "execution affinity type is not supported on this architecture";
         InvalidSource = 300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid";
         FileNotFound = 301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found";
+        OperatingSystem = 304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS";
         InvalidHandle = 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle";
         NotFound = 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found";
         NotReady = 600, "CUDA_ERROR_NOT_READY", "device not ready";
@@ -57,7 +60,9 @@ status! {
         IllegalInstruction = 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "an illegal instruction was encountered";
         MisalignedAddress = 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address";
         LaunchFailed = 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure";
+        NotPermitted = 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted";
         NotSupported = 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported";
+        InvalidClusterSize = 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size";
         Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
     }
 }

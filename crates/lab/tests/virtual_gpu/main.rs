@@ -1,7 +1,11 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
+mod contexts;
 mod driver;
+mod functions;
+mod host_functions;
 mod nccl;
+mod occupancy;
 mod order;
 mod random;
 mod time;
@@ -10,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 
 /// How long the virtual GPU waits in these checks before it gives up. Only one of them has to wait so long.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -23,9 +28,18 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
-    lab::check::run(
-        [driver::checks(), nccl::checks(), order::checks(), random::checks(), time::checks()].concat(),
-    )
+    let checks = [
+        contexts::checks(),
+        driver::checks(),
+        functions::checks(),
+        host_functions::checks(),
+        nccl::checks(),
+        occupancy::checks(),
+        order::checks(),
+        random::checks(),
+        time::checks(),
+    ];
+    lab::check::run(checks.concat())
 }
 
 /// What the driver says of an error beside its code.
@@ -39,4 +53,12 @@ fn contains(text: &str, words: &[&str]) {
     for words in words {
         assert!(text.contains(words), "no `{words}` in:\n{text}");
     }
+}
+
+/// The error of a call that has to fail with this code, and its text.
+#[track_caller]
+fn fails<T>(result: Result<T, DriverError>, code: CUresult, words: &[&str]) {
+    let Err(error) = result else { panic!("no error, expected {code:?}") };
+    assert_eq!(error.0, code, "{error}");
+    contains(&text(error), words);
 }

@@ -1,8 +1,11 @@
 //! Contexts: a GPU's primary one and others, and which of them is current on which thread.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::settings::{self, Settings};
 use super::{Engine, Failure, State, StreamHandle};
+use crate::memory::AllocationId;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -19,6 +22,9 @@ pub(super) struct Device {
     streams: u32,
 }
 
+/// Allocations by address.
+type Allocations = HashMap<u64, AllocationId>;
+
 pub(super) struct Context {
     pub(super) device: usize,
     /// The legacy default stream, made when the context is.
@@ -28,6 +34,9 @@ pub(super) struct Context {
     /// Whether a thread has been told of the failure. Before that, only calls that wait say it, so that it does
     /// not depend on the threads' timing which call does.
     pub(super) told: bool,
+    pub(super) settings: Settings,
+    /// What `cuMemAlloc` made in it, by address. It goes when the context does, unlike what pools give.
+    allocations: Allocations,
 }
 
 impl Engine {
@@ -57,15 +66,83 @@ impl Engine {
             return Ok(());
         }
         state.devices[gpu].primary = None;
-        let allocated = state.destroy_context(primary);
         drop(state);
-        self.changed.notify_all();
-        let mut memory = self.memory(gpu);
-        for address in allocated {
-            // Freed already where the program freed it.
-            let _ = memory.free(address, Site::unknown());
-        }
+        self.tear_down(primary);
         Ok(())
+    }
+
+    /// `cuCtxCreate`: a context beside the primary one, current on the calling thread from now on, with the one that
+    /// was current below it.
+    pub fn create_context(&self, device: i32, flags: u32) -> CudaResult<ContextHandle> {
+        let gpu = self.check_device(device)?;
+        settings::check_flags(flags)?;
+        let mut state = self.state();
+        let context = state.new_context(gpu);
+        if let Some(entry) = state.contexts.get_mut(&context) {
+            entry.settings.flags = flags;
+        }
+        state.thread().contexts.push(context);
+        Ok(context)
+    }
+
+    /// `cuCtxDestroy`: with all that is in it. Where it is current on the calling thread, the one below it is so again;
+    /// on other threads it stays, and using it is an error.
+    ///
+    /// # Errors
+    /// `InvalidContext` for a primary context, which is released instead.
+    pub fn destroy_context(&self, context: ContextHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let device = state.context(context)?.device;
+        if state.devices[device].primary == Some(context) {
+            let message = format!(
+                "the primary context of GPU {device} is released (cuDevicePrimaryCtxRelease), not destroyed"
+            );
+            return Err(Error::new(CudaStatus::InvalidContext, message));
+        }
+        state.thread().contexts.pop_if(|current| *current == context);
+        drop(state);
+        self.tear_down(context);
+        Ok(())
+    }
+
+    /// Takes a context away with its streams, events, modules and memory.
+    fn tear_down(&self, context: ContextHandle) {
+        let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
+        self.changed.notify_all();
+        let mut gone = Vec::new();
+        let mut memory = self.memory(device);
+        // The program may have freed some of it, and the address be another's by now.
+        let owned = owned.into_iter().filter(|&(address, id)| {
+            memory.range(address, 0).is_ok_and(|(allocation, offset)| offset == 0 && allocation.id() == id)
+        });
+        let owned: Vec<u64> = owned.map(|(address, _)| address).collect();
+        for address in variables.into_iter().chain(owned) {
+            gone.extend(memory.free(address, Site::unknown()));
+        }
+        drop(memory);
+        let mut state = self.state();
+        for allocation in gone {
+            state.order.forget_allocation(device, allocation);
+        }
+    }
+
+    /// `cuCtxPushCurrent`: makes a context current on the calling thread, with the one that was so below it.
+    pub fn push_current(&self, context: ContextHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        state.context(context)?;
+        state.thread().contexts.push(context);
+        Ok(())
+    }
+
+    /// `cuCtxPopCurrent`: takes the calling thread's current context away; the one below it is current again.
+    ///
+    /// # Errors
+    /// `InvalidContext` where none is current.
+    pub fn pop_current(&self) -> CudaResult<ContextHandle> {
+        let popped = self.state().thread().contexts.pop();
+        popped.ok_or_else(|| {
+            Error::new(CudaStatus::InvalidContext, "no context is current on this thread: none can be popped")
+        })
     }
 
     /// `cuCtxSetCurrent`: replaces the calling thread's current context; `None` takes it away.
@@ -100,13 +177,25 @@ impl State {
     fn new_context(&mut self, device: usize) -> ContextHandle {
         let context = ContextHandle(self.new_handle());
         let default_stream = self.new_stream(context, device, true, true);
-        self.contexts.insert(context, Context { device, default_stream, failure: None, told: false });
+        let settings = Settings::default();
+        self.contexts.insert(
+            context,
+            Context {
+                device,
+                default_stream,
+                failure: None,
+                told: false,
+                settings,
+                allocations: HashMap::new(),
+            },
+        );
         context
     }
 
-    /// Takes the context and its handles away; returns the addresses that its modules' variables hold.
-    fn destroy_context(&mut self, context: ContextHandle) -> Vec<u64> {
-        self.contexts.remove(&context);
+    /// Takes the context and its handles away; returns its GPU, the addresses of its modules' variables, and its own
+    /// allocations.
+    fn destroy_context(&mut self, context: ContextHandle) -> Option<(usize, Vec<u64>, Allocations)> {
+        let Context { device, allocations, .. } = self.contexts.remove(&context)?;
         let streams: Vec<_> = self
             .streams
             .iter()
@@ -124,7 +213,24 @@ impl State {
             .filter(|(_, module)| module.context == context)
             .map(|(&key, _)| key)
             .collect();
-        of_context.into_iter().flat_map(|module| self.remove_module(module)).collect()
+        let variables = of_context.into_iter().flat_map(|module| self.remove_module(module)).collect();
+        Some((device, variables, allocations))
+    }
+
+    /// Notes what `cuMemAlloc` made in the current context.
+    pub(super) fn own(&mut self, address: u64, allocation: AllocationId) -> CudaResult<()> {
+        let context = self.current_context()?;
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.allocations.insert(address, allocation);
+        }
+        Ok(())
+    }
+
+    /// Forgets whose an address was that is free now.
+    pub(super) fn disown(&mut self, address: u64) {
+        self.contexts.values_mut().for_each(|context| {
+            context.allocations.remove(&address);
+        });
     }
 
     pub(super) fn context(&self, context: ContextHandle) -> CudaResult<&Context> {
@@ -146,6 +252,15 @@ impl State {
         };
         self.context(context)?;
         Ok(context)
+    }
+
+    /// A context as a message names it: by its GPU alone where it is the primary one.
+    pub(super) fn describe(&self, context: ContextHandle) -> String {
+        match self.context(context).map(|entry| entry.device) {
+            Ok(device) if self.devices[device].primary == Some(context) => format!("GPU {device}"),
+            Ok(device) => format!("GPU {device} (context {:#x})", context.0),
+            Err(_) => "a context that is gone".to_owned(),
+        }
     }
 
     pub(crate) fn device_of_context(&self, context: ContextHandle) -> CudaResult<usize> {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::context::ContextHandle;
+use super::function::Function;
 use super::kernel_report::{fault_report, status_of, unwritten_report};
 use super::stream::{Done, Outcome, StreamHandle, Touched, Work};
 use super::{Engine, Failure, State};
 use crate::config::Checks;
-use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
+use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
 use crate::machine::{self, Access, Launch};
 use crate::memory::DeviceMemory;
 use crate::order::Touch;
@@ -39,13 +40,6 @@ pub(super) struct LoadedModule {
     /// Device address of each of the module's variables.
     globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
-}
-
-pub(super) struct Function {
-    module: ModuleHandle,
-    kernel: Arc<Kernel>,
-    /// Bytes of dynamic shared memory that the program has opted in to.
-    max_dynamic_shared: u32,
 }
 
 /// A launch's shape.
@@ -148,31 +142,34 @@ impl Engine {
             return Err(Error::new(CudaStatus::NotFound, message));
         };
         let function = FunctionHandle(state.new_handle());
-        state.functions.insert(function, Function { module, kernel, max_dynamic_shared: SHARED_PER_BLOCK });
+        state.functions.insert(function, Function::new(module, kernel));
         if let Some(entry) = state.modules.get_mut(&module) {
             entry.functions.insert(name.to_owned(), function);
         }
         Ok(function)
     }
 
+    /// `cuModuleGetGlobal`: address and size of a module's `.global` or `.const` variable.
+    ///
+    /// # Errors
+    /// `NotFound`, naming the variable that was asked for and those that there are.
+    pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
+        let state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        let variables = entry.module.variables();
+        let found = variables.iter().zip(entry.globals.iter()).find(|(variable, _)| variable.name == name);
+        let Some((variable, &address)) = found else {
+            let known: Vec<_> = variables.iter().map(|variable| format!("`{}`", variable.name)).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("the module has no variable `{name}`; it has {known}");
+            return Err(Error::new(CudaStatus::NotFound, message));
+        };
+        Ok((address, variable.size))
+    }
+
     /// The kernel behind a function, by which a launch's parameters are read.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
-    }
-
-    /// `cuFuncSetAttribute` with `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
-    pub fn set_max_dynamic_shared(&self, function: FunctionHandle, bytes: u32) -> CudaResult<()> {
-        if bytes > SHARED_PER_BLOCK_OPT_IN {
-            let message =
-                format!("{bytes} bytes of shared memory: a block can have {SHARED_PER_BLOCK_OPT_IN} at most");
-            return Err(Error::new(CudaStatus::InvalidValue, message));
-        }
-        let mut state = self.state();
-        state.function(function)?;
-        if let Some(entry) = state.functions.get_mut(&function) {
-            entry.max_dynamic_shared = bytes;
-        }
-        Ok(())
     }
 
     /// `cuLaunchKernel`. `parameters` are packed as the kernel's own list says.
@@ -190,12 +187,9 @@ impl Engine {
         let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
         let of_stream = state.last_of(stream)?.0;
         if module.context != of_stream {
-            let (gpu, other) =
-                (state.device_of_context(module.context)?, state.device_of_context(of_stream)?);
-            let message = format!(
-                "kernel `{}` was loaded on GPU {gpu}, the stream is on GPU {other}",
-                entry.kernel.name()
-            );
+            let (own, other) = (state.describe(module.context), state.describe(of_stream));
+            let name = entry.kernel.name();
+            let message = format!("kernel `{name}` was loaded on {own}, the stream is on {other}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let launch =
@@ -246,13 +240,14 @@ impl Engine {
 }
 
 impl State {
-    fn function(&self, function: FunctionHandle) -> CudaResult<&Function> {
-        self.functions.get(&function).ok_or_else(|| {
-            Error::new(
-                CudaStatus::InvalidHandle,
-                format!("{:#x} is not a function, or no longer one", function.0),
-            )
-        })
+    /// The PTX of a module.
+    pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&ptx::Module> {
+        Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
+    }
+
+    /// The context that a module was loaded into.
+    pub(super) fn context_of(&self, module: ModuleHandle) -> CudaResult<ContextHandle> {
+        Ok(self.modules.get(&module).ok_or_else(|| not_a_module(module))?.context)
     }
 
     /// Forgets a module with its functions; returns the addresses of its variables.
@@ -287,6 +282,22 @@ fn touched(device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) ->
     by_allocation
 }
 
+/// What of a block's shape the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
+fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
+    let [x, y, z] = block;
+    let threads = u64::from(x * y * z);
+    if let Some([a, b, c]) = kernel.required_threads().filter(|&required| required != block) {
+        return Err(format!(
+            "a block of {x} x {y} x {z} threads: the kernel wants {a} x {b} x {c} (.reqntid)"
+        ));
+    }
+    let most = kernel.max_threads().map(|bound| bound.into_iter().map(u64::from).product::<u64>());
+    match most.filter(|&most| threads > most) {
+        Some(most) => Err(format!("{threads} threads in a block: the kernel allows {most} (.maxntid)")),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a launch that no GPU of this kind can do, naming the figure and the limit.
 fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let kernel = &function.kernel;
@@ -307,17 +318,7 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
             "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
         ));
     }
-    if let Some(bound) = kernel.max_threads().map(|[x, y, z]| x * y * z)
-        && threads > bound
-    {
-        return refuse(format!("{threads} threads in a block: its launch bounds (.maxntid) allow {bound}"));
-    }
-    if let Some(required) = kernel.required_threads()
-        && required != shape.block
-    {
-        let [a, b, c] = required;
-        return refuse(format!("{x} x {y} x {z} threads in a block: it requires {a} x {b} x {c} (.reqntid)"));
-    }
+    check_bounds(kernel, shape.block).or_else(refuse)?;
     if shape.dynamic_shared > function.max_dynamic_shared {
         let (asked, limit) = (shape.dynamic_shared, function.max_dynamic_shared);
         return refuse(format!(

@@ -5,8 +5,11 @@
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
 mod context;
+mod function;
+mod host;
 mod kernel_report;
 mod launch;
+mod settings;
 mod stream;
 mod transfer;
 mod wait;
@@ -16,6 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use settings::CachePreference;
 pub use stream::{EventHandle, StreamHandle};
 
 pub(crate) use stream::{OpRef, Touched, Work};
@@ -41,6 +45,8 @@ pub struct Engine {
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
+    /// Told when a host function is to be run.
+    host: Condvar,
 }
 
 /// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
@@ -76,7 +82,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
     events: HashMap<EventHandle, stream::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
-    functions: HashMap<FunctionHandle, launch::Function>,
+    functions: HashMap<FunctionHandle, function::Function>,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -84,6 +90,9 @@ pub(crate) struct State {
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
     /// Operations done since the start.
     finished: u64,
+    /// Host functions whose turn has come, each with its place in its stream.
+    host_functions: VecDeque<(OpRef, host::HostFunction)>,
+    has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: usize,
     pub(crate) nccl: Nccl,
@@ -124,12 +133,21 @@ impl Engine {
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
             finished: 0,
+            host_functions: VecDeque::new(),
+            has_host_thread: false,
             blocked: 0,
             nccl: Nccl::default(),
             order: Order::default(),
             time: Time::new(config.preset, config.gpus),
         };
-        Self { config, addresses, memories, state: Mutex::new(state), changed: Condvar::new() }
+        Self {
+            config,
+            addresses,
+            memories,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            host: Condvar::new(),
+        }
     }
 
     /// Device addresses that so many GPUs may use.

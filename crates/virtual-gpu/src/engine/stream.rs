@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::context::ContextHandle;
+use super::host::HostFunction;
 use super::launch::KernelLaunch;
 use super::wait::{Blocked, Wait};
 use super::{Engine, Failure, State};
@@ -110,6 +111,8 @@ pub(crate) enum Work {
         at: u64,
     },
     Kernel(Box<KernelLaunch>),
+    /// A call of the program's code; none once it is with the thread that runs it.
+    Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
 }
@@ -211,9 +214,8 @@ impl Engine {
         let of_event = state.event(event)?.context;
         let of_stream = state.last_of(stream)?.0;
         if of_event != of_stream {
-            let (event, stream) = (state.device_of_context(of_event)?, state.device_of_context(of_stream)?);
-            let message =
-                format!("an event of GPU {event}'s context can't be recorded in a stream of GPU {stream}'s");
+            let (event, stream) = (state.describe(of_event), state.describe(of_stream));
+            let message = format!("an event of {event} can't be recorded in a stream of {stream}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let op = state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?;
@@ -354,6 +356,9 @@ impl Engine {
         }
         if state.finished != before && state.blocked > 0 {
             self.changed.notify_all();
+        }
+        if !state.host_functions.is_empty() {
+            self.host.notify_one();
         }
         state
     }
@@ -522,6 +527,11 @@ impl State {
                 Work::Nothing => self.finish(handle),
                 // A GPU that has failed does nothing more.
                 _ if failed => self.finish(handle),
+                Work::Host(function) => {
+                    op.work = Work::Host(None);
+                    let place = OpRef { stream: handle, number: stream.done + 1 };
+                    self.host_functions.extend(function.map(|function| (place, function)));
+                }
                 work => {
                     let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
                     return Some(Job::Op { stream: handle, device, work, site, start_ns });
@@ -560,6 +570,18 @@ impl State {
         self.runnable.extend(freed);
     }
 
+    /// Who enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
+    pub(super) fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| (first.thread, first.view.clone()))
+    }
+
+    /// Where `op`, which is the first operation of its stream, was enqueued.
+    pub(super) fn site_of(&self, op: OpRef) -> Option<Site> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| first.site.clone())
+    }
+
     /// What will have happened when the first operation of its stream, `op`, is done.
     pub(crate) fn view_at_end_of(&self, op: OpRef) -> Option<View> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
@@ -575,6 +597,7 @@ impl State {
         let first = stream.queue.front()?;
         match first.work {
             Work::Collective(call) if stream.busy => Some(Obstacle::Collective(call)),
+            Work::Host(None) => Some(Obstacle::Host(OpRef { stream: op.stream, number: stream.done + 1 })),
             _ if stream.busy => None,
             _ => first.after.iter().find(|after| !self.is_done(after.op)).map(|after| Obstacle::Op(after.op)),
         }
@@ -590,6 +613,8 @@ impl State {
 pub(super) enum Obstacle {
     Op(OpRef),
     Collective(CallKey),
+    /// A host function that has not returned.
+    Host(OpRef),
 }
 
 fn not_a_stream(stream: StreamHandle) -> Error<CudaStatus> {
@@ -638,6 +663,7 @@ impl std::fmt::Display for Work {
             Self::Set { .. } => f.write_str("a memset"),
             Self::Free { .. } => f.write_str("its free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
+            Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),
         }
     }

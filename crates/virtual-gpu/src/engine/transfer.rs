@@ -17,7 +17,13 @@ const LEGACY: StreamHandle = StreamHandle(0);
 impl Engine {
     /// `cuMemAlloc`: `bytes` on the current context's GPU. Nothing in them counts as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
-        self.allocate_in(LEGACY, bytes)
+        let device = self.current_device()?;
+        let address = self.allocate_in(LEGACY, bytes)?;
+        let made = self.memory(device).range(address, bytes).ok().map(|(allocation, _)| allocation.id());
+        if let Some(allocation) = made {
+            self.state().own(address, allocation)?;
+        }
+        Ok(address)
     }
 
     /// `cuMemAllocAsync`: as [`Self::allocate`], on the GPU of `stream`.
@@ -46,7 +52,9 @@ impl Engine {
         // A failure is told by calls whose errors cudarc shows; this is none of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
         self.free_now(address, Site::here()).map(|(device, allocation)| {
-            self.state().order.forget_allocation(device, allocation);
+            let mut state = self.state();
+            state.order.forget_allocation(device, allocation);
+            state.disown(address);
         })
     }
 
@@ -157,7 +165,7 @@ impl Engine {
     /// Runs one operation. `device` is that of its stream, `start_ns` the earliest time on it.
     pub(super) fn execute(&self, device: usize, work: Work, site: &Site, start_ns: u64) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Collective(_) => (Vec::new(), Cost::Nothing),
+            Work::Nothing | Work::Host(_) | Work::Collective(_) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
                 let len = bytes.len() as u64;
                 (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))

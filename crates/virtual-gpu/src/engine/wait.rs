@@ -100,9 +100,9 @@ impl State {
             format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64());
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
-                let calls: Hopeless = ops.into_iter().filter_map(|op| self.collective_ahead(op)).collect();
+                let calls: Hopeless = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
                 if calls.is_empty() {
-                    return false;
+                    return self.give_up_host_functions(&ops, patience);
                 }
                 let report = deadlock_report(self, &calls).fact(given_up);
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
@@ -119,6 +119,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Collective(call) => return Some(call),
+                Obstacle::Host(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

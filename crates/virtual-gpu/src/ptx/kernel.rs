@@ -8,11 +8,17 @@ use super::instruction::{Instruction, Slot};
 /// What a PTX text holds.
 #[derive(Debug)]
 pub struct Module {
+    pub(super) target: u32,
     pub(super) kernels: BTreeMap<String, Arc<Kernel>>,
     pub(super) variables: Vec<Variable>,
 }
 
 impl Module {
+    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text doesn't say.
+    pub fn target(&self) -> u32 {
+        self.target
+    }
+
     /// The kernel of that name.
     pub fn kernel(&self, name: &str) -> Option<&Arc<Kernel>> {
         self.kernels.get(name)
@@ -195,6 +201,23 @@ impl Kernel {
     /// `.reqntid`: the only block size allowed.
     pub fn required_threads(&self) -> Option<[u32; 3]> {
         self.required_threads
+    }
+
+    /// Indices of the variables in [`Module::variables`] that the kernel names.
+    pub fn variables(&self) -> impl Iterator<Item = u32> {
+        let mut named: Vec<u32> = self
+            .registers
+            .uniform_longs
+            .iter()
+            .chain(&self.registers.uniform_words)
+            .filter_map(|uniform| match uniform {
+                Uniform::Global { index, .. } => Some(*index),
+                _ => None,
+            })
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        named.into_iter()
     }
 
     /// The instructions.

@@ -37,7 +37,7 @@ pub(super) fn lower(file: &File<'_>, diagnostics: &mut Vec<Diagnostic>) -> Modul
             diagnostics.push(Diagnostic::new(function.line, format!("`{}` is defined twice", function.name)));
         }
     }
-    Module { kernels, variables: index.globals }
+    Module { target: file.target, kernels, variables: index.globals }
 }
 
 /// A file's names.

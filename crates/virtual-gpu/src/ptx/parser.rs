@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
                     self.number()?;
                 }
                 "target" => {
-                    self.word()?;
+                    file.target = architecture(self.word()?);
                     while self.accept(b',') {
                         self.word()?;
                     }
@@ -434,4 +434,11 @@ pub(super) fn type_bytes(kind: &str) -> Option<u64> {
         "b64" | "u64" | "s64" | "f64" => 8,
         _ => return None,
     })
+}
+
+/// 70 of `sm_70`, 90 of `sm_90a`; 0 where the word is no architecture.
+fn architecture(word: &str) -> u32 {
+    let number = word.strip_prefix("sm_").unwrap_or_default();
+    let digits = number.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
+    digits.parse().unwrap_or(0)
 }

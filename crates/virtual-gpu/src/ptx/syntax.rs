@@ -3,6 +3,8 @@
 /// A whole file.
 #[derive(Debug, Default)]
 pub(super) struct File<'a> {
+    /// `.target`: 70 for `sm_70`.
+    pub(super) target: u32,
     pub(super) variables: Vec<Variable<'a>>,
     pub(super) functions: Vec<Function<'a>>,
     /// `.file` number and path.

@@ -1,0 +1,161 @@
+//! What kernels and variables of a module say of themselves, and what can be asked of them.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUfunc_cache, CUfunction_attribute_enum as Attribute, CUresult};
+use cudarc::driver::{CudaContext, CudaModule, CudaStream, LaunchConfig, PushKernelArg, sys};
+use cudarc::nvrtc::Ptx;
+use lab::Check;
+
+use crate::fails;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("functions::attributes_are_the_kernel_s_own", attributes),
+        Check::new("functions::attributes_that_can_be_set", attributes_that_can_be_set),
+        Check::new("functions::a_block_that_the_kernel_was_not_made_for", launch_bounds),
+        Check::new("functions::variables_of_a_module", variables),
+    ]
+}
+
+/// `scale` multiplies by a constant; `bounded` has launch bounds, shared and local memory; `exact` one block size.
+const KERNELS: &str = r#"
+.version 8.0
+.target sm_70
+.address_size 64
+
+.const .align 4 .f32 factor = 0f40000000;
+.const .align 4 .b8 unused[100];
+.global .align 4 .b8 table[64];
+
+.visible .entry scale(.param .u64 out)
+{
+    .reg .f32 %f<4>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.f32 %f1, [%rd3];
+    ld.const.f32 %f2, [factor];
+    mul.f32 %f3, %f1, %f2;
+    st.global.f32 [%rd3], %f3;
+    ret;
+}
+
+.visible .entry bounded()
+.maxntid 128, 1, 1
+{
+    .local .align 4 .b8 own[24];
+    .shared .align 4 .b8 tile[2048];
+    .reg .b32 %r<2>;
+    mov.u32 %r1, 1;
+    st.local.u32 [own], %r1;
+    st.shared.u32 [tile], %r1;
+    ret;
+}
+
+.visible .entry exact()
+.reqntid 64, 2, 1
+{
+    ret;
+}
+"#;
+
+fn module() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaModule>)> {
+    let context = CudaContext::new(0)?;
+    let module = context.load_module(Ptx::from_src(KERNELS))?;
+    Ok((context.default_stream(), module))
+}
+
+fn attributes() -> anyhow::Result<()> {
+    let (_stream, module) = module()?;
+    let (scale, bounded) = (module.load_function("scale")?, module.load_function("bounded")?);
+    assert_eq!((scale.max_threads_per_block()?, bounded.max_threads_per_block()?), (1024, 128));
+    assert_eq!((scale.shared_size_bytes()?, bounded.shared_size_bytes()?), (0, 2048));
+    assert_eq!((scale.const_size_bytes()?, bounded.const_size_bytes()?), (4, 0));
+    assert_eq!((scale.local_size_bytes()?, bounded.local_size_bytes()?), (0, 24));
+    assert_eq!((scale.num_regs()?, scale.ptx_version()?, scale.binary_version()?), (32, 70, 90));
+    let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    assert_eq!((scale.get_attribute(dynamic)?, bounded.get_attribute(dynamic)?), (49_152, 47_104));
+    let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    assert_eq!(scale.get_attribute(carveout)?, -1);
+    let unknown = scale.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX);
+    fails(unknown, CUresult::CUDA_ERROR_INVALID_VALUE, &["kernel `scale`: 16 is no function attribute"]);
+    Ok(())
+}
+
+fn attributes_that_can_be_set() -> anyhow::Result<()> {
+    let (_stream, module) = module()?;
+    let bounded = module.load_function("bounded")?;
+    let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // 227 KiB less the 2 KiB of static shared memory.
+    bounded.set_attribute(dynamic, 225 << 10)?;
+    assert_eq!(bounded.get_attribute(dynamic)?, 225 << 10);
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let words = ["kernel `bounded`", "230401 bytes", "0 to 230400 can be asked for, beside 2048 static ones"];
+    fails(bounded.set_attribute(dynamic, (225 << 10) + 1), invalid, &words);
+    fails(bounded.set_attribute(dynamic, -1), invalid, &["-1 bytes"]);
+
+    let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    bounded.set_attribute(carveout, 50)?;
+    assert_eq!(bounded.get_attribute(carveout)?, 50);
+    fails(bounded.set_attribute(carveout, 101), invalid, &["101 percent"]);
+    let registers = Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS;
+    fails(bounded.set_attribute(registers, 8), invalid, &["function attribute 4 can only be read"]);
+    let cluster = Attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH;
+    bounded.set_attribute(cluster, 0)?;
+    let words = ["clusters are not supported"];
+    fails(bounded.set_attribute(cluster, 2), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    bounded.set_function_cache_config(CUfunc_cache::CU_FUNC_CACHE_PREFER_L1)?;
+    Ok(())
+}
+
+fn launch_bounds() -> anyhow::Result<()> {
+    let (stream, module) = module()?;
+    let (bounded, exact) = (module.load_function("bounded")?, module.load_function("exact")?);
+    let block = |block_dim| LaunchConfig { grid_dim: (1, 1, 1), block_dim, shared_mem_bytes: 0 };
+    // SAFETY: neither kernel takes arguments or touches memory of others.
+    unsafe {
+        stream.launch_builder(&bounded).launch(block((128, 1, 1)))?;
+        stream.launch_builder(&exact).launch(block((64, 2, 1)))?;
+        let words = ["launch of `bounded`: 129 threads in a block: the kernel allows 128"];
+        let launched = stream.launch_builder(&bounded).launch(block((129, 1, 1)));
+        fails(launched, CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+        let words = ["launch of `exact`", "the kernel wants 64 x 2 x 1"];
+        let launched = stream.launch_builder(&exact).launch(block((128, 1, 1)));
+        fails(launched, CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+    }
+    Ok(stream.synchronize()?)
+}
+
+fn variables() -> anyhow::Result<()> {
+    let (stream, module) = module()?;
+    let scale = module.load_function("scale")?;
+    let mut values = stream.clone_htod(&[1f32, 2.0, 3.0])?;
+    let shape = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (3, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the argument is the kernel's, with an element for each thread.
+    unsafe { stream.launch_builder(&scale).arg(&mut values).launch(shape) }?;
+    assert_eq!(stream.clone_dtoh(&values)?, [2.0, 4.0, 6.0]);
+    {
+        let mut factor = module.get_global("factor", &stream)?;
+        stream.memcpy_htod(&10f32.to_ne_bytes(), &mut factor)?;
+    }
+    // SAFETY: as above.
+    unsafe { stream.launch_builder(&scale).arg(&mut values).launch(shape) }?;
+    assert_eq!(stream.clone_dtoh(&values)?, [20.0, 40.0, 60.0]);
+
+    let table = module.get_global("table", &stream)?;
+    assert_eq!(stream.clone_dtoh(&table)?, [0; 64]);
+    let Err(error) = module.get_global("tabel", &stream) else { anyhow::bail!("`tabel` was found") };
+    let words = ["no variable `tabel`", "it has `factor`, `unused`, `table`"];
+    fails(Err::<(), _>(error), CUresult::CUDA_ERROR_NOT_FOUND, &words);
+    let null = std::ptr::null_mut();
+    // SAFETY: nothing is written through null pointers.
+    let nothing = unsafe {
+        sys::cuModuleGetGlobal_v2(std::ptr::null_mut(), std::ptr::null_mut(), null, c"table".as_ptr())
+    };
+    fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both pointers for results are null"]);
+    Ok(())
+}

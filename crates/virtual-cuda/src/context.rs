@@ -1,0 +1,123 @@
+//! The bodies of the functions that make contexts and set them up.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use virtual_gpu::device::PRIORITIES;
+use virtual_gpu::engine::{CachePreference, ContextHandle};
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+use crate::driver::{Context, Device};
+use crate::engine;
+use crate::pointer::{Out, Source};
+
+/// `CUexecAffinityParam`: which share of the multiprocessors a context may use.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Affinity {
+    kind: c_uint,
+    multiprocessors: c_uint,
+}
+
+/// `CUctxCreateParams`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CreateParameters {
+    affinities: Source<Affinity>,
+    affinity_count: c_int,
+    graphics: *const c_void,
+}
+
+/// `cuCtxCreate_v3`
+pub(crate) fn create_with_affinity(
+    to: Out<Context>,
+    affinities: Source<Affinity>,
+    count: c_int,
+    flags: c_uint,
+    device: Device,
+) -> CudaResult<()> {
+    check_affinities(affinities, count)?;
+    if to.is_null() {
+        return Err(Error::new(CudaStatus::InvalidValue, "the pointer for the context is null"));
+    }
+    let made = engine::get()?.create_context(device, flags)?;
+    to.give(made.0 as Context)
+}
+
+/// `cuCtxCreate_v4`
+pub(crate) fn create(
+    to: Out<Context>,
+    parameters: Source<CreateParameters>,
+    flags: c_uint,
+    device: Device,
+) -> CudaResult<()> {
+    if parameters.is_null() {
+        return create_with_affinity(to, Source::null(), 0, flags, device);
+    }
+    let parameters = parameters.value("the parameters")?;
+    if !parameters.graphics.is_null() {
+        let message = "virtual GPU: contexts shared with graphics (CIG) are not supported";
+        return Err(Error::new(CudaStatus::NotSupported, message));
+    }
+    create_with_affinity(to, parameters.affinities, parameters.affinity_count, flags, device)
+}
+
+/// Shares of a GPU exist under MPS only.
+fn check_affinities(affinities: Source<Affinity>, count: c_int) -> CudaResult<()> {
+    let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
+    match count {
+        0 => Ok(()),
+        ..0 => invalid(format!("{count} execution affinities")),
+        _ if affinities.is_null() => invalid(format!("{count} execution affinities, whose pointer is null")),
+        _ => {
+            let message = "virtual GPU: execution affinities are not supported: no GPU is shared through MPS";
+            Err(Error::new(CudaStatus::UnsupportedExecAffinity, message))
+        }
+    }
+}
+
+pub(crate) fn destroy(context: Context) -> CudaResult<()> {
+    engine::get()?.destroy_context(ContextHandle(context as u64))
+}
+
+pub(crate) fn push(context: Context) -> CudaResult<()> {
+    engine::get()?.push_current(ContextHandle(context as u64))
+}
+
+pub(crate) fn pop(to: Out<Context>) -> CudaResult<()> {
+    let popped = engine::get()?.pop_current()?;
+    to.give_if_wanted(popped.0 as Context);
+    Ok(())
+}
+
+pub(crate) fn set_flags(flags: c_uint) -> CudaResult<()> {
+    engine::get()?.set_flags(flags)
+}
+
+pub(crate) fn limit(value: Out<usize>, limit: c_uint) -> CudaResult<()> {
+    value.give(engine::get()?.limit(limit)? as usize)
+}
+
+pub(crate) fn set_limit(limit: c_uint, value: usize) -> CudaResult<()> {
+    engine::get()?.set_limit(limit, value as u64)
+}
+
+pub(crate) fn cache_preference(to: Out<c_uint>) -> CudaResult<()> {
+    to.give(engine::get()?.cache_preference()? as c_uint)
+}
+
+pub(crate) fn set_cache_preference(preference: c_uint) -> CudaResult<()> {
+    engine::get()?.set_cache_preference(CachePreference::from_number(preference)?)
+}
+
+/// Either pointer may be null: that value is not wanted.
+pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<()> {
+    engine::get()?.current_device()?;
+    least.give_if_wanted(PRIORITIES.0);
+    greatest.give_if_wanted(PRIORITIES.1);
+    Ok(())
+}
+
+/// `cuProfilerStart` and `cuProfilerStop` tell the active profiling tool, and none ever is.
+pub(crate) fn profile() -> CudaResult<()> {
+    engine::get()?.current_device().map(drop)
+}

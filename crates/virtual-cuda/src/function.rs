@@ -1,0 +1,48 @@
+//! The bodies of the functions about kernels and variables in modules.
+
+use std::ffi::{c_int, c_uint};
+
+use virtual_gpu::engine::{CachePreference, FunctionHandle, ModuleHandle};
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+use crate::driver::{DevicePointer, Function, Module};
+use crate::engine;
+use crate::pointer::{Out, Text};
+
+fn handle(function: Function) -> FunctionHandle {
+    FunctionHandle(function as u64)
+}
+
+fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message.into())
+}
+
+pub(crate) fn attribute(value: Out<c_int>, attribute: c_int, of: Function) -> CudaResult<()> {
+    value.give(engine::get()?.function_attribute(handle(of), attribute)?)
+}
+
+pub(crate) fn set_attribute(of: Function, attribute: c_int, value: c_int) -> CudaResult<()> {
+    engine::get()?.set_function_attribute(handle(of), attribute, value)
+}
+
+pub(crate) fn set_cache_preference(of: Function, preference: c_uint) -> CudaResult<()> {
+    let preference = CachePreference::from_number(preference)?;
+    engine::get()?.set_function_cache_preference(handle(of), preference)
+}
+
+/// Either of the two results may be not wanted, but not both.
+pub(crate) fn global(
+    address: Out<DevicePointer>,
+    bytes: Out<usize>,
+    module: Module,
+    name: Text,
+) -> CudaResult<()> {
+    if address.is_null() && bytes.is_null() {
+        return Err(invalid("cuModuleGetGlobal: both pointers for results are null"));
+    }
+    let name = name.text().ok_or_else(|| invalid("cuModuleGetGlobal: the name is null or no UTF-8"))?;
+    let (found, size) = engine::get()?.global(ModuleHandle(module as u64), name)?;
+    address.give_if_wanted(found);
+    bytes.give_if_wanted(size as usize);
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The bodies of the functions that tell how many blocks of a kernel are resident at a time.
+
+use std::ffi::{c_int, c_uint};
+
+use virtual_gpu::device::MULTIPROCESSORS;
+use virtual_gpu::engine::{FunctionHandle, StreamHandle};
+use virtual_gpu::occupancy::Usage;
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+use crate::driver::{Function, Stream};
+use crate::engine;
+use crate::pointer::{Out, Source};
+
+/// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block size, or null.
+pub type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
+
+/// `CUlaunchConfig`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    dynamic_shared: c_uint,
+    stream: Stream,
+    attributes: Source<LaunchAttribute>,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: what the value holds depends on the number.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LaunchAttribute {
+    number: c_uint,
+    _padding: c_uint,
+    value: [c_uint; 16],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
+const CLUSTER_DIMENSION: c_uint = 4;
+
+fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message.into())
+}
+
+fn usage(function: Function) -> CudaResult<Usage> {
+    engine::get()?.usage(FunctionHandle(function as u64))
+}
+
+fn threads(block_size: c_int) -> CudaResult<u32> {
+    let size = u32::try_from(block_size).ok().filter(|&size| size > 0);
+    size.ok_or_else(|| invalid(format!("{block_size} threads in a block: there must be one at least")))
+}
+
+/// Both flags mean the same here: global caching takes nothing of a multiprocessor.
+fn check_flags(flags: c_uint) -> CudaResult<()> {
+    match flags {
+        0 | 1 => Ok(()),
+        _ => Err(invalid(format!("{flags:#x} are no occupancy flags"))),
+    }
+}
+
+pub(crate) fn blocks(to: Out<c_int>, of: Function, block_size: c_int, dynamic: usize) -> CudaResult<()> {
+    blocks_with_flags(to, of, block_size, dynamic, 0)
+}
+
+pub(crate) fn blocks_with_flags(
+    to: Out<c_int>,
+    of: Function,
+    block_size: c_int,
+    dynamic: usize,
+    flags: c_uint,
+) -> CudaResult<()> {
+    check_flags(flags)?;
+    to.give(usage(of)?.blocks(threads(block_size)?, dynamic as u64) as c_int)
+}
+
+pub(crate) fn block_size(
+    grid: Out<c_int>,
+    block: Out<c_int>,
+    of: Function,
+    to_shared: BlockToShared,
+    dynamic: usize,
+    limit: c_int,
+) -> CudaResult<()> {
+    block_size_with_flags(grid, block, of, to_shared, dynamic, limit, 0)
+}
+
+pub(crate) fn block_size_with_flags(
+    grid: Out<c_int>,
+    block: Out<c_int>,
+    of: Function,
+    to_shared: BlockToShared,
+    dynamic: usize,
+    limit: c_int,
+    flags: c_uint,
+) -> CudaResult<()> {
+    check_flags(flags)?;
+    let limit =
+        u32::try_from(limit).map_err(|_| invalid(format!("a block size limit of {limit} threads")))?;
+    let suggestion = usage(of)?.suggest(limit, |threads| match to_shared {
+        // SAFETY: the caller passes a function that tells the shared memory for any block size.
+        Some(to_shared) => unsafe { to_shared(threads as c_int) as u64 },
+        None => dynamic as u64,
+    });
+    grid.give(suggestion.blocks as c_int)?;
+    block.give(suggestion.threads as c_int)
+}
+
+pub(crate) fn dynamic_shared(
+    to: Out<usize>,
+    of: Function,
+    blocks: c_int,
+    block_size: c_int,
+) -> CudaResult<()> {
+    let threads = threads(block_size)?;
+    let wanted = u32::try_from(blocks).ok().filter(|&blocks| blocks > 0);
+    let wanted = wanted.ok_or_else(|| invalid(format!("{blocks} blocks: there must be one at least")))?;
+    let bytes = usage(of)?.dynamic_shared(wanted, threads).ok_or_else(|| {
+        invalid(format!("{blocks} blocks of {threads} threads are never resident on one multiprocessor"))
+    })?;
+    to.give(bytes as usize)
+}
+
+/// What a launch would need, checked.
+fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
+    let config = of.value("the launch configuration")?;
+    engine::get()?.check_stream(StreamHandle(config.stream as u64))?;
+    let [x, y, z] = config.block;
+    let threads = [x, y, z].into_iter().try_fold(1u32, u32::checked_mul).filter(|&threads| threads > 0);
+    let threads = threads.ok_or_else(|| invalid(format!("a block of {x} x {y} x {z} threads")))?;
+    if config.grid.contains(&0) {
+        let [x, y, z] = config.grid;
+        return Err(invalid(format!("a grid of {x} x {y} x {z} blocks")));
+    }
+    Ok((config, threads))
+}
+
+/// The virtual GPU launches no clusters: each block is one of its own.
+pub(crate) fn cluster_size(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
+    usage(of)?;
+    config(launch)?;
+    to.give(1)
+}
+
+pub(crate) fn clusters(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
+    let usage = usage(of)?;
+    let (config, threads) = config(launch)?;
+    let attributes = config.attributes.values(config.attribute_count as usize)?;
+    let cluster = attributes.iter().rfind(|attribute| attribute.number == CLUSTER_DIMENSION);
+    match cluster.map(|attribute| attribute.value) {
+        Some([1, 1, 1, ..]) => {
+            let blocks = usage.blocks(threads, u64::from(config.dynamic_shared));
+            to.give((blocks * MULTIPROCESSORS) as c_int)
+        }
+        Some([x, y, z, ..]) => {
+            let message = format!("virtual GPU: clusters of {x} x {y} x {z} blocks are not supported");
+            Err(Error::new(CudaStatus::NotSupported, message))
+        }
+        None => {
+            let message = "cuOccupancyMaxActiveClusters: the launch configuration has no cluster size";
+            Err(Error::new(CudaStatus::InvalidClusterSize, message))
+        }
+    }
+}

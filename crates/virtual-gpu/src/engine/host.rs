@@ -1,0 +1,110 @@
+//! Host functions: code of the program that runs when its turn in a stream has come, on a thread of the engine.
+//!
+//! One thread runs them all, one after the other, which CUDA allows: functions without a mandated order may be
+//! serialised. It is the only thread of the engine's own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::stream::{Obstacle, OpRef, StreamHandle, Work};
+use super::{Engine, Failure, State};
+use crate::order::View;
+use crate::report::Report;
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+use crate::time::Cost;
+
+/// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone.
+pub(crate) struct HostFunction(Box<dyn FnOnce() + Send>);
+
+impl Engine {
+    /// `cuLaunchHostFunc`: `function` runs once what is enqueued in `stream` is done, and what comes later waits for it.
+    ///
+    /// # Errors
+    /// As of any enqueuing, and `OperatingSystem` where the thread that would run it can't be started.
+    pub fn launch_host_function(
+        &'static self,
+        stream: StreamHandle,
+        function: Box<dyn FnOnce() + Send>,
+    ) -> CudaResult<()> {
+        let mut state = self.state();
+        if !state.has_host_thread {
+            let named = std::thread::Builder::new().name("virtual GPU: host functions".to_owned());
+            named.spawn(|| self.run_host_functions()).map_err(|error| {
+                let message = format!("cuLaunchHostFunc: no thread to run the function on: {error}");
+                Error::new(CudaStatus::OperatingSystem, message)
+            })?;
+            state.has_host_thread = true;
+        }
+        let stream = state.resolve_stream(stream)?;
+        let work = Work::Host(Some(HostFunction(function)));
+        state.enqueue(stream, work, Vec::new(), Site::here())?;
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// The engine's thread: runs host functions for as long as the process lives.
+    fn run_host_functions(&self) {
+        let mut state = self.state();
+        loop {
+            let Some((op, HostFunction(function))) = state.host_functions.pop_front() else {
+                state = self.host.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+                continue;
+            };
+            state.hears(op);
+            drop(state);
+            // A panic has been printed by its hook; the stream goes on.
+            let _ = catch_unwind(AssertUnwindSafe(function));
+            state = self.state();
+            // It may have been given up, or its context destroyed.
+            if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
+                state.finish_after(op.stream, &View::default(), Cost::Nothing);
+            }
+            state = self.run_ready(state);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// A host function starts: its program learns that all before it is done, as from an event's synchronisation. The
+    /// thread that enqueued it counts as the one that is told, since functions make no CUDA calls of their own.
+    fn hears(&mut self, op: OpRef) {
+        if let Some((thread, view)) = self.first_of(op) {
+            self.order.saw(thread, &view);
+        }
+    }
+
+    /// The host function that an operation waits for in the end.
+    fn host_function_ahead(&self, mut op: OpRef) -> Option<OpRef> {
+        // Each step leads to an operation enqueued earlier, so that this ends.
+        loop {
+            match self.obstacle(op)? {
+                Obstacle::Host(function) => return Some(function),
+                Obstacle::Collective(_) => return None,
+                Obstacle::Op(next) => op = next,
+            }
+        }
+    }
+
+    /// Ends the wait for host functions that have not returned for too long. `false` where none of `ops` waits for one.
+    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], patience: Duration) -> bool {
+        let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
+        late.sort_unstable_by_key(|op| op.stream);
+        late.dedup();
+        for &op in &late {
+            let site = self.site_of(op).unwrap_or_else(Site::unknown);
+            let report = Report::new("a host function that does not return")
+                .at("enqueued", &site)
+                .fact(format!(
+                    "(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)",
+                    patience.as_secs_f64()
+                ))
+                .help("let it wait for nothing that the waiting thread has to do");
+            let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
+            self.fail_stream(op.stream, &failure);
+            self.finish(op.stream);
+        }
+        !late.is_empty()
+    }
+}
