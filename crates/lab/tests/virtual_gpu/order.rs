@@ -55,6 +55,7 @@ fn two_writes() -> anyhow::Result<()> {
         "written by a memset on stream 1",
         "written by a memset on stream 2",
         "nothing makes stream 2 wait for stream 1",
+        ": stream_2.wait(&stream_1.record_event(None)?)?",
         "crates/lab/tests/virtual_gpu/order.rs:",
     ];
     races(&other, &words)

@@ -114,10 +114,11 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
         false => report.fact("two threads enqueued them, and neither waited for the other's to be done"),
     };
     match later.site.line() {
-        Some(line) if earlier.thread == later.thread => report.help(format!(
-            "before line {}: later_stream.wait(&earlier_stream.record_event(None)?)?",
-            line.line
-        )),
+        Some(line) if earlier.thread == later.thread => {
+            let variable = |name: &str| name.replace(' ', "_");
+            let (waits, records) = (variable(&later.stream_name), variable(&earlier.stream_name));
+            report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
+        }
         _ => report.help("record an event behind the first, and make the second one's stream wait for it"),
     }
 }
