@@ -7,7 +7,7 @@ use super::context::ContextHandle;
 use super::function::Function;
 use super::kernel_report::{fault_report, status_of, unwritten_report};
 use super::stream::{Done, Outcome, StreamHandle, Touched, Work};
-use super::{Engine, Failure, State};
+use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
 use crate::machine::{self, Access, Launch};
@@ -79,8 +79,7 @@ impl Engine {
             state.check_usable(context)?;
             (context, state.device_of_context(context)?)
         };
-        let module =
-            ptx::load(text).map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let module = self.parse(text)?;
         let mut globals = Vec::new();
         {
             let mut memory = self.memory(device);
@@ -101,14 +100,27 @@ impl Engine {
         }
         let mut state = self.state();
         let handle = ModuleHandle(state.new_handle());
-        let module = LoadedModule {
-            context,
-            module: Arc::new(module),
-            globals: globals.into(),
-            functions: BTreeMap::new(),
-        };
+        let module = LoadedModule { context, module, globals: globals.into(), functions: BTreeMap::new() };
         state.modules.insert(handle, module);
         Ok(handle)
+    }
+
+    /// Reads a PTX text. Every rank loads the same ones, so the last few are kept.
+    fn parse(&self, text: &str) -> CudaResult<Arc<ptx::Module>> {
+        const KEPT: usize = 32;
+        // Held while reading: ranks that come with the same text meanwhile find it read.
+        let mut parsed = lock(&self.parsed);
+        if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
+            return Ok(module.clone());
+        }
+        let module =
+            ptx::load(text).map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let module = Arc::new(module);
+        if parsed.len() == KEPT {
+            parsed.pop_front();
+        }
+        parsed.push_back((text.into(), module.clone()));
+        Ok(module)
     }
 
     /// `cuModuleUnload`.

@@ -31,6 +31,7 @@ use crate::device::TOTAL_MEMORY;
 use crate::memory::{ADDRESS_SPACE, DeviceMemory};
 use crate::nccl::{Group, Nccl};
 use crate::order::Order;
+use crate::ptx;
 use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::{Life, ThreadKey};
@@ -42,6 +43,8 @@ pub struct Engine {
     /// The first device address.
     addresses: u64,
     memories: Vec<Mutex<DeviceMemory>>,
+    /// Texts that were read last, with their modules.
+    parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
@@ -144,6 +147,7 @@ impl Engine {
             config,
             addresses,
             memories,
+            parsed: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
