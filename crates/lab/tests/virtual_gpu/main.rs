@@ -7,6 +7,7 @@ mod host_functions;
 mod nccl;
 mod occupancy;
 mod order;
+mod pools;
 mod time;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         nccl::checks(),
         occupancy::checks(),
         order::checks(),
+        pools::checks(),
         time::checks(),
     ];
     lab::check::run(checks.concat())

@@ -9,6 +9,7 @@ mod function;
 mod host;
 mod kernel_report;
 mod launch;
+mod pool;
 mod settings;
 mod stream;
 mod transfer;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 pub use stream::{EventHandle, StreamHandle};
 
@@ -83,6 +85,7 @@ pub(crate) struct State {
     events: HashMap<EventHandle, stream::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
+    pools: pool::Pools,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -129,6 +132,7 @@ impl Engine {
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            pools: pool::Pools::default(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),

@@ -161,7 +161,9 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let (context, last) = state.last_of(stream)?;
-        self.wait_in(context, vec![last], "cuStreamSynchronize", state)
+        let done = self.wait_in(context, vec![last], "cuStreamSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuCtxSynchronize`.
@@ -169,7 +171,9 @@ impl Engine {
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
-        self.wait_in(context, all, "cuCtxSynchronize", state)
+        let done = self.wait_in(context, all, "cuCtxSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuStreamQuery`: whether everything enqueued so far is done.
@@ -230,7 +234,9 @@ impl Engine {
         let state = self.state();
         let Event { context, recorded, .. } = state.event(event)?;
         let (context, recorded) = (*context, recorded.clone());
-        self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state)
+        let done = self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
