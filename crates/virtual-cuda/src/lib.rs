@@ -98,6 +98,8 @@ macro_rules! exports {
                 fn cuMemFree_v2(address: DevicePointer) = driver::free;
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
+                fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
                 fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
                 fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
@@ -155,7 +157,7 @@ macro_rules! exports {
             }
             unsupported cuda {
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
-                cuMemAllocManaged cuMemHostAlloc cuMemFreeHost
+                cuMemAllocManaged
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuLaunchCooperativeKernel
                 cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy

@@ -4,6 +4,7 @@ mod contexts;
 mod driver;
 mod functions;
 mod host_functions;
+mod host_memory;
 mod nccl;
 mod occupancy;
 mod order;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         driver::checks(),
         functions::checks(),
         host_functions::checks(),
+        host_memory::checks(),
         nccl::checks(),
         occupancy::checks(),
         order::checks(),

@@ -7,6 +7,7 @@
 mod context;
 mod function;
 mod host;
+mod host_memory;
 mod kernel_report;
 mod launch;
 mod pool;
@@ -19,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
+pub use host_memory::{HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
@@ -86,6 +88,7 @@ pub(crate) struct State {
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
     pools: pool::Pools,
+    pinned: host_memory::Pinned,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -133,6 +136,7 @@ impl Engine {
             modules: HashMap::new(),
             functions: HashMap::new(),
             pools: pool::Pools::default(),
+            pinned: host_memory::Pinned::default(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),

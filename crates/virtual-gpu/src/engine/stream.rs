@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::context::ContextHandle;
 use super::host::HostFunction;
+use super::host_memory::{HostRead, HostWrite};
 use super::launch::KernelLaunch;
 use super::wait::{Blocked, Wait};
 use super::{Engine, Failure, State};
@@ -94,6 +95,18 @@ pub(crate) enum Work {
         from: u64,
         len: u64,
         into: Arc<Mutex<Vec<u8>>>,
+    },
+    /// Host bytes, read when their turn comes, to the device.
+    UploadPinned {
+        to: u64,
+        len: u64,
+        read: HostRead,
+    },
+    /// Device bytes to the host, which waits for them or not.
+    DownloadPinned {
+        from: u64,
+        len: u64,
+        write: HostWrite,
     },
     Copy {
         from: u64,
@@ -658,8 +671,8 @@ impl std::fmt::Display for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing => f.write_str("an event"),
-            Self::Upload { .. } => f.write_str("a copy from the host"),
-            Self::Download { .. } => f.write_str("a copy to the host"),
+            Self::Upload { .. } | Self::UploadPinned { .. } => f.write_str("a copy from the host"),
+            Self::Download { .. } | Self::DownloadPinned { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
             Self::Free { .. } => f.write_str("its free"),

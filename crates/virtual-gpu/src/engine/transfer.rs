@@ -142,12 +142,16 @@ impl Engine {
     }
 
     /// Refuses a range of addresses that is in no allocation, as the driver does at the call.
-    fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
+    pub(super) fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
         if len == 0 {
             return Ok(());
         }
         let Some(device) = self.device_of(address) else {
-            let message = format!("{verb} {address:#x}: that is no address of a GPU");
+            let what = match self.state().is_pinned(address) {
+                true => "pinned host memory, which the virtual GPU does not support as an address of a GPU",
+                false => "no address of a GPU",
+            };
+            let message = format!("{verb} {address:#x}: that is {what}");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
@@ -173,6 +177,15 @@ impl Engine {
             Work::Download { from, len, into } => {
                 let (bytes, touched) = self.read(from, len, site)?;
                 *lock(&into) = bytes;
+                (touched, Cost::Download(len))
+            }
+            Work::UploadPinned { to, len, read } => {
+                let bytes = read();
+                (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+            }
+            Work::DownloadPinned { from, len, write } => {
+                let (bytes, touched) = self.read(from, len, site)?;
+                write(&bytes);
                 (touched, Cost::Download(len))
             }
             Work::Copy { from, to, len } => {
