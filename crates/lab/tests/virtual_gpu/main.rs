@@ -9,6 +9,7 @@ mod nccl;
 mod occupancy;
 mod order;
 mod pools;
+mod thread_streams;
 mod time;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         occupancy::checks(),
         order::checks(),
         pools::checks(),
+        thread_streams::checks(),
         time::checks(),
     ];
     lab::check::run(checks.concat())

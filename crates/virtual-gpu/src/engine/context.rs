@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{self, Settings};
+use super::stream::StreamKind;
 use super::{Engine, Failure, State, StreamHandle};
 use crate::memory::AllocationId;
 use crate::site::Site;
@@ -176,7 +177,7 @@ impl Engine {
 impl State {
     fn new_context(&mut self, device: usize) -> ContextHandle {
         let context = ContextHandle(self.new_handle());
-        let default_stream = self.new_stream(context, device, true, true);
+        let default_stream = self.new_stream(context, device, true, StreamKind::Legacy);
         let settings = Settings::default();
         self.contexts.insert(
             context,
@@ -208,6 +209,7 @@ impl State {
             let freed = self.waiting.remove(&stream).unwrap_or_default();
             self.runnable.extend(freed);
         }
+        self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.events.retain(|_, event| event.context != context);
         let of_context: Vec<_> = self
             .modules
@@ -289,12 +291,15 @@ impl State {
     }
 
     /// A new stream's name in reports.
-    pub(super) fn name_stream(&mut self, device: usize, legacy: bool) -> Arc<str> {
-        if legacy {
-            return "the default stream".into();
+    pub(super) fn name_stream(&mut self, device: usize, kind: StreamKind) -> Arc<str> {
+        match kind {
+            StreamKind::Legacy => "the default stream".into(),
+            StreamKind::OfThread => "a thread's default stream".into(),
+            StreamKind::Made => {
+                self.devices[device].streams += 1;
+                format!("stream {}", self.devices[device].streams).into()
+            }
         }
-        self.devices[device].streams += 1;
-        format!("stream {}", self.devices[device].streams).into()
     }
 
     /// Remembers that an operation in `stream` failed.

@@ -84,6 +84,8 @@ pub(crate) struct State {
     devices: Vec<context::Device>,
     contexts: HashMap<ContextHandle, context::Context>,
     pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
+    /// Each thread's own default stream, by context.
+    streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: HashMap<EventHandle, stream::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
@@ -132,6 +134,7 @@ impl Engine {
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
             contexts: HashMap::new(),
             streams: HashMap::new(),
+            streams_of_threads: HashMap::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),

@@ -62,6 +62,17 @@ pub(crate) struct Stream {
     destroyed: bool,
 }
 
+/// Who makes a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// Its context: the legacy default stream.
+    Legacy,
+    /// A thread's first use of its own default stream.
+    OfThread,
+    /// The program.
+    Made,
+}
+
 pub(super) struct Event {
     pub(super) context: ContextHandle,
     /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
@@ -148,18 +159,18 @@ impl Engine {
         let context = state.current_context()?;
         state.check_usable(context)?;
         let device = state.device_of_context(context)?;
-        Ok(state.new_stream(context, device, !non_blocking, false))
+        Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
     }
 
     /// `cuStreamDestroy`: returns at once; what is enqueued is still done.
     pub fn destroy_stream(&self, stream: StreamHandle) -> CudaResult<()> {
+        if stream.0 <= 2 {
+            let message = "a default stream belongs to its context and can't be destroyed";
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let Some(entry) = state.streams.get_mut(&stream) else { return Err(not_a_stream(stream)) };
-        if entry.legacy {
-            let message = "the legacy default stream belongs to its context and can't be destroyed";
-            return Err(Error::new(CudaStatus::InvalidHandle, message));
-        }
         entry.destroyed = true;
         if entry.queue.is_empty() {
             let done = entry.done;
@@ -395,15 +406,15 @@ impl State {
         context: ContextHandle,
         device: usize,
         blocking: bool,
-        legacy: bool,
+        kind: StreamKind,
     ) -> StreamHandle {
         let handle = StreamHandle(self.new_handle());
         let stream = Stream {
             context,
             device,
             blocking,
-            legacy,
-            name: self.name_stream(device, legacy),
+            legacy: kind == StreamKind::Legacy,
+            name: self.name_stream(device, kind),
             queue: VecDeque::new(),
             issued: 0,
             done: 0,
@@ -427,15 +438,26 @@ impl State {
                 let context = self.current_context()?;
                 Ok(self.context(context)?.default_stream)
             }
-            2 => Err(Error::new(
-                CudaStatus::NotSupported,
-                "virtual GPU: the per-thread default stream (CU_STREAM_PER_THREAD) is not supported",
-            )),
+            2 => self.stream_of_thread(),
             _ => match self.streams.get(&stream) {
                 Some(entry) if !entry.destroyed => Ok(stream),
                 _ => Err(not_a_stream(stream)),
             },
         }
+    }
+
+    /// The default stream of the calling thread in its current context (`CU_STREAM_PER_THREAD`), made at its first use:
+    /// one that waits for the legacy default stream, and that one for it.
+    fn stream_of_thread(&mut self) -> CudaResult<StreamHandle> {
+        let context = self.current_context()?;
+        let place = (self.current_thread(), context);
+        if let Some(&stream) = self.streams_of_threads.get(&place) {
+            return Ok(stream);
+        }
+        let device = self.device_of_context(context)?;
+        let stream = self.new_stream(context, device, true, StreamKind::OfThread);
+        self.streams_of_threads.insert(place, stream);
+        Ok(stream)
     }
 
     fn event(&self, event: EventHandle) -> CudaResult<&Event> {
