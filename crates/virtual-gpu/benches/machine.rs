@@ -132,6 +132,7 @@ impl Bench {
             globals: &globals,
             start_ns: 0,
             instruction_limit: u64::MAX,
+            thread_limit: u64::MAX,
         };
         machine::run(kernel, &launch, &mut self.memory).unwrap_or_else(|fault| panic!("{fault}"))
     }

@@ -7,6 +7,10 @@ use crate::time::preset::{CLASSROOM_H100, PRESETS, Preset};
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
 const MAX_GPUS: usize = 64;
 
+/// Every environment variable that is read.
+const SWITCHES: [&str; 4] =
+    ["VIRTUAL_GPU_COUNT", "VIRTUAL_GPU_CHECKS", "VIRTUAL_GPU_PATIENCE", "VIRTUAL_GPU_TOPOLOGY"];
+
 /// How findings that CUDA has no error for are treated (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
@@ -43,7 +47,21 @@ impl Config {
     /// # Errors
     /// A sentence that names the variable, its value and what it may be.
     pub fn from_env() -> Result<Self, String> {
+        Self::refuse_unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()))?;
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    /// Refuses a switch that does not exist: its setting would do nothing, and nobody would know.
+    fn refuse_unknown(names: impl Iterator<Item = String>) -> Result<(), String> {
+        for name in names.filter(|name| name.starts_with("VIRTUAL_GPU_")) {
+            if !SWITCHES.contains(&name.as_str()) {
+                return Err(format!(
+                    "{name}: the virtual GPU has no such switch; it has {}",
+                    SWITCHES.join(", ")
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// As [`Self::from_env`], from any source of variables.
@@ -103,6 +121,17 @@ mod tests {
         for value in ["0", "-3", "inf", "NaN", "soon"] {
             assert!(read("VIRTUAL_GPU_PATIENCE", value).unwrap_err().contains(value));
         }
+    }
+
+    #[test]
+    fn a_switch_that_does_not_exist_is_refused() {
+        let refuse = |name: &str| Config::refuse_unknown([name.to_owned()].into_iter());
+        assert!(
+            refuse("VIRTUAL_GPU_TRACE")
+                .unwrap_err()
+                .starts_with("VIRTUAL_GPU_TRACE: the virtual GPU has no such")
+        );
+        assert!(refuse("VIRTUAL_GPU_COUNT").is_ok() && refuse("CUDA_VISIBLE_DEVICES").is_ok());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Addresses are numbers in a range of their own; the bytes lie elsewhere, so that no address can be mistaken for a
 //! host pointer.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -166,14 +167,17 @@ impl Allocation {
     }
 
     /// The bytes of `range` (offsets) as a reader sees them: what was never written is [`POISON`].
-    pub fn read(&self, range: Range<u64>) -> Vec<u8> {
-        let mut bytes = self.bytes[range.start as usize..range.end as usize].to_vec();
-        let mut from = range.start;
-        while let Some(missing) = self.first_unwritten(from..range.end) {
+    pub fn seen(&self, range: Range<u64>) -> Cow<'_, [u8]> {
+        let bytes = &self.bytes[range.start as usize..range.end as usize];
+        let Some(mut missing) = self.first_unwritten(range.clone()) else { return Cow::Borrowed(bytes) };
+        let mut bytes = bytes.to_vec();
+        loop {
             bytes[(missing - range.start) as usize] = POISON;
-            from = missing + 1;
+            match self.first_unwritten(missing + 1..range.end) {
+                Some(next) => missing = next,
+                None => return Cow::Owned(bytes),
+            }
         }
-        bytes
     }
 
     /// All bytes, to be changed; whoever changes some calls [`Self::mark_written`] for them.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Frames kept per call. Between a `cu*` function and its caller lie cudarc's layers, at most nine frames deep.
-const FRAMES: usize = 20;
+/// Frames kept per call. Between a `cu*` function and the user's line lie cudarc's layers, at most nine frames deep, and those
+/// of a library that is hidden.
+const FRAMES: usize = 32;
 
 /// Source paths that belong to a library, set by [`hide_library`].
 static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());

@@ -175,6 +175,11 @@ fn launches_over_the_limits() -> anyhow::Result<()> {
         let result = unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape) };
         fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
     }
+    let bound = KERNELS.replace(".param .f32 x)\n{", ".param .f32 x)\n.maxntid 64, 1, 1\n{");
+    let bound = stream.context().load_module(Ptx::from_src(bound))?.load_function("add")?;
+    // SAFETY: as above.
+    let result = unsafe { stream.launch_builder(&bound).arg(&mut buffer).arg(&1f32).launch(shape(1, 65)) };
+    fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &["65 threads in a block: the kernel allows 64"]);
     // A refused launch has done nothing, and spoils nothing.
     assert_eq!(stream.clone_dtoh(&buffer)?, [0.0; 2000]);
     Ok(())

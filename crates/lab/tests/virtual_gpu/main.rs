@@ -9,6 +9,7 @@ mod nccl;
 mod occupancy;
 mod order;
 mod pools;
+mod random;
 mod thread_streams;
 mod time;
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         occupancy::checks(),
         order::checks(),
         pools::checks(),
+        random::checks(),
         thread_streams::checks(),
         time::checks(),
     ];

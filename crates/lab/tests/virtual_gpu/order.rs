@@ -22,6 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("order::a_collective_that_nothing_makes_wait", || collective_beside(false)),
         Check::new("order::a_collective_that_waits", || collective_beside(true)),
         Check::new("order::a_buffer_freed_while_another_stream_uses_it", freed_while_used),
+        Check::new("order::cudarc_s_tracking_forgets_a_read_before_the_last", forgotten_read),
         Check::new("order::the_default_stream_beside_a_non_blocking_one", beside_the_default_stream),
     ]
 }
@@ -54,6 +55,7 @@ fn two_writes() -> anyhow::Result<()> {
         "written by a memset on stream 1",
         "written by a memset on stream 2",
         "nothing makes stream 2 wait for stream 1",
+        ": stream_2.wait(&stream_1.record_event(None)?)?",
         "crates/lab/tests/virtual_gpu/order.rs:",
     ];
     races(&other, &words)
@@ -159,4 +161,16 @@ fn beside_the_default_stream() -> anyhow::Result<()> {
     let default = one.context().default_stream();
     default.memset_zeros(&mut buffer)?;
     races(&default, &["written by a memset on the default stream"])
+}
+
+/// cudarc keeps one event for the reads of a slice: of two streams that read it, a later write waits for the second.
+fn forgotten_read() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    let (one, other) = (context.new_stream()?, context.new_stream()?);
+    let mut buffer = one.clone_htod(&[1u8; 4096])?;
+    let (mut first, mut second) = (one.alloc_zeros::<u8>(4096)?, other.alloc_zeros::<u8>(4096)?);
+    one.memcpy_dtod(&buffer, &mut first)?;
+    other.memcpy_dtod(&buffer, &mut second)?;
+    other.memset_zeros(&mut buffer)?;
+    races(&other, &["read by a copy on stream 1", "written by a memset on stream 2"])
 }

@@ -204,10 +204,8 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            self.streams.remove(&stream);
-            // What waited for it goes on.
-            let freed = self.waiting.remove(&stream).unwrap_or_default();
-            self.runnable.extend(freed);
+            // The memory that it touched goes with the context.
+            self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.events.retain(|_, event| event.context != context);

@@ -40,8 +40,9 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
         FaultKind::DivergentWarp { members, present } => {
             report.fact(format!("of the lanes {members:#010x} only {present:#010x} are there"))
         }
-        FaultKind::Endless { limit } => {
-            report.fact(format!("it was stopped after {limit} instructions of all its threads together"))
+        FaultKind::Endless { limit, of_thread } => {
+            let whose = if *of_thread { "that thread" } else { "all its threads together" };
+            report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,

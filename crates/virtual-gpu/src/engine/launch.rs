@@ -27,8 +27,12 @@ pub struct ModuleHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionHandle(pub u64);
 
-/// Lane instructions that a launch may take, so that a kernel without end ends. Some minutes of one core.
-const INSTRUCTION_LIMIT: u64 = 1 << 38;
+/// Instructions that the threads of a launch may take together, so that a kernel without end ends: about a minute of one
+/// core.
+const INSTRUCTION_LIMIT: u64 = 1 << 36;
+
+/// Instructions that one thread may take: half a minute of one core for a thread that runs alone.
+const THREAD_LIMIT: u64 = 1 << 30;
 
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
@@ -211,6 +215,7 @@ impl Engine {
             globals,
             start_ns,
             instruction_limit: INSTRUCTION_LIMIT,
+            thread_limit: THREAD_LIMIT,
         };
         let mut memory = self.memory(device);
         let execution = match machine::run(kernel, &to_run, &mut memory) {

@@ -57,6 +57,8 @@ pub(crate) struct Stream {
     last: Awaited,
     /// What had happened when the last one was done.
     view: View,
+    /// The last operation that touched memory which may still be there.
+    last_touch: u64,
     /// The first operation is being run, or is a collective whose other ranks have not come.
     busy: bool,
     destroyed: bool,
@@ -173,9 +175,8 @@ impl Engine {
         let Some(entry) = state.streams.get_mut(&stream) else { return Err(not_a_stream(stream)) };
         entry.destroyed = true;
         if entry.queue.is_empty() {
-            let done = entry.done;
-            state.streams.remove(&stream);
-            state.order.forget_stream(stream, done);
+            let last_touch = entry.last_touch;
+            state.remove_stream(stream, last_touch);
         }
         Ok(())
     }
@@ -364,14 +365,7 @@ impl Engine {
                     let mut state = self.state();
                     let cost = match outcome {
                         Ok(Done { touched, cost }) => {
-                            let freed = touched
-                                .first()
-                                .filter(|_| frees)
-                                .map(|whole| (whole.device, whole.allocation));
-                            self.note_touched(&mut state, stream, what, touched);
-                            if let Some((device, allocation)) = freed {
-                                state.order.forget_allocation(device, allocation);
-                            }
+                            self.note_touched(&mut state, stream, what, touched, frees);
                             cost
                         }
                         Err(failure) => {
@@ -424,11 +418,23 @@ impl State {
                 when: Arc::new(OnceLock::from(Span::default())),
             },
             view: View::default(),
+            last_touch: 0,
             busy: false,
             destroyed: false,
         };
         self.streams.insert(handle, stream);
         handle
+    }
+
+    /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
+    pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
+        self.streams.remove(&handle);
+        if self.order.forget_stream(handle, last_touch) {
+            self.streams.values_mut().for_each(|stream| stream.view.forget(handle));
+        }
+        // What waited for it goes on.
+        let freed = self.waiting.remove(&handle).unwrap_or_default();
+        self.runnable.extend(freed);
     }
 
     /// The stream that a C handle stands for.
@@ -597,9 +603,8 @@ impl State {
             self.time.finish(op.ticket, cost);
         }
         if stream.destroyed && stream.queue.is_empty() {
-            let done = stream.done;
-            self.streams.remove(&handle);
-            self.order.forget_stream(handle, done);
+            let last_touch = stream.last_touch;
+            self.remove_stream(handle, last_touch);
         }
         self.runnable.push_back(handle);
         let freed = self.waiting.remove(&handle).unwrap_or_default();
@@ -714,11 +719,15 @@ impl Engine {
         stream: StreamHandle,
         what: String,
         touched: Vec<Touched>,
+        frees: bool,
     ) {
-        if self.config().checks == Checks::Off {
+        if self.config().checks == Checks::Off || touched.is_empty() {
             return;
         }
-        let Some(entry) = state.streams.get(&stream) else { return };
+        let Some(entry) = state.streams.get_mut(&stream) else { return };
+        if !frees {
+            entry.last_touch = entry.done + 1;
+        }
         let Some(op) = entry.queue.front() else { return };
         let by = Accessor {
             stream,
@@ -731,7 +740,11 @@ impl Engine {
         let view = op.view.clone();
         for Touched { device, allocation, size, site, touches } in touched {
             let place = Place { device, allocation, size, site: &site };
-            let Some(race) = state.order.touch(&place, &by, &view, &touches) else { continue };
+            let race = state.order.touch(&place, &by, &view, &touches);
+            if frees {
+                state.order.forget_allocation(device, allocation);
+            }
+            let Some(race) = race else { continue };
             let failure = match race.is_new {
                 true => Failure::announce(CudaStatus::LaunchFailed, &race.report),
                 false => Failure::quietly(CudaStatus::LaunchFailed, &race.report),

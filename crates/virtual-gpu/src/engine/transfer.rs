@@ -249,7 +249,7 @@ impl Engine {
             }
         }
         let touched = Touched::range(device, allocation, offset, len, false);
-        Ok((allocation.read(offset..offset + len), vec![touched]))
+        Ok((allocation.seen(offset..offset + len).into_owned(), vec![touched]))
     }
 
     fn copy_bytes(&self, from: u64, to: u64, len: u64, site: &Site) -> Result<Vec<Touched>, Failure> {

@@ -21,7 +21,6 @@ impl Machine<'_> {
     /// `ld`
     pub(super) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
-        self.bytes_read += unit * mask.count();
         let mut left = *mask;
         match self.home_of_first(access, mask) {
             Some((Home::Device(slot), _)) => {
@@ -30,6 +29,7 @@ impl Machine<'_> {
                     let touched = Some(self.record.bits(slot, Kind::Read));
                     let mut source = Source { base: allocation.base(), bytes, written, touched };
                     stretch::load(&mut self.block.files, access, &mut source, &mut left);
+                    self.bytes_read += unit * (mask.count() - left.count());
                 }
             }
             Some((Home::Shared, base)) => {
@@ -52,7 +52,6 @@ impl Machine<'_> {
     /// `st`
     pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
-        self.bytes_written += unit * mask.count();
         let mut left = *mask;
         match self.home_of_first(access, mask) {
             Some((Home::Device(slot), _)) => {
@@ -62,6 +61,7 @@ impl Machine<'_> {
                     let touched = Some(self.record.bits(slot, Kind::Write));
                     let mut target = Target { base, bytes, written, touched };
                     stretch::store(&self.block.files, access, &mut target, &mut left);
+                    self.bytes_written += unit * (mask.count() - left.count());
                 }
             }
             Some((Home::Shared, base)) => {
@@ -193,6 +193,9 @@ impl Machine<'_> {
         let Some((home, offset)) = self.locate(space, address, len) else {
             return Err(self.bad_address(space, kind, lane, address, len));
         };
+        if home != Home::Shared {
+            self.bytes_read += len;
+        }
         let mut first_missing = None;
         if let Some((bytes, written)) = self.parts(home) {
             into.copy_from_slice(&bytes[offset as usize..(offset + len) as usize]);
@@ -247,6 +250,9 @@ impl Machine<'_> {
         if let Some((bytes, written)) = self.parts_mut(home) {
             bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
             written.mark(offset..offset + len);
+        }
+        if home != Home::Shared {
+            self.bytes_written += len;
         }
         self.note(home, offset, len, kind);
         Ok(())

@@ -30,8 +30,6 @@ impl Machine<'_> {
                 (op, kind) => combine(op, kind, old, a, b),
             };
             self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new.to_le_bytes()[..size])?;
-            self.bytes_read += size as u64;
-            self.bytes_written += size as u64;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, lane, old as u32),
                 Some(Value::Long(slot)) => self.block.files.set_long(slot, lane, old),

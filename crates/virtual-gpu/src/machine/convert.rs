@@ -6,6 +6,7 @@ use super::features::vectorised;
 use super::file::{Files, Longs, WIDTH, Words};
 use super::float::NAN;
 use super::rounding::to_single;
+use super::word::map;
 use crate::ptx::instruction::{Conversion, FloatMode, FloatType, IntegerType, Rounding, Value};
 
 vectorised! {
@@ -15,6 +16,59 @@ vectorised! {
 
 #[inline(always)]
 fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
+    if let (Value::Word(d), Value::Word(a)) = (d, a) {
+        let spans = [files.word(d), files.word(a), files.word(a), files.word(a)];
+        match conversion {
+            INT_TO_SINGLE => {
+                return map(&mut files.words, mask, spans, |a, _, _| (a as i32 as f32).to_bits());
+            }
+            UNSIGNED_TO_SINGLE => {
+                return map(&mut files.words, mask, spans, |a, _, _| (a as f32).to_bits());
+            }
+            SINGLE_TO_INT => {
+                return map(&mut files.words, mask, spans, |a, _, _| f32::from_bits(a) as i32 as u32);
+            }
+            SATURATED => {
+                return map(&mut files.words, mask, spans, |a, _, _| {
+                    let single = f32::from_bits(a);
+                    let clamped = if single > 0.0 { single } else { 0.0 };
+                    if clamped > 1.0 { 1.0_f32 } else { clamped }.to_bits()
+                });
+            }
+            _ => {}
+        }
+    }
+    any_body(conversion, files, mask, d, a);
+}
+
+const INT: IntegerType = IntegerType { bits: 32, signed: true };
+const UNSIGNED: IntegerType = IntegerType { bits: 32, signed: false };
+const PLAIN: FloatMode = FloatMode { rounding: Rounding::Nearest, flush: false, saturate: false };
+const INT_TO_SINGLE: Conversion = Conversion::IntegerToFloat {
+    from: INT,
+    to: FloatType::F32,
+    rounding: Rounding::Nearest,
+    saturate: false,
+};
+const UNSIGNED_TO_SINGLE: Conversion = Conversion::IntegerToFloat {
+    from: UNSIGNED,
+    to: FloatType::F32,
+    rounding: Rounding::Nearest,
+    saturate: false,
+};
+const SINGLE_TO_INT: Conversion =
+    Conversion::FloatToInteger { from: FloatType::F32, to: INT, rounding: Rounding::Zero, flush: false };
+/// `cvt.sat.f32.f32`, of which `expf` is made.
+const SATURATED: Conversion = Conversion::FloatToFloat {
+    from: FloatType::F32,
+    to: FloatType::F32,
+    rounding: Rounding::Nearest,
+    to_integer: false,
+    mode: FloatMode { saturate: true, ..PLAIN },
+};
+
+#[inline(always)]
+fn any_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
     for (chunk, &lanes) in mask.iter().enumerate() {
         if lanes == 0 {
             continue;

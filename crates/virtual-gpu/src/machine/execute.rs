@@ -29,7 +29,6 @@ impl Machine<'_> {
     ) -> Result<Next, Stop> {
         match operation {
             Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
-            Operation::BranchTable { index, targets } => return self.branch_table(*index, targets, mask),
             Operation::Exit => {
                 self.ended = self.ended.or(mask);
                 return Ok(Next::Leave(*mask));
@@ -121,20 +120,6 @@ impl Machine<'_> {
                 }
             }
             _ => {}
-        }
-    }
-
-    fn branch_table(&mut self, index: Slot, targets: &[u32], mask: &Mask) -> Result<Next, Stop> {
-        let Some(lane) = mask.first() else { return Ok(Next::Follow) };
-        let index_of = |machine: &Self, lane| machine.block.files.word_of(index, lane) as usize;
-        let first = index_of(self, lane);
-        let mut same = Mask::NONE;
-        for lane in mask.lanes().filter(|&lane| index_of(self, lane) == first) {
-            same.insert(lane);
-        }
-        match targets.get(first) {
-            Some(&target) => Ok(Next::Split(target as usize, same)),
-            None => Err(self.fault(FaultKind::Trap, lane)),
         }
     }
 

@@ -114,8 +114,10 @@ pub enum FaultKind {
     },
     /// The kernel executed more instructions than the launch allows.
     Endless {
-        /// Lane-instructions allowed.
+        /// Instructions allowed.
         limit: u64,
+        /// Whether to one thread, or else to all together.
+        of_thread: bool,
     },
     /// A barrier number that no GPU has.
     NoSuchBarrier {
@@ -142,6 +144,7 @@ impl fmt::Display for Fault {
                 let size = *size as i64;
                 match offset {
                     ..0 => write!(f, ", {} bytes before a {size}-byte allocation", -offset),
+                    _ if *offset == size => write!(f, ", just behind the end of a {size}-byte allocation"),
                     _ if *offset >= size => {
                         write!(f, ", {} bytes behind the end of a {size}-byte allocation", offset - size)
                     }
@@ -164,8 +167,9 @@ impl fmt::Display for Fault {
                 f,
                 ": of the lanes {members:#010x} only {present:#010x} are there, and the others can't come any more"
             ),
-            FaultKind::Endless { limit } => {
-                write!(f, ": still running after {limit} instructions of all threads together")
+            FaultKind::Endless { limit, of_thread } => {
+                let whose = if *of_thread { "this thread" } else { "all threads together" };
+                write!(f, ": still running after {limit} instructions of {whose}")
             }
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }

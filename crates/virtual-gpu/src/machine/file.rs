@@ -95,10 +95,6 @@ impl Mask {
         self
     }
 
-    pub(super) fn insert(&mut self, lane: usize) {
-        self.0[lane / WIDTH] |= 1 << (lane % WIDTH);
-    }
-
     /// The lanes, lowest first.
     pub(super) fn lanes(&self) -> Lanes<'_> {
         Lanes { chunks: &self.0, chunk: 0, rest: self.0[0] }
@@ -176,7 +172,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Makes room for a kernel's registers. What they hold is whatever was there before.
+    /// Makes room for a kernel's registers, all zero: what a kernel before left there shows in no result.
     pub(super) fn resize(&mut self, registers: &crate::ptx::Registers, lanes: usize) {
         // Whole warps, so that a warp's two chunks always exist.
         self.chunks = lanes.next_multiple_of(32) / WIDTH;
@@ -184,6 +180,9 @@ impl Files {
         self.uniform_longs = registers.uniform_longs.len();
         let words = self.uniform_words + registers.words as usize * self.chunks;
         let longs = self.uniform_longs + registers.longs as usize * self.chunks;
+        self.words.clear();
+        self.longs.clear();
+        self.predicates.clear();
         self.words.resize(words, Words::ZERO);
         self.longs.resize(longs, Longs::ZERO);
         self.predicates.resize(registers.predicates as usize * self.chunks, 0);

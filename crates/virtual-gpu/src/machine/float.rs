@@ -49,11 +49,17 @@ fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], 
         Lg2 if mode.is_plain() => run!(|a, _, _| approximate::lg2(a)),
         Rcp if mode.is_plain() => run!(|a, _, _| 1.0 / a),
         Sqrt if mode.is_plain() => run!(|a, _, _| a.sqrt()),
+        // `expf` is made of this one.
+        Fma if mode == FloatMode { rounding: Rounding::Down, ..FloatMode::default() } => {
+            run!(|a, b, c| rounding::fma_single(a, b, c, Rounding::Down));
+        }
+        Rsqrt if mode.is_plain() => run!(|a, _, _| approximate::rsqrt(a)),
         Add if only_flushes => flushed!(|a, b, _| a + b),
         Sub if only_flushes => flushed!(|a, b, _| a - b),
         Mul if only_flushes => flushed!(|a, b, _| a * b),
         Fma if only_flushes => flushed!(f32::mul_add),
         Max if only_flushes => flushed!(|a, b, _| max(a, b)),
+        Rcp if only_flushes => flushed!(|a, _, _| 1.0 / a),
         Ex2 if only_flushes => flushed!(|a, _, _| approximate::ex2(a)),
         Abs if !mode.flush => map(file, mask, spans, |a, _, _| a & 0x7fff_ffff),
         Neg if !mode.flush => map(file, mask, spans, |a, _, _| a ^ 0x8000_0000),

@@ -49,6 +49,9 @@ pub struct Launch<'a> {
     pub start_ns: u64,
     /// Lane-instructions before the kernel counts as endless.
     pub instruction_limit: u64,
+    /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
+    /// alone takes as long for each as a whole block.
+    pub thread_limit: u64,
 }
 
 /// What a kernel did.
@@ -56,9 +59,9 @@ pub struct Launch<'a> {
 pub struct Execution {
     /// Instructions, counted once per thread.
     pub instructions: u64,
-    /// Bytes of global and shared memory that loads and atomics read.
+    /// Bytes of device memory that loads and atomics read.
     pub bytes_read: u64,
-    /// Bytes of global and shared memory that stores and atomics wrote.
+    /// Bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
     /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
     pub longest_thread: u64,

@@ -232,11 +232,15 @@ impl Machine<'_> {
     }
 
     fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
-        let limit = self.launch.instruction_limit;
-        if self.instructions + self.pending * active <= limit {
-            return Ok(());
+        let lane = mask.first().unwrap_or(0);
+        let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);
+        if self.instructions + self.pending * active > all {
+            return Err(self.fault(FaultKind::Endless { limit: all, of_thread: false }, lane));
         }
-        Err(self.fault(FaultKind::Endless { limit }, mask.first().unwrap_or(0)))
+        if self.block.clocks[lane] + self.pending > own {
+            return Err(self.fault(FaultKind::Endless { limit: own, of_thread: true }, lane));
+        }
+        Ok(())
     }
 
     /// Of a group, the lanes that have to wait for others of their warp.

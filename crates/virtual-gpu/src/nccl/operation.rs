@@ -1,8 +1,6 @@
 //! What a collective is: its arguments, how much each rank gives and gets, and what may lie where.
 
-use std::ops::Range;
-
-use super::reduce::{DataType, Operator, along_ring};
+use super::reduce::{DataType, Operator, Reduction};
 use crate::time::collective::Pattern;
 
 /// A collective operation. A root is a rank's number.
@@ -131,33 +129,72 @@ impl Operation {
         })
     }
 
-    /// The result of a call, from what the ranks give in the order of ranks; each gets [`Self::share`] of it.
-    pub(super) fn compute(&self, mut inputs: Vec<Vec<u8>>) -> Vec<u8> {
-        let ranks = inputs.len() as u64;
+    /// How its elements are combined, where they are.
+    pub(super) fn reduction(&self, ranks: usize) -> Option<Reduction> {
         match self.collective {
-            Collective::Broadcast { .. } => inputs.swap_remove(0),
-            Collective::AllGather => inputs.concat(),
-            Collective::AllReduce(operator) => {
-                along_ring(&inputs, self.data_type, operator, self.count.div_ceil(ranks), 1)
+            Collective::AllReduce(operator)
+            | Collective::ReduceScatter(operator)
+            | Collective::Reduce { operator, .. } => {
+                Some(Reduction { data_type: self.data_type, operator, ranks })
             }
-            Collective::ReduceScatter(operator) => {
-                along_ring(&inputs, self.data_type, operator, self.count, 1)
-            }
-            Collective::Reduce { operator, root } => {
-                along_ring(&inputs, self.data_type, operator, self.count, root as usize + 1)
-            }
+            Collective::Broadcast { .. } | Collective::AllGather => None,
         }
     }
 
-    /// The bytes of the result that `rank` gets.
-    pub(super) fn share(&self, rank: usize, world_size: usize) -> Option<Range<usize>> {
-        let bytes = self.got(rank, world_size)? as usize;
-        let start = match self.collective {
-            Collective::ReduceScatter(_) => rank * bytes,
-            _ => 0,
-        };
-        Some(start..start + bytes)
+    /// The pieces that the whole consists of.
+    ///
+    /// An all-reduce is cut into as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank
+    /// `c + 1` to rank `c`, so that every rank gets the same bits, and the order is the same on every run.
+    pub(super) fn pieces(&self, ranks: usize) -> Vec<Piece> {
+        let bytes = self.bytes();
+        let ring = |first: usize, at: u64| (0..ranks).map(|step| ((first + step) % ranks, at)).collect();
+        let everywhere = |at: u64| (0..ranks).map(|rank| (rank, at)).collect();
+        match self.collective {
+            Collective::Broadcast { root } => {
+                vec![Piece { sources: vec![(root as usize, 0)], destinations: everywhere(0), bytes }]
+            }
+            Collective::AllGather => (0..ranks)
+                .map(|rank| Piece {
+                    sources: vec![(rank, 0)],
+                    destinations: everywhere(rank as u64 * bytes),
+                    bytes,
+                })
+                .collect(),
+            Collective::AllReduce(_) => {
+                let most = self.count.div_ceil(ranks as u64) * self.data_type.size();
+                let starts =
+                    (0..ranks).map(|piece| (piece, piece as u64 * most)).filter(|&(_, at)| at < bytes);
+                let piece = |(piece, at): (usize, u64)| Piece {
+                    sources: ring(piece + 1, at),
+                    destinations: everywhere(at),
+                    bytes: most.min(bytes - at),
+                };
+                starts.map(piece).collect()
+            }
+            Collective::ReduceScatter(_) => (0..ranks)
+                .map(|rank| Piece {
+                    sources: ring(rank + 1, rank as u64 * bytes),
+                    destinations: vec![(rank, 0)],
+                    bytes,
+                })
+                .collect(),
+            Collective::Reduce { root, .. } => {
+                let root = root as usize;
+                vec![Piece { sources: ring(root + 1, 0), destinations: vec![(root, 0)], bytes }]
+            }
+        }
     }
+}
+
+/// Bytes of a collective that are made in one way: the same ranks' bytes, combined in their order, go to the same ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Ranks, each with the piece's offset in its send buffer.
+    pub(super) sources: Vec<(usize, u64)>,
+    /// Ranks, each with the piece's offset in its receive buffer.
+    pub(super) destinations: Vec<(usize, u64)>,
+    /// Its length.
+    pub(super) bytes: u64,
 }
 
 impl std::fmt::Display for Operation {
@@ -203,16 +240,23 @@ mod tests {
 
     #[test]
     fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce() {
-        let inputs: Vec<Vec<u8>> = (0..3u8)
-            .map(|rank| {
-                let values = (0..12u8).map(|i| 0.1 + f32::from(i) * 1.7 + f32::from(rank) / 3.0);
-                values.flat_map(f32::to_le_bytes).collect()
-            })
-            .collect();
-        let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) };
-        let scatter = operation(Collective::ReduceScatter(Operator::Sum));
-        let scattered = scatter.compute(inputs.clone());
-        let parts = (0..3).map(|rank| scattered[scatter.share(rank, 3).unwrap()].to_vec()).collect();
-        assert_eq!(operation(Collective::AllGather).compute(parts), whole.compute(inputs));
+        // 12 elements over 3 ranks: the ring sums each part in the same order.
+        let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(3);
+        let scattered = operation(Collective::ReduceScatter(Operator::Sum)).pieces(3);
+        let gathered = operation(Collective::AllGather).pieces(3);
+        for ((whole, scattered), gathered) in whole.iter().zip(&scattered).zip(&gathered) {
+            assert_eq!(whole.sources, scattered.sources);
+            assert_eq!(whole.destinations, gathered.destinations);
+            assert_eq!(scattered.destinations, gathered.sources);
+            assert_eq!((whole.bytes, scattered.bytes), (16, 16));
+        }
+    }
+
+    #[test]
+    fn a_piece_is_summed_from_the_rank_behind_its_number() {
+        let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
+        // Two elements each, and one is left for the third; the fourth rank's piece is empty.
+        assert_eq!(pieces.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), [8, 8, 4]);
+        assert_eq!(pieces[1].sources, [(2, 8), (3, 8), (0, 8), (1, 8)]);
     }
 }

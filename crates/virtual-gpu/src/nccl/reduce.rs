@@ -91,57 +91,61 @@ impl std::fmt::Display for Operator {
     }
 }
 
-/// Reduces the ranks' buffers, each of the same number of little-endian elements.
+/// How the elements of several ranks become one.
 ///
-/// The buffer is cut into chunks of `per_chunk` elements. Chunk `c` is summed along the ring of ranks, from rank
-/// `c + first` to the one before it, so that every rank gets the same bits and the order is the same on every run.
-/// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as
-/// NCCL does.
-pub(super) fn along_ring(
-    inputs: &[Vec<u8>],
-    data_type: DataType,
-    operator: Operator,
-    per_chunk: u64,
-    first: usize,
-) -> Vec<u8> {
-    let per_chunk = per_chunk.max(1) as usize;
-    match data_type {
-        DataType::Int8 => ring::<i8, 1>(inputs, operator, per_chunk, first),
-        DataType::Uint8 => ring::<u8, 1>(inputs, operator, per_chunk, first),
-        DataType::Int32 => ring::<i32, 4>(inputs, operator, per_chunk, first),
-        DataType::Uint32 => ring::<u32, 4>(inputs, operator, per_chunk, first),
-        DataType::Int64 => ring::<i64, 8>(inputs, operator, per_chunk, first),
-        DataType::Uint64 => ring::<u64, 8>(inputs, operator, per_chunk, first),
-        DataType::Float16 => ring::<f16, 2>(inputs, operator, per_chunk, first),
-        DataType::Float32 => ring::<f32, 4>(inputs, operator, per_chunk, first),
-        DataType::Float64 => ring::<f64, 8>(inputs, operator, per_chunk, first),
-        DataType::Bfloat16 => ring::<bf16, 2>(inputs, operator, per_chunk, first),
-        DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("refused at the call"),
-    }
+/// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
+/// does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reduction {
+    pub(super) data_type: DataType,
+    pub(super) operator: Operator,
+    pub(super) ranks: usize,
 }
 
-fn ring<T: Element<SIZE>, const SIZE: usize>(
-    inputs: &[Vec<u8>],
-    operator: Operator,
-    per_chunk: usize,
-    first: usize,
-) -> Vec<u8> {
-    let ranks = inputs.len();
-    let mut result = vec![0; inputs[0].len()];
-    for (chunk, out) in result.chunks_mut(per_chunk * SIZE).enumerate() {
-        let part = chunk * per_chunk * SIZE..chunk * per_chunk * SIZE + out.len();
-        let along = |step: usize| &inputs[(chunk + first + step) % ranks][part.clone()];
-        fold::<T, SIZE>(out, along(0), |_, x| T::prepare(x, operator, ranks));
-        for step in 1..ranks {
-            fold::<T, SIZE>(out, along(step), |sum, x| {
-                T::combine(sum, T::prepare(x, operator, ranks), operator)
-            });
-        }
-        for element in out.as_chunks_mut::<SIZE>().0 {
-            *element = T::finish(T::read(*element), operator, ranks).write();
+impl Reduction {
+    /// Reduces inputs of equally many little-endian elements into `out`, in their order.
+    pub(super) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = &'a [u8]>) {
+        match self.data_type {
+            DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
+            DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),
+            DataType::Int32 => self.of_type::<i32, 4>(out, inputs),
+            DataType::Uint32 => self.of_type::<u32, 4>(out, inputs),
+            DataType::Int64 => self.of_type::<i64, 8>(out, inputs),
+            DataType::Uint64 => self.of_type::<u64, 8>(out, inputs),
+            DataType::Float16 => self.of_type::<f16, 2>(out, inputs),
+            DataType::Float32 => self.of_type::<f32, 4>(out, inputs),
+            DataType::Float64 => self.of_type::<f64, 8>(out, inputs),
+            DataType::Bfloat16 => self.of_type::<bf16, 2>(out, inputs),
+            DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("refused at the call"),
         }
     }
-    result
+
+    fn of_type<'a, T: Element<SIZE>, const SIZE: usize>(
+        &self,
+        out: &mut [u8],
+        mut inputs: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let &Self { operator, ranks, .. } = self;
+        let Some(first) = inputs.next() else { return };
+        fold::<T, SIZE>(out, first, |_, x| T::prepare(x, operator, ranks));
+        for input in inputs {
+            // One loop for each operator, which the compiler can make wide.
+            match operator {
+                Operator::Sum => fold::<T, SIZE>(out, input, |sum, x| T::combine(sum, x, Operator::Sum)),
+                Operator::Max => fold::<T, SIZE>(out, input, |sum, x| T::combine(sum, x, Operator::Max)),
+                _ => {
+                    fold::<T, SIZE>(out, input, |sum, x| {
+                        T::combine(sum, T::prepare(x, operator, ranks), operator)
+                    });
+                }
+            }
+        }
+        if operator == Operator::Average {
+            for element in out.as_chunks_mut::<SIZE>().0 {
+                *element = T::finish(T::read(*element), operator, ranks).write();
+            }
+        }
+    }
 }
 
 /// Replaces each element of `out` by `f` of it and the element of `input` at the same place.
@@ -247,44 +251,33 @@ impl Reciprocal for bf16 {
 mod tests {
     use super::*;
 
-    fn bytes(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|x| x.to_le_bytes()).collect()
-    }
-
-    fn floats(bytes: &[u8]) -> Vec<f32> {
-        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    fn reduce(data_type: DataType, operator: Operator, inputs: &[&[u8]]) -> Vec<u8> {
+        let mut out = vec![0; inputs[0].len()];
+        Reduction { data_type, operator, ranks: inputs.len() }.reduce(&mut out, inputs.iter().copied());
+        out
     }
 
     #[test]
     fn every_operator_over_three_ranks() {
-        let inputs =
-            [bytes(&[1.0, -2.0, 8.0, 0.5]), bytes(&[3.0, 5.0, 2.0, 0.5]), bytes(&[2.0, 3.0, 2.0, 2.0])];
-        let reduce = |operator| floats(&along_ring(&inputs, DataType::Float32, operator, 2, 1));
-        assert_eq!(reduce(Operator::Sum), [6.0, 6.0, 12.0, 3.0]);
-        assert_eq!(reduce(Operator::Product), [6.0, -30.0, 32.0, 0.5]);
-        assert_eq!(reduce(Operator::Max), [3.0, 5.0, 8.0, 2.0]);
-        assert_eq!(reduce(Operator::Min), [1.0, -2.0, 2.0, 0.5]);
+        let bytes = |values: [f32; 4]| values.map(f32::to_le_bytes).concat();
+        let inputs = [bytes([1.0, -2.0, 8.0, 0.5]), bytes([3.0, 5.0, 2.0, 0.5]), bytes([2.0, 3.0, 2.0, 2.0])];
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        let of = |operator| -> Vec<f32> {
+            let out = reduce(DataType::Float32, operator, &inputs);
+            out.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        assert_eq!(of(Operator::Sum), [6.0, 6.0, 12.0, 3.0]);
+        assert_eq!(of(Operator::Product), [6.0, -30.0, 32.0, 0.5]);
+        assert_eq!(of(Operator::Max), [3.0, 5.0, 8.0, 2.0]);
+        assert_eq!(of(Operator::Min), [1.0, -2.0, 2.0, 0.5]);
         let third = 1.0f32 / 3.0;
-        // Chunk 0 holds elements 0 and 1, and starts at rank 1.
-        assert_eq!(reduce(Operator::Average)[0], 3.0 * third + 2.0 * third + third);
+        assert_eq!(of(Operator::Average)[0], third + 3.0 * third + 2.0 * third);
     }
 
     #[test]
     fn an_integer_average_sums_first_and_divides_then() {
-        let inputs = [vec![1u8, 200], vec![2, 100]];
-        assert_eq!(along_ring(&inputs, DataType::Uint8, Operator::Average, 1, 1), [1, 22]);
-        assert_eq!(along_ring(&inputs, DataType::Uint8, Operator::Sum, 1, 1), [3, 44]);
-    }
-
-    #[test]
-    fn a_chunk_is_summed_from_the_rank_behind_its_number() {
-        // 2^24 + 1 rounds back to 2^24: the order decides the result.
-        let big = 16_777_216.0f32;
-        let inputs = [bytes(&[1.0; 3]), bytes(&[big; 3]), bytes(&[1.0; 3])];
-        // Chunk 0: ranks 1, 2, 0; chunk 1: ranks 2, 0, 1; chunk 2: ranks 0, 1, 2.
-        assert_eq!(
-            floats(&along_ring(&inputs, DataType::Float32, Operator::Sum, 1, 1)),
-            [big, big + 2.0, big]
-        );
+        let inputs: [&[u8]; 2] = [&[1, 200], &[2, 100]];
+        assert_eq!(reduce(DataType::Uint8, Operator::Average, &inputs), [1, 22]);
+        assert_eq!(reduce(DataType::Uint8, Operator::Sum, &inputs), [3, 44]);
     }
 }

@@ -1,5 +1,6 @@
-//! Running a collective: what the ranks give is read, reduced and written, on whichever thread came last.
+//! Running a collective: what the ranks give is read, combined and written, on whichever thread came last.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
@@ -7,7 +8,7 @@ use super::call::{CallKey, Part};
 use super::operation::{Buffers, Operation};
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, Touched, address_report};
-use crate::memory::DeviceMemory;
+use crate::memory::{Allocation, DeviceMemory};
 use crate::order::View;
 use crate::report::{Report, size};
 use crate::site::Site;
@@ -17,6 +18,9 @@ use crate::time::collective::duration;
 
 /// What each rank of a collective touched, or why it failed.
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
+
+/// Bytes that are combined at a time: small enough to stay in a core's cache.
+const BLOCK: u64 = 32 << 10;
 
 /// One rank's share of a collective that runs.
 struct RankBuffers {
@@ -32,6 +36,32 @@ impl RankBuffers {
     }
 }
 
+/// The memories of the GPUs that take part.
+type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
+
+/// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
+#[derive(Clone, Copy)]
+struct Place {
+    device: usize,
+    slot: usize,
+    offset: u64,
+}
+
+impl Place {
+    fn of(memory: &DeviceMemory, device: usize, address: u64, bytes: u64) -> Option<Self> {
+        let offset = memory.range(address, bytes).ok()?.1;
+        Some(Self { device, slot: memory.slot_of(address)?, offset })
+    }
+
+    fn allocation<'a>(&self, memories: &'a Memories<'_>) -> Option<&'a Allocation> {
+        memories.get(&self.device)?.in_slot(self.slot)
+    }
+
+    fn allocation_mut<'a>(&self, memories: &'a mut Memories<'_>) -> Option<&'a mut Allocation> {
+        memories.get_mut(&self.device)?.in_slot_mut(self.slot)
+    }
+}
+
 impl Engine {
     /// Runs a collective to which every rank has come.
     pub(crate) fn execute_collective(&self, call: CallKey) -> Outcome {
@@ -42,66 +72,64 @@ impl Engine {
             let Some(first) = entry.parts.iter().flatten().next() else { return Ok(Vec::new()) };
             (first.operation, parts)
         };
-        let world_size = parts.len();
         // Always in ascending order, so that two collectives can't wait for each other's GPUs.
-        let mut memories: BTreeMap<usize, MutexGuard<'_, DeviceMemory>> = BTreeMap::new();
+        let mut memories = Memories::new();
         let mut devices: Vec<usize> = parts.iter().map(|part| part.device).collect();
         devices.sort_unstable();
         for device in devices {
             memories.entry(device).or_insert_with(|| self.memory(device));
         }
-        let mut inputs = Vec::new();
         let mut touched: Vec<Vec<Touched>> = parts.iter().map(|_| Vec::new()).collect();
+        let mut send = Vec::new();
+        let mut receive = Vec::new();
         for part in &parts {
-            let Some(bytes) = operation.given(part.rank, world_size) else { continue };
-            let (input, read) = self.input(&memories[&part.device], part, bytes, &operation)?;
-            inputs.push(input);
-            touched[part.rank].push(read);
-        }
-        let result = operation.compute(inputs);
-        for part in &parts {
-            let Some(share) = operation.share(part.rank, world_size) else { continue };
-            let Some(memory) = memories.get_mut(&part.device) else { continue };
-            let bytes = share.len() as u64;
-            let Ok((allocation, offset)) = memory.range_mut(part.buffers.receive, bytes) else {
-                return Err(gone(memory, part, part.buffers.receive, bytes, &operation));
+            let memory = &memories[&part.device];
+            let mut find = |address: u64,
+                            bytes: Option<u64>,
+                            writes: bool|
+             -> Result<Option<Place>, Failure> {
+                let Some(bytes) = bytes else { return Ok(None) };
+                let place = Place::of(memory, part.device, address, bytes);
+                let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
+                let Some((place, allocation)) = found else {
+                    return Err(gone(memory, part, address, bytes, &operation));
+                };
+                if !writes {
+                    self.check_written(allocation, place.offset, bytes, part, &operation)?;
+                }
+                touched[part.rank].push(Touched::range(part.device, allocation, place.offset, bytes, writes));
+                Ok(Some(place))
             };
-            allocation.bytes_mut()[offset as usize..(offset + bytes) as usize]
-                .copy_from_slice(&result[share]);
-            allocation.mark_written(offset..offset + bytes);
-            touched[part.rank].push(Touched::range(part.device, allocation, offset, bytes, true));
+            send.push(find(part.buffers.send, operation.given(part.rank, parts.len()), false)?);
+            receive.push(find(part.buffers.receive, operation.got(part.rank, parts.len()), true)?);
         }
+        move_pieces(&operation, &mut memories, &send, &receive);
         Ok(touched)
     }
 
-    /// A rank's send buffer, checked for bytes that nothing wrote.
-    fn input(
+    /// A finding where a send buffer has bytes that nothing wrote.
+    fn check_written(
         &self,
-        memory: &DeviceMemory,
-        part: &RankBuffers,
+        allocation: &Allocation,
+        offset: u64,
         bytes: u64,
+        part: &RankBuffers,
         operation: &Operation,
-    ) -> Result<(Vec<u8>, Touched), Failure> {
-        let address = part.buffers.send;
-        let Ok((allocation, offset)) = memory.range(address, bytes) else {
-            return Err(gone(memory, part, address, bytes, operation));
-        };
-        if let Some(first) = allocation.first_unwritten(offset..offset + bytes)
-            && self.config().checks != Checks::Off
-        {
-            let rank = part.rank;
-            let report = Report::new(format!("{operation} reads bytes that nothing wrote, on rank {rank}"))
-                .fact(format!("byte {first} is the first of them"))
-                .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
-                .at(format!("read by {}", operation.function()), &part.site)
-                .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before");
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            if self.config().checks == Checks::Error {
-                return Err(failure);
-            }
+    ) -> Result<(), Failure> {
+        let Some(first) = allocation.first_unwritten(offset..offset + bytes) else { return Ok(()) };
+        if self.config().checks == Checks::Off {
+            return Ok(());
         }
-        let read = Touched::range(part.device, allocation, offset, bytes, false);
-        Ok((allocation.read(offset..offset + bytes), read))
+        let rank = part.rank;
+        let report = Report::new(format!("{operation} reads bytes that nothing wrote, on rank {rank}"))
+            .fact(format!("byte {first} is the first of them"))
+            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
+            .at(format!("read by {}", operation.function()), &part.site)
+            .help(
+                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before",
+            );
+        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+        if self.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
     }
 
     /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
@@ -117,7 +145,7 @@ impl Engine {
             Ok(touched) => {
                 for (part, touched) in parts.iter().zip(touched) {
                     let what = part.operation.function().to_owned();
-                    self.note_touched(state, part.op.stream, what, touched);
+                    self.note_touched(state, part.op.stream, what, touched, false);
                 }
             }
         }
@@ -138,6 +166,45 @@ impl Engine {
         });
         for part in &parts {
             state.finish_after(part.op.stream, &joined, cost);
+        }
+    }
+}
+
+/// Reads, combines and writes, block by block: a block is read from all its sources before it is written anywhere, which is
+/// all that in-place buffers need.
+fn move_pieces(
+    operation: &Operation,
+    memories: &mut Memories<'_>,
+    send: &[Option<Place>],
+    receive: &[Option<Place>],
+) {
+    let reduction = operation.reduction(send.len());
+    let mut block = vec![0; BLOCK as usize];
+    for piece in operation.pieces(send.len()) {
+        for start in (0..piece.bytes).step_by(BLOCK as usize) {
+            let len = BLOCK.min(piece.bytes - start);
+            let out = &mut block[..len as usize];
+            let inputs: Vec<Cow<'_, [u8]>> = piece
+                .sources
+                .iter()
+                .filter_map(|&(rank, at)| {
+                    let place = send[rank]?;
+                    let from = place.offset + at + start;
+                    Some(place.allocation(memories)?.seen(from..from + len))
+                })
+                .collect();
+            match &reduction {
+                Some(reduction) => reduction.reduce(out, inputs.iter().map(AsRef::as_ref)),
+                None => inputs.iter().for_each(|input| out.copy_from_slice(input)),
+            }
+            drop(inputs);
+            for &(rank, at) in &piece.destinations {
+                let Some(place) = receive[rank] else { continue };
+                let Some(allocation) = place.allocation_mut(memories) else { continue };
+                let to = place.offset + at + start;
+                allocation.bytes_mut()[to as usize..(to + len) as usize].copy_from_slice(out);
+                allocation.mark_written(to..to + len);
+            }
         }
     }
 }

@@ -59,6 +59,11 @@ impl View {
         self.own.advance(stream, number);
         self.any.advance(stream, number);
     }
+
+    pub(crate) fn forget(&mut self, stream: StreamHandle) {
+        self.own.forget(stream);
+        self.any.forget(stream);
+    }
 }
 
 #[cfg(test)]

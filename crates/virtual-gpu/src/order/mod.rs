@@ -59,15 +59,16 @@ impl Order {
         self.seen.join(&done.any);
     }
 
-    /// Forgets a stream that is gone after `done` operations, once some thread has seen them all: nothing that comes
-    /// later can race with it.
-    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, done: u64) {
-        if done > 0 && !self.seen.covers(stream, done) {
-            return;
+    /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still be there:
+    /// nothing that comes later can race with it. `false` where none has.
+    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, last_touch: u64) -> bool {
+        if last_touch > 0 && !self.seen.covers(stream, last_touch) {
+            return false;
         }
         self.seen.forget(stream);
         self.seen_by.values_mut().for_each(|clock| clock.forget(stream));
         self.histories.values_mut().for_each(|history| history.forget(stream));
+        true
     }
 
     /// Forgets an allocation that is gone.
@@ -113,10 +114,11 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
         false => report.fact("two threads enqueued them, and neither waited for the other's to be done"),
     };
     match later.site.line() {
-        Some(line) if earlier.thread == later.thread => report.help(format!(
-            "before line {}: later_stream.wait(&earlier_stream.record_event(None)?)?",
-            line.line
-        )),
+        Some(line) if earlier.thread == later.thread => {
+            let variable = |name: &str| name.replace(' ', "_");
+            let (waits, records) = (variable(&later.stream_name), variable(&earlier.stream_name));
+            report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
+        }
         _ => report.help("record an event behind the first, and make the second one's stream wait for it"),
     }
 }

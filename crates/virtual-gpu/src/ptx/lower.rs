@@ -518,14 +518,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
     /// Turns label indices into instruction indices.
     fn resolve_branches(&mut self) {
         for instruction in &mut self.code {
-            match &mut instruction.operation {
-                Operation::Branch { target } => *target = self.labels[*target as usize],
-                Operation::BranchTable { targets, .. } => {
-                    for target in targets {
-                        *target = self.labels[*target as usize];
-                    }
-                }
-                _ => {}
+            if let Operation::Branch { target } = &mut instruction.operation {
+                *target = self.labels[*target as usize];
             }
         }
     }

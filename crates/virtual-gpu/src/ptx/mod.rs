@@ -10,7 +10,9 @@ mod lexer;
 mod lower;
 mod names;
 mod number;
+pub mod opcode;
 mod parser;
+mod statement;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, LoadError};

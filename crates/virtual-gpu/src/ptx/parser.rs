@@ -3,7 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::lexer::{Lexeme, Token};
 use super::number::{self, Number};
-use super::syntax::{File, Function, Operand, Raw, Statement, Variable, VariableSpace};
+use super::syntax::{File, Function, Variable, VariableSpace};
 
 /// Reads a file's tokens.
 pub(super) fn parse<'a>(tokens: &'a [Lexeme<'a>]) -> (File<'a>, Vec<Diagnostic>) {
@@ -22,17 +22,17 @@ pub(super) fn parse<'a>(tokens: &'a [Lexeme<'a>]) -> (File<'a>, Vec<Diagnostic>)
     (file, parser.diagnostics)
 }
 
-type Parsed<T> = Result<T, Diagnostic>;
+pub(super) type Parsed<T> = Result<T, Diagnostic>;
 
 pub(super) struct Parser<'a> {
     tokens: &'a [Lexeme<'a>],
-    at: usize,
-    diagnostics: Vec<Diagnostic>,
+    pub(super) at: usize,
+    pub(super) diagnostics: Vec<Diagnostic>,
 }
 
 /// The linking words before a declaration.
 #[derive(Default)]
-struct Linkage {
+pub(super) struct Linkage {
     is_extern: bool,
 }
 
@@ -41,11 +41,11 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at).map(|lexeme| lexeme.token)
     }
 
-    fn peek_after(&self) -> Option<Token<'a>> {
+    pub(super) fn peek_after(&self) -> Option<Token<'a>> {
         self.tokens.get(self.at + 1).map(|lexeme| lexeme.token)
     }
 
-    fn line(&self) -> u32 {
+    pub(super) fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(0, |lexeme| lexeme.line)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
         if self.accept(mark) { Ok(()) } else { self.unexpected(&format!("`{}`", char::from(mark))) }
     }
 
-    fn accept_dot(&mut self, name: &str) -> bool {
+    pub(super) fn accept_dot(&mut self, name: &str) -> bool {
         let found = self.peek() == Some(Token::Dot(name));
         self.at += usize::from(found);
         found
@@ -115,20 +115,20 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn integer(&mut self) -> Parsed<i64> {
+    pub(super) fn integer(&mut self) -> Parsed<i64> {
         match self.number()? {
             Number::Integer(value) => Ok(value),
             _ => self.error("expected an integer"),
         }
     }
 
-    fn small(&mut self) -> Parsed<u32> {
+    pub(super) fn small(&mut self) -> Parsed<u32> {
         let value = self.integer()?;
         u32::try_from(value).or_else(|_| self.error(format!("{value} is out of range")))
     }
 
     /// Skips to behind the next `;`, or to a brace that opens or closes a block.
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         while let Some(token) = self.peek() {
             match token {
                 Token::Mark(b';') => {
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `.space [.align n] .type name[size] [= initial], …;`
-    fn variables(
+    pub(super) fn variables(
         &mut self,
         space: VariableSpace,
         linkage: &Linkage,
@@ -411,216 +411,9 @@ impl<'a> Parser<'a> {
             }
         }
     }
-
-    /// The statements between the braces of a function.
-    fn body(&mut self) -> Vec<Statement<'a>> {
-        let mut statements = Vec::new();
-        let mut depth = 0_usize;
-        loop {
-            match self.peek() {
-                None => {
-                    self.diagnostics.push(Diagnostic::new(self.line(), "the text ends inside a function"));
-                    return statements;
-                }
-                Some(Token::Mark(b'{')) => {
-                    self.at += 1;
-                    depth += 1;
-                    if depth > 1 {
-                        statements.push(Statement::Open);
-                    }
-                }
-                Some(Token::Mark(b'}')) => {
-                    self.at += 1;
-                    depth -= 1;
-                    if depth == 0 {
-                        return statements;
-                    }
-                    statements.push(Statement::Close);
-                }
-                Some(_) => {
-                    if let Err(diagnostic) = self.statement(&mut statements) {
-                        self.diagnostics.push(diagnostic);
-                        self.recover();
-                    }
-                }
-            }
-        }
-    }
-
-    fn statement(&mut self, statements: &mut Vec<Statement<'a>>) -> Parsed<()> {
-        match (self.peek(), self.peek_after()) {
-            (Some(Token::Mark(b';')), _) => {
-                self.at += 1;
-                Ok(())
-            }
-            (Some(Token::Word(name)), Some(Token::Mark(b':'))) => {
-                self.at += 2;
-                statements.push(Statement::Label(name));
-                Ok(())
-            }
-            (Some(Token::Dot(name)), _) => self.directive(name, statements),
-            _ => {
-                let raw = self.instruction()?;
-                statements.push(Statement::Instruction(raw));
-                Ok(())
-            }
-        }
-    }
-
-    fn directive(&mut self, name: &'a str, statements: &mut Vec<Statement<'a>>) -> Parsed<()> {
-        let line = self.line();
-        self.at += 1;
-        match name {
-            "loc" => {
-                let (file, line) = (self.small()?, self.small()?);
-                statements.push(Statement::Location { file, line });
-                self.small()?;
-                // `, function_name label, inlined_at file line column`: where the inlined code was called.
-                while self.accept(b',') {
-                    match self.word()? {
-                        "function_name" => {
-                            self.word()?;
-                            self.offset()?;
-                        }
-                        "inlined_at" => {
-                            for _ in 0..3 {
-                                self.small()?;
-                            }
-                        }
-                        other => return self.error(format!("unsupported in `.loc`: `{other}`")),
-                    }
-                }
-                Ok(())
-            }
-            "pragma" => {
-                self.recover();
-                Ok(())
-            }
-            _ => match variable_space(name) {
-                Some(space) => {
-                    let mut found = Vec::new();
-                    self.variables(space, &Linkage::default(), &mut found)?;
-                    statements.extend(found.into_iter().map(Statement::Variable));
-                    Ok(())
-                }
-                None => Err(Diagnostic::new(line, format!("unsupported directive `.{name}`"))),
-            },
-        }
-    }
-
-    fn instruction(&mut self) -> Parsed<Raw<'a>> {
-        let line = self.line();
-        let mut guard = None;
-        if self.accept(b'@') {
-            let negated = self.accept(b'!');
-            guard = Some((self.word()?, negated));
-        }
-        let opcode = self.word()?;
-        let mut modifiers = Vec::new();
-        while let Some(Token::Dot(modifier)) = self.peek() {
-            self.at += 1;
-            modifiers.push(modifier);
-        }
-        let mut operands = Vec::new();
-        if !self.accept(b';') {
-            loop {
-                operands.push(self.operand()?);
-                if !self.accept(b',') {
-                    self.expect(b';')?;
-                    break;
-                }
-            }
-        }
-        Ok(Raw { line, guard, opcode, modifiers, operands })
-    }
-
-    fn operand(&mut self) -> Parsed<Operand<'a>> {
-        match self.peek() {
-            Some(Token::Mark(b'[')) => self.address(),
-            Some(Token::Mark(b'{')) => {
-                self.at += 1;
-                let mut elements = vec![self.simple_operand()?];
-                while self.accept(b',') {
-                    elements.push(self.simple_operand()?);
-                }
-                self.expect(b'}')?;
-                Ok(Operand::Vector(elements))
-            }
-            Some(Token::Mark(b'(')) => {
-                self.at += 1;
-                let mut names = Vec::new();
-                while !self.accept(b')') {
-                    names.push(self.word()?);
-                    if self.peek() != Some(Token::Mark(b')')) {
-                        self.expect(b',')?;
-                    }
-                }
-                Ok(Operand::List(names))
-            }
-            _ => self.simple_operand(),
-        }
-    }
-
-    fn simple_operand(&mut self) -> Parsed<Operand<'a>> {
-        match self.peek() {
-            Some(Token::Mark(b'!')) => {
-                self.at += 1;
-                Ok(Operand::Not(self.word()?))
-            }
-            Some(Token::Number(_) | Token::Mark(b'-')) => Ok(match self.number()? {
-                Number::Integer(value) => Operand::Integer(value),
-                Number::Single(bits) => Operand::Single(bits),
-                Number::Double(value) => Operand::Double(value),
-            }),
-            Some(Token::Word("_")) => {
-                self.at += 1;
-                Ok(Operand::Sink)
-            }
-            Some(Token::Word(name)) => {
-                self.at += 1;
-                if self.accept(b'|') {
-                    return Ok(Operand::Pair(name, self.word()?));
-                }
-                let mut component = None;
-                if let Some(Token::Dot(part)) = self.peek() {
-                    self.at += 1;
-                    component = Some(part);
-                }
-                let offset = self.offset()?;
-                Ok(Operand::Name { name, component, offset })
-            }
-            _ => self.unexpected("an operand"),
-        }
-    }
-
-    /// `+4`, `+-4`, `-4` or nothing.
-    fn offset(&mut self) -> Parsed<i64> {
-        if self.accept(b'+') || self.peek() == Some(Token::Mark(b'-')) { self.integer() } else { Ok(0) }
-    }
-
-    fn address(&mut self) -> Parsed<Operand<'a>> {
-        self.expect(b'[')?;
-        let (name, offset) = match self.peek() {
-            Some(Token::Word(name)) => {
-                self.at += 1;
-                (Some(name), self.offset()?)
-            }
-            _ => (None, self.integer()?),
-        };
-        if self.peek() == Some(Token::Mark(b',')) {
-            // A texture's coordinates, or a tensor's.
-            while !matches!(self.peek(), None | Some(Token::Mark(b']' | b';'))) {
-                self.at += 1;
-            }
-            self.expect(b']')?;
-            return Ok(Operand::Compound);
-        }
-        self.expect(b']')?;
-        Ok(Operand::Address { name, offset })
-    }
 }
 
-fn variable_space(name: &str) -> Option<VariableSpace> {
+pub(super) fn variable_space(name: &str) -> Option<VariableSpace> {
     Some(match name {
         "global" => VariableSpace::Global,
         "const" => VariableSpace::Const,

@@ -40,6 +40,8 @@ pub(crate) struct Gpu {
     pub(crate) module: Module,
     globals: Vec<u64>,
     pub(crate) limit: u64,
+    /// Instructions of one thread.
+    pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
 }
 
@@ -55,7 +57,7 @@ impl Gpu {
             allocation.mark_written(0..variable.size);
             globals.push(base);
         }
-        Self { memory, module, globals, limit: 1 << 32, dynamic_shared: 0 }
+        Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 }
     }
 
     pub(crate) fn buffer<T: Plain>(&mut self, values: &[T]) -> u64 {
@@ -98,6 +100,7 @@ impl Gpu {
             globals: &self.globals,
             start_ns: 1_000_000,
             instruction_limit: self.limit,
+            thread_limit: self.thread_limit,
         };
         machine::run(&kernel, &launch, &mut self.memory)
     }

@@ -131,3 +131,43 @@ fn parameters_have_the_layout_that_the_abi_says() {
     let variable = &module.variables()[0];
     assert_eq!((variable.size, variable.align, &variable.initial[..]), (8, 8, &1_u64.to_le_bytes()[..]));
 }
+
+#[test]
+fn what_loads_after_random_changes_runs_or_faults() {
+    let mut numbers = crate::gpu::Numbers(22);
+    let sources = [AXPY, FORMS, include_str!("../ptx/training.ptx"), include_str!("../ptx/lines.ptx")];
+    let mut ran = 0;
+    for round in 0..400 {
+        let mut bytes = sources[round % sources.len()].as_bytes().to_vec();
+        let body = bytes.windows(6).position(|window| window == b".entry").unwrap();
+        for _ in 0..1 + numbers.next() % 8 {
+            let at = body + (numbers.next() % (bytes.len() - body) as u64) as usize;
+            if bytes[at].is_ascii_digit() {
+                bytes[at] = b'0' + (numbers.next() % 10) as u8;
+            }
+        }
+        let source = String::from_utf8_lossy(&bytes).into_owned();
+        if ptx::load(&source).is_err() {
+            continue;
+        }
+        let mut gpu = crate::gpu::Gpu::new(&source);
+        gpu.limit = 20_000;
+        gpu.dynamic_shared = 64;
+        let names: Vec<String> = gpu.module.kernel_names().map(str::to_owned).collect();
+        for name in names {
+            let buffer = gpu.buffer(&[1_u64; 512]);
+            let kernel = gpu.module.kernel(&name).unwrap().clone();
+            let arguments: Vec<Vec<u8>> = kernel
+                .parameters()
+                .iter()
+                .map(|parameter| match parameter.size {
+                    8 => buffer.to_le_bytes().to_vec(),
+                    size => [8_u32.to_le_bytes(); 16].concat()[..size as usize].to_vec(),
+                })
+                .collect();
+            let _ = gpu.launch(&name, [2, 1, 1], [40, 1, 1], &arguments);
+            ran += 1;
+        }
+    }
+    assert!(ran > 100, "{ran}");
+}

@@ -47,7 +47,11 @@ fn a_kernel_that_never_ends_is_stopped() {
     gpu.limit = 1_000_000;
     let flag = gpu.buffer(&[0_i32]);
     let fault = gpu.fault("endless", 1, 64, arguments!(flag));
-    assert!(matches!(fault.kind, FaultKind::Endless { limit: 1_000_000 }));
+    assert!(matches!(fault.kind, FaultKind::Endless { limit: 1_000_000, of_thread: false }));
+    // One thread of many: all together are far from their limit.
+    (gpu.limit, gpu.thread_limit) = (1 << 40, 5_000);
+    let alone = gpu.fault("endless", 1, 64, arguments!(flag));
+    assert!(matches!(alone.kind, FaultKind::Endless { limit: 5_000, of_thread: true }));
     let text = fault.to_string();
     assert!(text.contains("kernel `endless`, block (0,0,0), thread (0,0,0)"), "{text}");
 }

@@ -28,11 +28,6 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `brx.idx`: refused, since no compiler that this machine was made for writes it.
-    pub(super) fn branch_table(&mut self, raw: &Raw<'a>) -> Decoded {
-        unsupported(raw)
-    }
-
     /// `exit`
     pub(super) fn exit(&mut self, raw: &Raw<'a>) -> Decoded {
         let [] = operands(raw)?;

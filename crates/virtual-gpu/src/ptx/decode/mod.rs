@@ -207,7 +207,6 @@ impl<'a> Lowering<'_, 'a> {
             "selp" => self.select(raw),
             "slct" => self.select_by_sign(raw),
             "bra" => self.branch(raw),
-            "brx" => self.branch_table(raw),
             "exit" => self.exit(raw),
             "trap" => self.trap(raw),
             "bar" | "barrier" => self.barrier(raw),
