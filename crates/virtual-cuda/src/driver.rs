@@ -8,8 +8,8 @@ use virtual_gpu::engine::{
 };
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
-use crate::engine;
 use crate::pointer::{Arguments, Out, Source, Text};
+use crate::{engine, host};
 
 /// `CUdevice`
 pub type Device = c_int;
@@ -233,14 +233,25 @@ pub(crate) fn copy_from_host_in(
     bytes: usize,
     of: Stream,
 ) -> CudaResult<()> {
+    if host::copy_from_pinned(to, from, bytes, of)? {
+        return Ok(());
+    }
     engine::get()?.upload(stream(of), to, from.values(bytes)?)
 }
 
+/// Waits for the bytes, whatever memory they go to.
 pub(crate) fn copy_to_host(to: Out<u8>, from: DevicePointer, bytes: usize) -> CudaResult<()> {
-    copy_to_host_in(to, from, bytes, std::ptr::null_mut())
+    wait_for_host_copy(to, from, bytes, std::ptr::null_mut())
 }
 
 pub(crate) fn copy_to_host_in(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
+    if host::copy_to_pinned(to, from, bytes, of)? {
+        return Ok(());
+    }
+    wait_for_host_copy(to, from, bytes, of)
+}
+
+fn wait_for_host_copy(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
     if to.is_null() && bytes > 0 {
         return Err(invalid("the host pointer of a copy is null"));
     }

@@ -13,6 +13,7 @@ mod host;
 mod nccl;
 mod occupancy;
 mod pointer;
+mod pool;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -23,6 +24,7 @@ pub use host::HostFunction;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Out, Source, Text};
+pub use pool::{Pool, PoolProperties};
 
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +94,12 @@ macro_rules! exports {
 
                 fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
                 fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
+                fn cuMemAllocFromPoolAsync(address: Out<DevicePointer>, bytes: usize, pool: Pool, stream: Stream) = pool::allocate;
                 fn cuMemFree_v2(address: DevicePointer) = driver::free;
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
+                fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
                 fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
                 fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
@@ -104,6 +109,15 @@ macro_rules! exports {
                 fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
                 fn cuMemsetD8_v2(at: DevicePointer, value: u8, bytes: usize) = driver::set;
                 fn cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream) = driver::set_in;
+
+                fn cuDeviceGetDefaultMemPool(pool: Out<Pool>, device: Device) = pool::default_of;
+                fn cuDeviceGetMemPool(pool: Out<Pool>, device: Device) = pool::current_of;
+                fn cuDeviceSetMemPool(device: Device, pool: Pool) = pool::set_current;
+                fn cuMemPoolCreate(pool: Out<Pool>, properties: Source<PoolProperties>) = pool::create;
+                fn cuMemPoolDestroy(pool: Pool) = pool::destroy;
+                fn cuMemPoolTrimTo(pool: Pool, keep: usize) = pool::trim;
+                fn cuMemPoolGetAttribute(pool: Pool, attribute: c_uint, value: Out<u8>) = pool::attribute;
+                fn cuMemPoolSetAttribute(pool: Pool, attribute: c_uint, value: Source<u8>) = pool::set_attribute;
 
                 fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
@@ -142,13 +156,9 @@ macro_rules! exports {
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
             }
             unsupported cuda {
-                cuDeviceGetMemPool cuDeviceSetMemPool cuDeviceGetDefaultMemPool
-
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
-
-                cuMemAllocManaged cuMemAllocFromPoolAsync cuMemHostAlloc cuMemFreeHost
+                cuMemAllocManaged
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
-                cuMemPoolCreate cuMemPoolDestroy cuMemPoolTrimTo cuMemPoolGetAttribute cuMemPoolSetAttribute
                 cuLaunchCooperativeKernel
                 cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer

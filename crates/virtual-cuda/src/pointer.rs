@@ -26,6 +26,11 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
+    /// The address that it points to.
+    pub(crate) fn address(self) -> usize {
+        self.0 as usize
+    }
+
     /// Writes the result.
     pub(crate) fn give(self, value: T) -> CudaResult<()> {
         self.give_all(&[value])
@@ -89,6 +94,11 @@ impl<T> Copy for Source<T> {}
 impl<T: Copy> Source<T> {
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// The address that it points to.
+    pub(crate) fn address(self) -> usize {
+        self.0 as usize
     }
 
     /// No host memory.

@@ -60,7 +60,10 @@ fn every_function_has_the_parameters_that_cudarc_gives_it() {
 
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
-    use cudarc::driver::sys::{CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig};
+    use cudarc::driver::sys::{
+        CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig, CUmemPoolProps,
+    };
+    assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
     assert_eq!(size_of::<virtual_cuda::LaunchConfig>(), size_of::<CUlaunchConfig>());

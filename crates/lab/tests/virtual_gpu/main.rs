@@ -4,10 +4,13 @@ mod contexts;
 mod driver;
 mod functions;
 mod host_functions;
+mod host_memory;
 mod nccl;
 mod occupancy;
 mod order;
+mod pools;
 mod random;
+mod thread_streams;
 mod time;
 
 use std::process::ExitCode;
@@ -33,10 +36,13 @@ fn main() -> ExitCode {
         driver::checks(),
         functions::checks(),
         host_functions::checks(),
+        host_memory::checks(),
         nccl::checks(),
         occupancy::checks(),
         order::checks(),
+        pools::checks(),
         random::checks(),
+        thread_streams::checks(),
         time::checks(),
     ];
     lab::check::run(checks.concat())

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{self, Settings};
+use super::stream::StreamKind;
 use super::{Engine, Failure, State, StreamHandle};
 use crate::memory::AllocationId;
 use crate::site::Site;
@@ -176,7 +177,7 @@ impl Engine {
 impl State {
     fn new_context(&mut self, device: usize) -> ContextHandle {
         let context = ContextHandle(self.new_handle());
-        let default_stream = self.new_stream(context, device, true, true);
+        let default_stream = self.new_stream(context, device, true, StreamKind::Legacy);
         let settings = Settings::default();
         self.contexts.insert(
             context,
@@ -206,6 +207,7 @@ impl State {
             // The memory that it touched goes with the context.
             self.remove_stream(stream, 0);
         }
+        self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.events.retain(|_, event| event.context != context);
         let of_context: Vec<_> = self
             .modules
@@ -287,12 +289,15 @@ impl State {
     }
 
     /// A new stream's name in reports.
-    pub(super) fn name_stream(&mut self, device: usize, legacy: bool) -> Arc<str> {
-        if legacy {
-            return "the default stream".into();
+    pub(super) fn name_stream(&mut self, device: usize, kind: StreamKind) -> Arc<str> {
+        match kind {
+            StreamKind::Legacy => "the default stream".into(),
+            StreamKind::OfThread => "a thread's default stream".into(),
+            StreamKind::Made => {
+                self.devices[device].streams += 1;
+                format!("stream {}", self.devices[device].streams).into()
+            }
         }
-        self.devices[device].streams += 1;
-        format!("stream {}", self.devices[device].streams).into()
     }
 
     /// Remembers that an operation in `stream` failed.

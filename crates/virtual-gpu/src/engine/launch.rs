@@ -230,8 +230,18 @@ impl Engine {
             thread_limit: THREAD_LIMIT,
         };
         let mut memory = self.memory(device);
-        let execution = machine::run(kernel, &to_run, &mut memory)
-            .map_err(|fault| Failure::announce(status_of(&fault), &fault_report(&fault, site)))?;
+        let execution = match machine::run(kernel, &to_run, &mut memory) {
+            Ok(execution) => execution,
+            Err(fault) => {
+                drop(memory);
+                let mut report = fault_report(&fault, site);
+                if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {
+                    report =
+                        report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
+                }
+                return Err(Failure::announce(status_of(&fault), &report));
+            }
+        };
         if let Some(read) = &execution.unwritten
             && self.config().checks != Checks::Off
         {

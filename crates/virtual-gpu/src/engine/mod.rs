@@ -7,8 +7,10 @@
 mod context;
 mod function;
 mod host;
+mod host_memory;
 mod kernel_report;
 mod launch;
+mod pool;
 mod settings;
 mod stream;
 mod transfer;
@@ -18,7 +20,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
+pub use host_memory::{HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 pub use stream::{EventHandle, StreamHandle};
 
@@ -83,9 +87,13 @@ pub(crate) struct State {
     devices: Vec<context::Device>,
     contexts: HashMap<ContextHandle, context::Context>,
     pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
+    /// Each thread's own default stream, by context.
+    streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: HashMap<EventHandle, stream::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
+    pools: pool::Pools,
+    pinned: host_memory::Pinned,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -129,9 +137,12 @@ impl Engine {
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
             contexts: HashMap::new(),
             streams: HashMap::new(),
+            streams_of_threads: HashMap::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            pools: pool::Pools::default(),
+            pinned: host_memory::Pinned::default(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::context::ContextHandle;
 use super::host::HostFunction;
+use super::host_memory::{HostRead, HostWrite};
 use super::launch::KernelLaunch;
 use super::wait::{Blocked, Wait};
 use super::{Engine, Failure, State};
@@ -63,6 +64,17 @@ pub(crate) struct Stream {
     destroyed: bool,
 }
 
+/// Who makes a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// Its context: the legacy default stream.
+    Legacy,
+    /// A thread's first use of its own default stream.
+    OfThread,
+    /// The program.
+    Made,
+}
+
 pub(super) struct Event {
     pub(super) context: ContextHandle,
     /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
@@ -96,6 +108,18 @@ pub(crate) enum Work {
         from: u64,
         len: u64,
         into: Arc<Mutex<Vec<u8>>>,
+    },
+    /// Host bytes, read when their turn comes, to the device.
+    UploadPinned {
+        to: u64,
+        len: u64,
+        read: HostRead,
+    },
+    /// Device bytes to the host, which waits for them or not.
+    DownloadPinned {
+        from: u64,
+        len: u64,
+        write: HostWrite,
     },
     Copy {
         from: u64,
@@ -137,18 +161,18 @@ impl Engine {
         let context = state.current_context()?;
         state.check_usable(context)?;
         let device = state.device_of_context(context)?;
-        Ok(state.new_stream(context, device, !non_blocking, false))
+        Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
     }
 
     /// `cuStreamDestroy`: returns at once; what is enqueued is still done.
     pub fn destroy_stream(&self, stream: StreamHandle) -> CudaResult<()> {
+        if stream.0 <= 2 {
+            let message = "a default stream belongs to its context and can't be destroyed";
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let Some(entry) = state.streams.get_mut(&stream) else { return Err(not_a_stream(stream)) };
-        if entry.legacy {
-            let message = "the legacy default stream belongs to its context and can't be destroyed";
-            return Err(Error::new(CudaStatus::InvalidHandle, message));
-        }
         entry.destroyed = true;
         if entry.queue.is_empty() {
             let last_touch = entry.last_touch;
@@ -162,7 +186,9 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let (context, last) = state.last_of(stream)?;
-        self.wait_in(context, vec![last], "cuStreamSynchronize", state)
+        let done = self.wait_in(context, vec![last], "cuStreamSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuCtxSynchronize`.
@@ -170,7 +196,9 @@ impl Engine {
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
-        self.wait_in(context, all, "cuCtxSynchronize", state)
+        let done = self.wait_in(context, all, "cuCtxSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuStreamQuery`: whether everything enqueued so far is done.
@@ -231,7 +259,9 @@ impl Engine {
         let state = self.state();
         let Event { context, recorded, .. } = state.event(event)?;
         let (context, recorded) = (*context, recorded.clone());
-        self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state)
+        let done = self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state);
+        self.release_unused();
+        done
     }
 
     /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
@@ -370,15 +400,15 @@ impl State {
         context: ContextHandle,
         device: usize,
         blocking: bool,
-        legacy: bool,
+        kind: StreamKind,
     ) -> StreamHandle {
         let handle = StreamHandle(self.new_handle());
         let stream = Stream {
             context,
             device,
             blocking,
-            legacy,
-            name: self.name_stream(device, legacy),
+            legacy: kind == StreamKind::Legacy,
+            name: self.name_stream(device, kind),
             queue: VecDeque::new(),
             issued: 0,
             done: 0,
@@ -414,15 +444,26 @@ impl State {
                 let context = self.current_context()?;
                 Ok(self.context(context)?.default_stream)
             }
-            2 => Err(Error::new(
-                CudaStatus::NotSupported,
-                "virtual GPU: the per-thread default stream (CU_STREAM_PER_THREAD) is not supported",
-            )),
+            2 => self.stream_of_thread(),
             _ => match self.streams.get(&stream) {
                 Some(entry) if !entry.destroyed => Ok(stream),
                 _ => Err(not_a_stream(stream)),
             },
         }
+    }
+
+    /// The default stream of the calling thread in its current context (`CU_STREAM_PER_THREAD`), made at its first use:
+    /// one that waits for the legacy default stream, and that one for it.
+    fn stream_of_thread(&mut self) -> CudaResult<StreamHandle> {
+        let context = self.current_context()?;
+        let place = (self.current_thread(), context);
+        if let Some(&stream) = self.streams_of_threads.get(&place) {
+            return Ok(stream);
+        }
+        let device = self.device_of_context(context)?;
+        let stream = self.new_stream(context, device, true, StreamKind::OfThread);
+        self.streams_of_threads.insert(place, stream);
+        Ok(stream)
     }
 
     fn event(&self, event: EventHandle) -> CudaResult<&Event> {
@@ -657,8 +698,8 @@ impl std::fmt::Display for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing => f.write_str("an event"),
-            Self::Upload { .. } => f.write_str("a copy from the host"),
-            Self::Download { .. } => f.write_str("a copy to the host"),
+            Self::Upload { .. } | Self::UploadPinned { .. } => f.write_str("a copy from the host"),
+            Self::Download { .. } | Self::DownloadPinned { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
             Self::Free { .. } => f.write_str("its free"),

@@ -17,8 +17,8 @@ const LEGACY: StreamHandle = StreamHandle(0);
 impl Engine {
     /// `cuMemAlloc`: `bytes` on the current context's GPU. Nothing in them counts as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
-        let device = self.current_device()?;
-        let address = self.allocate_in(LEGACY, bytes)?;
+        let device = self.usable_stream_device(LEGACY)?;
+        let address = self.allocate_on(device, bytes, Site::here())?;
         let made = self.memory(device).range(address, bytes).ok().map(|(allocation, _)| allocation.id());
         if let Some(allocation) = made {
             self.state().own(address, allocation)?;
@@ -26,16 +26,11 @@ impl Engine {
         Ok(address)
     }
 
-    /// `cuMemAllocAsync`: as [`Self::allocate`], on the GPU of `stream`.
-    ///
-    /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
-    /// address away again before its free has run.
-    pub fn allocate_in(&self, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
-        let device = self.usable_stream_device(stream)?;
+    pub(super) fn allocate_on(&self, device: usize, bytes: u64, site: Site) -> CudaResult<u64> {
         if bytes == 0 {
             return Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes"));
         }
-        self.memory(device).allocate(bytes, Site::here()).map_err(|OutOfMemory { asked, free }| {
+        self.memory(device).allocate(bytes, site).map_err(|OutOfMemory { asked, free }| {
             let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
             Error::new(CudaStatus::OutOfMemory, message)
         })
@@ -52,9 +47,7 @@ impl Engine {
         // A failure is told by calls whose errors cudarc shows; this is none of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
         self.free_now(address, Site::here()).map(|(device, allocation)| {
-            let mut state = self.state();
-            state.order.forget_allocation(device, allocation);
-            state.disown(address);
+            self.state().order.forget_allocation(device, allocation);
         })
     }
 
@@ -81,6 +74,10 @@ impl Engine {
         let Some(device) = self.device_of(address) else { return Err(not_allocated(address)) };
         let mut memory = self.memory(device);
         if let Ok(allocation) = memory.free(address, site.clone()) {
+            drop(memory);
+            let mut state = self.state();
+            state.disown(address);
+            state.pools.freed(address);
             return Ok((device, allocation));
         }
         let report = address_report("a pointer that can't be freed", &memory, address, 0, device)
@@ -136,7 +133,7 @@ impl Engine {
     }
 
     /// The GPU of a stream whose context can still be used.
-    fn usable_stream_device(&self, stream: StreamHandle) -> CudaResult<usize> {
+    pub(super) fn usable_stream_device(&self, stream: StreamHandle) -> CudaResult<usize> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let (context, _) = state.last_of(stream)?;
@@ -145,12 +142,16 @@ impl Engine {
     }
 
     /// Refuses a range of addresses that is in no allocation, as the driver does at the call.
-    fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
+    pub(super) fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
         if len == 0 {
             return Ok(());
         }
         let Some(device) = self.device_of(address) else {
-            let message = format!("{verb} {address:#x}: that is no address of a GPU");
+            let what = match self.state().is_pinned(address) {
+                true => "pinned host memory, which the virtual GPU does not support as an address of a GPU",
+                false => "no address of a GPU",
+            };
+            let message = format!("{verb} {address:#x}: that is {what}");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
@@ -176,6 +177,15 @@ impl Engine {
             Work::Download { from, len, into } => {
                 let (bytes, touched) = self.read(from, len, site)?;
                 *lock(&into) = bytes;
+                (touched, Cost::Download(len))
+            }
+            Work::UploadPinned { to, len, read } => {
+                let bytes = read();
+                (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+            }
+            Work::DownloadPinned { from, len, write } => {
+                let (bytes, touched) = self.read(from, len, site)?;
+                write(&bytes);
                 (touched, Cost::Download(len))
             }
             Work::Copy { from, to, len } => {

@@ -1,0 +1,123 @@
+//! The bodies of the functions about memory pools.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use virtual_gpu::engine::{PoolFigure, PoolHandle, StreamHandle};
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+use crate::driver::{Device, DevicePointer, Stream};
+use crate::engine;
+use crate::pointer::{Out, Source};
+
+/// `CUmemoryPool`
+pub type Pool = *mut c_void;
+
+/// `CUmemPoolProps`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PoolProperties {
+    allocation_type: c_uint,
+    handle_types: c_uint,
+    location_type: c_uint,
+    location: c_int,
+    security: *const c_void,
+    max_size: usize,
+    usage: u16,
+    reserved: [u8; 54],
+}
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, the only type.
+const PINNED: c_uint = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`
+const ON_DEVICE: c_uint = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA`
+const ON_HOST_NODE: c_uint = 3;
+/// All of `CUmemAllocationHandleType`.
+const HANDLE_TYPES: c_uint = 0xf;
+
+fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message.into())
+}
+
+fn unsupported(what: impl std::fmt::Display) -> Error<CudaStatus> {
+    Error::new(CudaStatus::NotSupported, format!("virtual GPU: memory pools {what} are not supported"))
+}
+
+fn pool(pool: Pool) -> PoolHandle {
+    PoolHandle(pool as u64)
+}
+
+pub(crate) fn default_of(to: Out<Pool>, device: Device) -> CudaResult<()> {
+    to.give(engine::get()?.default_pool(device)?.0 as Pool)
+}
+
+pub(crate) fn current_of(to: Out<Pool>, device: Device) -> CudaResult<()> {
+    to.give(engine::get()?.current_pool(device)?.0 as Pool)
+}
+
+pub(crate) fn set_current(device: Device, of: Pool) -> CudaResult<()> {
+    engine::get()?.set_current_pool(device, pool(of))
+}
+
+pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaResult<()> {
+    let wanted = properties.value("the properties of the memory pool")?;
+    if to.is_null() {
+        return Err(invalid("the pointer for the memory pool is null"));
+    }
+    if wanted.allocation_type != PINNED {
+        let message =
+            format!("a memory pool's allocation type is 1 (pinned), not {}", wanted.allocation_type);
+        return Err(invalid(message));
+    }
+    match wanted.location_type {
+        ON_DEVICE => {}
+        ON_HOST_NODE => return Err(unsupported("in host memory")),
+        other => return Err(invalid(format!("a memory pool can't be in a location of type {other}"))),
+    }
+    let engine = engine::get()?;
+    engine.check_device(wanted.location).map_err(|error| invalid(&*error.message))?;
+    if wanted.handle_types & !HANDLE_TYPES != 0 {
+        return Err(invalid(format!("{:#x} are no handle types", wanted.handle_types)));
+    }
+    if wanted.handle_types != 0 {
+        return Err(unsupported(format_args!("shared by handles of type {:#x}", wanted.handle_types)));
+    }
+    if !wanted.security.is_null() || wanted.reserved != [0; 54] {
+        return Err(invalid("a memory pool's win32SecurityAttributes and reserved bytes must be 0"));
+    }
+    if wanted.usage != 0 {
+        return Err(unsupported(format_args!("for usage {:#x}", wanted.usage)));
+    }
+    to.give(engine.create_pool(wanted.location, wanted.max_size as u64)?.0 as Pool)
+}
+
+pub(crate) fn destroy(of: Pool) -> CudaResult<()> {
+    engine::get()?.destroy_pool(pool(of))
+}
+
+pub(crate) fn trim(of: Pool, keep: usize) -> CudaResult<()> {
+    engine::get()?.trim_pool(pool(of), keep as u64)
+}
+
+/// A switch is an `int`, anything else 8 bytes.
+pub(crate) fn attribute(of: Pool, attribute: c_uint, value: Out<u8>) -> CudaResult<()> {
+    let figure = PoolFigure::from_number(attribute)?;
+    let found = engine::get()?.pool_figure(pool(of), figure)?;
+    match figure {
+        PoolFigure::Reuse(_) => value.give_all(&(found as c_int).to_ne_bytes()),
+        _ => value.give_all(&found.to_ne_bytes()),
+    }
+}
+
+pub(crate) fn set_attribute(of: Pool, attribute: c_uint, value: Source<u8>) -> CudaResult<()> {
+    let figure = PoolFigure::from_number(attribute)?;
+    let bytes = value.values(if matches!(figure, PoolFigure::Reuse(_)) { 4 } else { 8 })?;
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(&bytes);
+    // The first bytes are the lowest.
+    engine::get()?.set_pool_figure(pool(of), figure, u64::from_le_bytes(wide))
+}
+
+pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize, of: Pool, stream: Stream) -> CudaResult<()> {
+    to.give(engine::get()?.allocate_from(pool(of), StreamHandle(stream as u64), bytes as u64)?)
+}

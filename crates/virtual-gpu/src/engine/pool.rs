@@ -1,0 +1,298 @@
+//! Memory pools: which allocation came from which, and how much each holds.
+//!
+//! A pool's figures are its own: an allocation takes its memory when it is made, whatever a pool holds in reserve, and
+//! `cuMemGetInfo` counts what is unused in a pool as free.
+
+use std::collections::HashMap;
+
+use super::{Engine, State, StreamHandle};
+use crate::report::size;
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+
+/// A `CUmemoryPool`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolHandle(pub u64);
+
+/// A pool takes and gives back memory in pieces of so many bytes, the smallest that GPUs map.
+const PIECE: u64 = 2 << 20;
+
+/// A figure of a pool that is a number of bytes, or one of its switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolFigure {
+    /// `CU_MEMPOOL_ATTR_REUSE_…`: whether memory that was freed may be reused, in three ways by number.
+    Reuse(usize),
+    /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
+    ReleaseThreshold,
+    /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+    Reserved,
+    /// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`
+    ReservedHigh,
+    /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
+    Used,
+    /// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`
+    UsedHigh,
+}
+
+impl PoolFigure {
+    /// The figure with this number in `cuda.h`.
+    ///
+    /// # Errors
+    /// `InvalidValue`, naming the number.
+    pub fn from_number(number: u32) -> CudaResult<Self> {
+        Ok(match number {
+            1..=3 => Self::Reuse(number as usize - 1),
+            4 => Self::ReleaseThreshold,
+            5 => Self::Reserved,
+            6 => Self::ReservedHigh,
+            7 => Self::Used,
+            8 => Self::UsedHigh,
+            _ => return Err(invalid(format!("{number} is no attribute of a memory pool"))),
+        })
+    }
+}
+
+/// An amount, and the highest that it has been.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gauge {
+    now: u64,
+    high: u64,
+}
+
+impl Gauge {
+    fn set(&mut self, amount: u64) {
+        self.now = amount;
+        self.high = self.high.max(amount);
+    }
+}
+
+struct Pool {
+    device: usize,
+    /// Bytes that may be in use at a time.
+    most: u64,
+    reuse: [bool; 3],
+    release_threshold: u64,
+    reserved: Gauge,
+    used: Gauge,
+    /// It was destroyed while something of it was in use.
+    destroyed: bool,
+}
+
+impl Pool {
+    fn new(device: usize, most: u64) -> Self {
+        let (reserved, used) = (Gauge::default(), Gauge::default());
+        Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
+    }
+
+    fn take(&mut self, bytes: u64) -> CudaResult<()> {
+        let used = self.used.now.saturating_add(bytes);
+        if used > self.most {
+            let free = size(self.most - self.used.now);
+            let message = format!(
+                "the memory pool of GPU {} has {free} left, {} were asked for",
+                self.device,
+                size(bytes)
+            );
+            return Err(Error::new(CudaStatus::OutOfMemory, message));
+        }
+        self.used.set(used);
+        self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
+        Ok(())
+    }
+
+    /// Gives back what is held in reserve, as far as no more than `keep` bytes are held.
+    fn trim(&mut self, keep: u64) {
+        let needed = self.used.now.next_multiple_of(PIECE);
+        self.reserved.now = needed.max(self.reserved.now.min(keep));
+    }
+}
+
+/// All pools, and what came from them.
+#[derive(Default)]
+pub(super) struct Pools {
+    all: HashMap<PoolHandle, Pool>,
+    /// By GPU: the default pool and the current one.
+    of_device: HashMap<usize, (PoolHandle, PoolHandle)>,
+    /// Pool and bytes of an allocation, by its address.
+    allocations: HashMap<u64, (PoolHandle, u64)>,
+}
+
+impl Pools {
+    fn get(&mut self, pool: PoolHandle) -> CudaResult<&mut Pool> {
+        let found = self.all.get_mut(&pool).filter(|pool| !pool.destroyed);
+        found.ok_or_else(|| invalid(format!("{:#x} is not a memory pool, or no longer one", pool.0)))
+    }
+
+    fn return_bytes(&mut self, pool: PoolHandle, bytes: u64) {
+        let Some(entry) = self.all.get_mut(&pool) else { return };
+        entry.used.now = entry.used.now.saturating_sub(bytes);
+        if entry.destroyed && entry.used.now == 0 {
+            self.all.remove(&pool);
+        }
+    }
+
+    /// An allocation is gone: its bytes are the pool's again.
+    pub(super) fn freed(&mut self, address: u64) {
+        if let Some((pool, bytes)) = self.allocations.remove(&address) {
+            self.return_bytes(pool, bytes);
+        }
+    }
+}
+
+fn invalid(message: String) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message)
+}
+
+impl State {
+    /// A GPU's default pool and its current one.
+    fn pools_of(&mut self, device: usize) -> (PoolHandle, PoolHandle) {
+        if let Some(&pools) = self.pools.of_device.get(&device) {
+            return pools;
+        }
+        let default = PoolHandle(self.new_handle());
+        self.pools.all.insert(default, Pool::new(device, u64::MAX));
+        self.pools.of_device.insert(device, (default, default));
+        (default, default)
+    }
+}
+
+impl Engine {
+    /// `cuDeviceGetDefaultMemPool`.
+    pub fn default_pool(&self, device: i32) -> CudaResult<PoolHandle> {
+        let device = self.check_device(device)?;
+        Ok(self.state().pools_of(device).0)
+    }
+
+    /// `cuDeviceGetMemPool`: the pool that [`Engine::allocate_in`] takes from.
+    pub fn current_pool(&self, device: i32) -> CudaResult<PoolHandle> {
+        let device = self.check_device(device)?;
+        Ok(self.state().pools_of(device).1)
+    }
+
+    /// `cuDeviceSetMemPool`.
+    ///
+    /// # Errors
+    /// `InvalidValue` where the pool is on another GPU.
+    pub fn set_current_pool(&self, device: i32, pool: PoolHandle) -> CudaResult<()> {
+        let device = self.check_device(device)?;
+        let mut state = self.state();
+        let of_pool = state.pools.get(pool)?.device;
+        if of_pool != device {
+            let message = format!("a memory pool of GPU {of_pool} can't be the current one of GPU {device}");
+            return Err(invalid(message));
+        }
+        let default = state.pools_of(device).0;
+        state.pools.of_device.insert(device, (default, pool));
+        Ok(())
+    }
+
+    /// `cuMemPoolCreate`, on a GPU. `most` bounds the bytes in use; 0 leaves it to the GPU's memory.
+    pub fn create_pool(&self, device: i32, most: u64) -> CudaResult<PoolHandle> {
+        let device = self.check_device(device)?;
+        let most = if most == 0 { u64::MAX } else { most };
+        let mut state = self.state();
+        let pool = PoolHandle(state.new_handle());
+        state.pools.all.insert(pool, Pool::new(device, most));
+        Ok(pool)
+    }
+
+    /// `cuMemPoolDestroy`: what is in use stays so until it is freed. Where it was its GPU's current pool, the default
+    /// one is so again.
+    ///
+    /// # Errors
+    /// `InvalidValue` for a default pool.
+    pub fn destroy_pool(&self, pool: PoolHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let device = state.pools.get(pool)?.device;
+        let (default, current) = state.pools_of(device);
+        if pool == default {
+            return Err(invalid(format!("the default memory pool of GPU {device} can't be destroyed")));
+        }
+        if pool == current {
+            state.pools.of_device.insert(device, (default, default));
+        }
+        state.pools.get(pool)?.destroyed = true;
+        state.pools.return_bytes(pool, 0);
+        Ok(())
+    }
+
+    /// `cuMemPoolTrimTo`.
+    pub fn trim_pool(&self, pool: PoolHandle, keep: u64) -> CudaResult<()> {
+        self.state().pools.get(pool)?.trim(keep);
+        Ok(())
+    }
+
+    /// What unused memory pools hold above their thresholds goes back, as at each synchronisation.
+    pub(super) fn release_unused(&self) {
+        for pool in self.state().pools.all.values_mut() {
+            pool.trim(pool.release_threshold);
+        }
+    }
+
+    /// `cuMemPoolGetAttribute`.
+    pub fn pool_figure(&self, pool: PoolHandle, figure: PoolFigure) -> CudaResult<u64> {
+        let mut state = self.state();
+        let pool = state.pools.get(pool)?;
+        Ok(match figure {
+            PoolFigure::Reuse(way) => u64::from(pool.reuse[way]),
+            PoolFigure::ReleaseThreshold => pool.release_threshold,
+            PoolFigure::Reserved => pool.reserved.now,
+            PoolFigure::ReservedHigh => pool.reserved.high,
+            PoolFigure::Used => pool.used.now,
+            PoolFigure::UsedHigh => pool.used.high,
+        })
+    }
+
+    /// `cuMemPoolSetAttribute`. Setting a high-water mark to 0 starts it anew from what there is now.
+    ///
+    /// # Errors
+    /// `InvalidValue` for what can only be read, and for a mark that is not 0.
+    pub fn set_pool_figure(&self, pool: PoolHandle, figure: PoolFigure, value: u64) -> CudaResult<()> {
+        let mut state = self.state();
+        let pool = state.pools.get(pool)?;
+        match figure {
+            PoolFigure::Reuse(way) => pool.reuse[way] = value != 0,
+            PoolFigure::ReleaseThreshold => pool.release_threshold = value,
+            PoolFigure::ReservedHigh | PoolFigure::UsedHigh if value != 0 => {
+                let message = format!("a memory pool's high-water mark can only be set to 0, not to {value}");
+                return Err(invalid(message));
+            }
+            PoolFigure::ReservedHigh => pool.reserved.high = pool.reserved.now,
+            PoolFigure::UsedHigh => pool.used.high = pool.used.now,
+            PoolFigure::Reserved | PoolFigure::Used => {
+                return Err(invalid("a memory pool's current figures can only be read".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemAllocAsync`: as [`Self::allocate_from`], of the current pool of the stream's GPU.
+    pub fn allocate_in(&self, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
+        let device = self.usable_stream_device(stream)?;
+        let pool = self.state().pools_of(device).1;
+        self.allocate_from(pool, stream, bytes)
+    }
+
+    /// `cuMemAllocFromPoolAsync`: `bytes` of a pool, on its GPU. Nothing in them counts as written.
+    ///
+    /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
+    /// address away again before its free has run.
+    pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
+        self.usable_stream_device(stream)?;
+        let device = {
+            let mut state = self.state();
+            let entry = state.pools.get(pool)?;
+            entry.take(bytes)?;
+            entry.device
+        };
+        let made = self.allocate_on(device, bytes, Site::here());
+        let mut state = self.state();
+        match &made {
+            Ok(address) => {
+                state.pools.allocations.insert(*address, (pool, bytes));
+            }
+            Err(_) => state.pools.return_bytes(pool, bytes),
+        }
+        made
+    }
+}
