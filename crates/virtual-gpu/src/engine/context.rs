@@ -204,7 +204,7 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // The memory that it touched goes with the context.
+            // Its own memory goes with the context; of what pools gave, nobody can order anything behind it any more.
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
