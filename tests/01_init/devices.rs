@@ -1,9 +1,10 @@
 //! Checks of `init/devices`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use anyhow::{bail, ensure};
-use cudarc::driver::CudaContext;
+use anyhow::{Context, bail, ensure};
+use cudarc::driver::{CudaContext, CudaStream};
 use lab::{Check, Expected, irregular};
 
 use crate::init::devices::open;
@@ -22,9 +23,15 @@ fn available() -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?)
 }
 
+/// Opens no more GPUs than there are, so that a refusal is a mistake.
+fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
+    let available = available()?;
+    open(count).with_context(|| format!("there are {available} GPUs, and open({count}) returned an error"))
+}
+
 fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
     for count in 1..=available()? {
-        let streams = open(count)?;
+        let streams = open_some(count)?;
         ensure!(streams.len() == count, "{count} GPUs were asked for, and {} streams came", streams.len());
         let mut seen = HashSet::new();
         for (index, stream) in streams.iter().enumerate() {
@@ -41,7 +48,7 @@ fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
 fn every_stream_is_a_new_one() -> anyhow::Result<()> {
     let count = available()?;
     // Both lists stay open: a handle may be given out again once its stream is gone.
-    let (first, second) = (open(count)?, open(count)?);
+    let (first, second) = (open_some(count)?, open_some(count)?);
     let mut handles = HashSet::new();
     for stream in first.iter().chain(&second) {
         let gpu = stream.context().ordinal();
@@ -54,7 +61,7 @@ fn every_stream_is_a_new_one() -> anyhow::Result<()> {
 }
 
 fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
-    let streams = open(available()?)?;
+    let streams = open_some(available()?)?;
     let sent: Vec<Vec<f32>> = (0..streams.len()).map(|gpu| irregular::integers(gpu, 1031)).collect();
     let mut buffers = Vec::new();
     for (stream, values) in streams.iter().zip(&sent) {

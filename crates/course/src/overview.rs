@@ -7,6 +7,7 @@ use course::progress::{State, state};
 use course::syllabus::{Course, Exercise};
 use cudarc::driver::CudaContext;
 use lab::Tier;
+use lab::explain::error_text;
 use lab::tier::{describe, tier_for};
 
 /// Ranks up to which the machine's tiers are looked up: as many GPUs as one server mostly has.
@@ -88,7 +89,7 @@ fn next<'a>(root: &Path, course: &'a Course) -> anyhow::Result<Option<&'a Exerci
 
 /// The GPUs, and what the checks run on. A machine on which nothing can run is worth a line, not an end.
 fn machine() -> String {
-    let gpus = gpus().unwrap_or_else(|error| format!("none ({error:#})"));
+    let gpus = gpus().unwrap_or_else(|error| format!("none ({})", error_text(&error)));
     let mut text = format!("GPUs: {gpus}");
     let mut last = None;
     for ranks in 1..=MOST_RANKS {
@@ -96,7 +97,7 @@ fn machine() -> String {
         if last != Some(tier) {
             let checks =
                 if ranks == 1 { "Checks".to_owned() } else { format!("Checks of {ranks} ranks or more") };
-            let runs = describe(ranks).unwrap_or_else(|error| format!("nothing: {error:#}"));
+            let runs = describe(ranks).unwrap_or_else(|error| format!("nothing: {}", error_text(&error)));
             text.push_str(&format!("\n{checks} run on {runs}"));
             last = Some(tier);
         }

@@ -9,6 +9,8 @@ use cudarc::driver::DriverError;
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::sys::{self, ncclResult_t};
 
+use crate::tier::{Tier, attached};
+
 /// Turns a result of NCCL into one that a person can read.
 pub trait Readable<T> {
     /// The same result; an error says NCCL's name for it, where the call was, what NCCL says about it and, if the code
@@ -31,8 +33,8 @@ impl<T> Readable<T> for Result<T, NcclError> {
                     text += &format!("\n{label}{part}");
                 }
             }
-            // What NCCL said about this very call comes first.
-            if let Some(help) = help(code).filter(|_| !text.contains("help: ")) {
+            // The virtual NCCL says itself what is wrong; a guess from the code alone would lead away from it.
+            if let Some(help) = help(code).filter(|_| attached() != Some(Tier::Virtual)) {
                 text += &format!("\nhelp: {help}");
             }
             anyhow!(text)
@@ -96,11 +98,11 @@ fn help(code: ncclResult_t) -> Option<&'static str> {
             Some("NCCL met a state it doesn't expect; NCCL_DEBUG=WARN says where")
         }
         ncclResult_t::ncclInvalidArgument => Some(
-            "one argument of this call is wrong: a root that is no rank, a null buffer, a buffer of another GPU",
+            "one argument of this call is wrong: a rank or a root out of range, a buffer that is null, too short or on another GPU",
         ),
-        ncclResult_t::ncclInvalidUsage => {
-            Some("the calls don't fit together: the same GPU twice, ranks that disagree, a group not ended")
-        }
+        ncclResult_t::ncclInvalidUsage => Some(
+            "the calls don't fit together: the same GPU or the same rank twice, or a group_start and a group_end without the other",
+        ),
         ncclResult_t::ncclRemoteError => Some(
             "another rank failed or is gone: read its error; this communicator is lost, drop it and make a new one",
         ),

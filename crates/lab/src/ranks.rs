@@ -41,12 +41,20 @@ pub fn each_rank<T: Send>(
         }
     }
     let failed = failures.iter().map(|(ranks, _)| ranks.len()).sum::<usize>();
-    let told: Vec<String> =
-        failures.iter().map(|(ranks, text)| format!("{}: {text}", named(ranks))).collect();
+    let told: Vec<String> = failures.iter().map(|(ranks, text)| with_ranks(&named(ranks), text)).collect();
     match told.as_slice() {
         [] => ended.into_iter().collect(),
         [only] if failed == 1 => bail!("{only}"),
         several => bail!("{failed} of {world_size} ranks failed\n  {}", several.join("\n  ")),
+    }
+}
+
+/// The text behind the ranks it is of, unless it names them itself.
+fn with_ranks(ranks: &str, text: &str) -> String {
+    let rest = text.strip_prefix(ranks);
+    match rest.is_some_and(|rest| rest.starts_with([':', ' ', ','])) {
+        true => text.to_owned(),
+        false => format!("{ranks}: {text}"),
     }
 }
 
@@ -102,6 +110,19 @@ mod tests {
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "3 of 4 ranks failed\n  ranks 0, 2 and 3: no memory\n  help: buy some");
+    }
+
+    #[test]
+    fn a_text_that_names_its_rank_is_not_told_its_rank_again() {
+        let failed = each_rank(11, |rank| -> anyhow::Result<()> {
+            ensure!(rank != 0 && rank != 1, "rank {}: the buffer is wrong", rank * 10);
+            Ok(())
+        });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "2 of 11 ranks failed\n  rank 0: the buffer is wrong\n  rank 1: rank 10: the buffer is wrong"
+        );
     }
 
     #[test]

@@ -199,6 +199,11 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
 /// The attached tier, and how many ranks it has room for.
 static ROOM: OnceLock<(Tier, usize)> = OnceLock::new();
 
+/// The attached tier, if there is one.
+pub(crate) fn attached() -> Option<Tier> {
+    ROOM.get().map(|&(tier, _)| tier)
+}
+
 fn load(tier: Tier) -> anyhow::Result<()> {
     match tier {
         Tier::Virtual => load_virtual(),

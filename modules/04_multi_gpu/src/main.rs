@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
 use lab::Perceptron;
 use lab::digits::Digits;
+use lab::explain::error_text;
 use m04_multi_gpu::data_parallel::{start_equal, step};
 
 /// Share of unseen digits that a trained model has to tell.
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", error_text(&error));
             ExitCode::from(2)
         }
     }

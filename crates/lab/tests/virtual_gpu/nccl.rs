@@ -8,7 +8,7 @@ use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use cudarc::nccl::sys;
 use lab::Check;
 
-use crate::text;
+use crate::{contains, text};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -26,6 +26,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new(
             "nccl::a_rank_that_never_comes_is_named_at_once",
             a_rank_that_never_comes_is_named_at_once,
+        ),
+        Check::new(
+            "nccl::a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it",
+            a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it,
         ),
         Check::new(
             "nccl::a_cycle_over_two_communicators_is_a_deadlock",
@@ -149,6 +153,44 @@ fn a_rank_that_never_comes_is_named_at_once() -> anyhow::Result<()> {
     assert!(!reports[0].contains("not proved"), "{}", reports[0]);
     assert!(reports[0].contains("rank 1 never comes: its thread has ended"), "{}", reports[0]);
     assert!(reports[0].contains("ranks 0 and 2 wait in ncclAllReduce"), "{}", reports[0]);
+    Ok(())
+}
+
+fn a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it() -> anyhow::Result<()> {
+    for (makes_the_call, words) in [
+        (
+            false,
+            ["rank 1 never called it, and has aborted its communicator", "an early return or a condition"],
+        ),
+        (
+            true,
+            [
+                "rank 1 has called it, but has aborted its communicator",
+                "synchronise before a Comm is dropped",
+            ],
+        ),
+    ] {
+        let dropped = std::sync::Barrier::new(2);
+        // A failure is sticky: each round has GPUs of its own.
+        let first = 2 * usize::from(makes_the_call);
+        let reports = ranks(first, 2, |rank, comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.alloc_zeros::<f32>(10).unwrap();
+            stream.synchronize().unwrap();
+            if rank == 1 {
+                if makes_the_call {
+                    comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+                }
+                drop(comm);
+                dropped.wait();
+                return String::new();
+            }
+            dropped.wait();
+            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+            text(stream.synchronize().unwrap_err())
+        });
+        contains(&reports[0], &words);
+    }
     Ok(())
 }
 

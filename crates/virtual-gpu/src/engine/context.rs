@@ -249,7 +249,7 @@ impl State {
     pub(crate) fn current_context(&mut self) -> CudaResult<ContextHandle> {
         let Some(&context) = self.thread().contexts.last() else {
             let message =
-                "no context is current on this thread: bind one first (CudaContext::bind_to_thread)";
+                "no context is current on this thread: bind one first (stream.context().bind_to_thread())";
             return Err(Error::new(CudaStatus::InvalidContext, message));
         };
         self.context(context)?;

@@ -51,8 +51,18 @@ fn absence(state: &State, key: CallKey, rank: usize, missing: &Missing) -> (Stri
         Missing::Gone => {
             let left = state.nccl.clique(key).and_then(|clique| clique.ranks[rank].left.clone());
             let (how, site) = left.unwrap_or(("has left", Site::unknown()));
-            let mend = "keep every rank's Comm until all ranks have synchronised on their last collective";
-            (format!("rank {rank} never comes: it {how}"), site, mend)
+            match state.nccl.call(key).is_some_and(|call| call.parts[rank].is_some()) {
+                true => (
+                    format!("rank {rank} has called it, but {how}"),
+                    site,
+                    "synchronise before a Comm is dropped: that aborts what it still has in flight",
+                ),
+                false => (
+                    format!("rank {rank} never called it, and {how}"),
+                    site,
+                    "every rank must make every collective call: look for an error, an early return or a condition",
+                ),
+            }
         }
         Missing::InStream(_) => {
             let call = state.nccl.call(key).and_then(|call| call.parts[rank].as_ref());
