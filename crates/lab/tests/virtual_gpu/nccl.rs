@@ -15,6 +15,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl::every_rank_gets_the_sum", every_rank_gets_the_sum),
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
+        Check::new("nccl::a_communicator_dropped_in_flight", dropped_in_flight),
+        Check::new("nccl::a_thread_with_several_ranks_needs_a_group", no_group),
+        Check::new("nccl::a_wait_inside_an_open_group", wait_inside_a_group),
         Check::new(
             "nccl::one_thread_drives_several_gpus_in_a_group",
             one_thread_drives_several_gpus_in_a_group,
@@ -281,4 +284,52 @@ fn the_other_collectives() -> anyhow::Result<()> {
         });
     }
     Ok(())
+}
+
+/// The same on every run, whether or not the collective was done when the communicator went.
+fn dropped_in_flight() -> anyhow::Result<()> {
+    let reports = ranks(0, 2, |_, comm| {
+        let stream = comm.stream();
+        let mut buffer = stream.alloc_zeros::<f32>(10).unwrap();
+        comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+        drop(comm);
+        text(stream.synchronize().unwrap_err())
+    });
+    assert!(
+        reports[0].contains("rank 0 aborts its communicator while a collective may be in flight"),
+        "{}",
+        reports[0]
+    );
+    assert!(reports[1].contains("rank 1 aborts its communicator"), "{}", reports[1]);
+    assert!(reports[1].contains("ncclAllReduce(count 10, float32, sum)"), "{}", reports[1]);
+    Ok(())
+}
+
+fn no_group() -> anyhow::Result<()> {
+    let comms = Comm::from_devices((0..2).map(stream).collect()).unwrap();
+    let mut buffer = comms[0].stream().alloc_zeros::<f32>(10)?;
+    let refused = comms[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum);
+    assert!(refused == Err(NcclError(sys::ncclResult_t::ncclInvalidUsage)));
+    let report = last_error();
+    assert!(report.contains("outside of a group, by a thread that also drives rank 1"), "{report}");
+    // One rank is nobody's partner.
+    let alone = Comm::from_devices(vec![stream(2)]).unwrap();
+    let mut buffer = alone[0].stream().alloc_zeros::<f32>(10)?;
+    alone[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+    Ok(alone[0].stream().synchronize()?)
+}
+
+fn wait_inside_a_group() -> anyhow::Result<()> {
+    let comms = Comm::from_devices(vec![stream(0)]).unwrap();
+    let (own, other) = (comms[0].stream(), stream(0));
+    let mut buffer = own.alloc_zeros::<f32>(10)?;
+    own.synchronize()?;
+    group_start().unwrap();
+    comms[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+    other.synchronize()?;
+    let report = text(own.synchronize().unwrap_err());
+    assert!(report.contains("inside an open group waits for nothing that was called in it"), "{report}");
+    assert!(report.contains("group_end()?"), "{report}");
+    group_end().unwrap();
+    Ok(own.synchronize()?)
 }

@@ -340,8 +340,17 @@ impl Engine {
         context: ContextHandle,
         awaited: Vec<Awaited>,
         caller: &'static str,
-        state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, State>,
     ) -> CudaResult<()> {
+        let is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
+        if self.config().checks != Checks::Off
+            && let Some(report) = state.wait_inside_a_group(caller, is_meant)
+        {
+            let failure = Failure::announce(CudaStatus::InvalidValue, &report);
+            if self.config().checks == Checks::Error {
+                return Err(failure.to_error());
+            }
+        }
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
         let mut state = self.block_on(Wait::Ops(ops), caller, state);
         state.saw(awaited);

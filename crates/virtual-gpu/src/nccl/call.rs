@@ -2,10 +2,10 @@
 
 use std::sync::MutexGuard;
 
-use super::communicator::{Clique, CommHandle};
+use super::communicator::{Clique, CommHandle, LastCall};
 use super::operation::{Buffers, Operation};
 use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, Work, address_report};
-use crate::report::{Report, ranks};
+use crate::report::{Report, ranks as ranks_named};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
@@ -29,10 +29,10 @@ impl CallKey {
 pub(super) struct Checked {
     clique: u64,
     rank: usize,
-    stream: StreamHandle,
-    operation: Operation,
+    pub(super) stream: StreamHandle,
+    pub(super) operation: Operation,
     buffers: Buffers,
-    site: Site,
+    pub(super) site: Site,
 }
 
 /// One collective, as its ranks come to it.
@@ -90,7 +90,13 @@ impl Engine {
                 group.calls.push(call);
                 Ok(())
             }
-            Ok(Some(call)) => self.launch_calls(vec![call], state),
+            Ok(Some(call)) => {
+                if let Some(report) = state.needs_a_group(&call) {
+                    let failure = Failure::announce(CudaStatus::InvalidValue, &report);
+                    return Err(Error::new(NcclStatus::InvalidUsage, failure.report));
+                }
+                self.launch_calls(vec![call], state)
+            }
         }
     }
 
@@ -212,6 +218,27 @@ impl super::Nccl {
 }
 
 impl State {
+    /// NCCL may make the first call wait for the other ranks', which this very thread would have to make.
+    fn needs_a_group(&mut self, call: &Checked) -> Option<Report> {
+        let thread = self.current_thread();
+        let ranks = &self.nccl.cliques.get(&call.clique)?.ranks;
+        let others = ranks
+            .iter()
+            .enumerate()
+            .filter(|(rank, other)| *rank != call.rank && other.owner == thread && other.left.is_none());
+        let others: Vec<usize> = others.map(|(rank, _)| rank).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let headline =
+            format!("a collective outside of a group, by a thread that also drives {}", ranks_named(&others));
+        let report = Report::new(headline)
+            .at(format!("rank {}: {}", call.rank, call.operation), &call.site)
+            .fact("it may wait there for the other ranks' calls, which this thread would have to make")
+            .help("put the calls of all its ranks between group_start()? and group_end()?");
+        Some(report)
+    }
+
     fn enqueue_call(&mut self, checked: Checked) -> NcclResult<()> {
         let Checked { clique, rank, stream, operation, buffers, site } = checked;
         let owner = self.current_thread();
@@ -222,6 +249,7 @@ impl State {
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let op = self.enqueue(stream, Work::Collective(key), Vec::new(), site.clone())?.op;
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
+        entry.ranks[rank].last = Some(LastCall { operation, op, site: site.clone() });
         entry.ranks[rank].issued = key.number;
         entry.ranks[rank].owner = owner;
         let call = entry.calls.entry(key.number).or_insert_with(|| Call {
@@ -357,7 +385,7 @@ fn disagreement(parts: &[&Part], number: u64) -> Report {
         }
     }
     for (of_side, part) in sides {
-        report = report.at(format!("{}: {}", ranks(&of_side), part.operation), &part.site);
+        report = report.at(format!("{}: {}", ranks_named(&of_side), part.operation), &part.site);
     }
     report.help(
         "every rank must make the same calls in the same order, with the same count, type, operator and root",

@@ -5,8 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use super::call::Call;
+use super::operation::Operation;
+use crate::config::Checks;
 use crate::engine::Engine;
-use crate::engine::{State, Wait};
+use crate::engine::{Failure, OpRef, State, Wait};
 use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
@@ -106,13 +108,22 @@ pub(super) struct Rank {
     pub(super) owner: ThreadKey,
     /// Calls that it has made.
     pub(super) issued: u64,
+    /// The last of them, with its operation in the stream.
+    pub(super) last: Option<LastCall>,
     /// How and where it left.
     pub(super) left: Option<(&'static str, Site)>,
 }
 
+/// A rank's last call.
+pub(super) struct LastCall {
+    pub(super) operation: Operation,
+    pub(super) op: OpRef,
+    pub(super) site: Site,
+}
+
 impl Rank {
     fn new(device: usize, owner: ThreadKey) -> Self {
-        Self { device, owner, issued: 0, left: None }
+        Self { device, owner, issued: 0, last: None, left: None }
     }
 }
 
@@ -205,6 +216,14 @@ impl Engine {
     pub fn nccl_abort(&self, comm: CommHandle) {
         let mut state = self.state();
         if let Ok((clique, rank)) = state.nccl.member(comm) {
+            if let Some((op, report)) = state.aborted_in_flight(clique, rank)
+                && self.config().checks != Checks::Off
+            {
+                let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+                if self.config().checks == Checks::Error {
+                    state.fail_stream(op.stream, &failure);
+                }
+            }
             state.cancel_calls(clique, rank);
             state.leave(comm, clique, rank, "has aborted its communicator");
         }
@@ -355,6 +374,19 @@ impl State {
         }
     }
 
+    /// Takes communicators that a failed group was making out of their meetings; the other ranks get the same error.
+    pub(super) fn leave_meetings(&mut self, handles: &[CommHandle], error: &Error<NcclStatus>) {
+        for handle in handles {
+            let Some(Communicator::Joining(id)) = self.nccl.communicators.remove(handle) else { continue };
+            let Some(meeting) = self.nccl.meetings.get_mut(&id) else { continue };
+            meeting.failed = Some(error.clone());
+            let others = std::mem::take(&mut meeting.members).into_values().map(|member| member.handle);
+            for other in others.filter(|other| !handles.contains(other)) {
+                self.nccl.communicators.insert(other, Communicator::Failed(error.clone()));
+            }
+        }
+    }
+
     /// Takes a rank's end of a communicator away.
     fn leave(&mut self, comm: CommHandle, clique: u64, rank: usize, how: &'static str) {
         self.nccl.communicators.remove(&comm);
@@ -363,6 +395,24 @@ impl State {
         if entry.ranks.iter().all(|rank| rank.left.is_some()) && entry.calls.is_empty() {
             self.nccl.cliques.remove(&clique);
         }
+    }
+
+    /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
+    fn aborted_in_flight(&mut self, clique: u64, rank: usize) -> Option<(OpRef, Report)> {
+        let thread = self.current_thread();
+        let view = self.order.view_of(thread);
+        let entry = self.nccl.cliques.get(&clique).filter(|clique| clique.failed.is_none())?;
+        let LastCall { operation, op, site } = entry.ranks[rank].last.as_ref()?;
+        let context = self.streams.get(&op.stream)?.context;
+        if view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
+            return None;
+        }
+        let report =
+            Report::new(format!("rank {rank} aborts its communicator while a collective may be in flight"))
+                .at(format!("{operation}"), site)
+                .at("ncclCommAbort (dropping a Comm calls it)", &Site::here())
+                .help("wait for the communicator's stream first: comm.stream().synchronize()?");
+        Some((*op, report))
     }
 
     /// Takes a rank's part out of every call that is not running yet.

@@ -2,7 +2,9 @@
 
 use super::call::Checked;
 use super::communicator::CommHandle;
-use crate::engine::Engine;
+use crate::engine::{Engine, State, StreamHandle};
+use crate::report::Report;
+use crate::site::Site;
 use crate::status::{Error, NcclResult, NcclStatus};
 
 /// A thread's open groups.
@@ -18,6 +20,11 @@ pub(crate) struct Group {
 impl Group {
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0
+    }
+
+    /// The first call in an open group on one of these streams.
+    fn held_on(&self, mut is_meant: impl FnMut(StreamHandle) -> bool) -> Option<&Checked> {
+        self.calls.iter().find(|call| is_meant(call.stream))
     }
 
     /// Keeps the error of a call inside an open group for its end.
@@ -50,16 +57,38 @@ impl Engine {
             }
         }
         let Group { error, calls, joining, .. } = std::mem::take(group);
-        if let Some(error) = error {
+        let mixed = (!joining.is_empty() && !calls.is_empty()).then(|| {
+            Error::new(
+                NcclStatus::InvalidUsage,
+                "creating communicators and communicating can't share a group",
+            )
+        });
+        if let Some(error) = error.or(mixed) {
+            state.leave_meetings(&joining, &error);
+            drop(state);
+            self.wake_all();
             return Err(error);
-        }
-        if !joining.is_empty() && !calls.is_empty() {
-            let message = "creating communicators and communicating can't share a group";
-            return Err(Error::new(NcclStatus::InvalidUsage, message));
         }
         if !joining.is_empty() {
             return self.finish_joining(joining, state);
         }
         self.launch_calls(calls, state)
+    }
+}
+
+impl State {
+    /// A wait for a stream by a thread whose open group holds a call on it back: what is waited for has not been launched.
+    pub(crate) fn wait_inside_a_group(
+        &mut self,
+        caller: &str,
+        is_meant: impl FnMut(StreamHandle) -> bool,
+    ) -> Option<Report> {
+        let held = self.thread().group.held_on(is_meant)?;
+        let report =
+            Report::new(format!("{caller} inside an open group waits for nothing that was called in it"))
+                .at(held.operation.to_string(), &held.site)
+                .at(caller, &Site::here())
+                .help("end the group first: group_end()? launches what was called since group_start()?");
+        Some(report)
     }
 }
