@@ -6,7 +6,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::stream::{Obstacle, OpRef, StreamHandle, Work};
+use super::run::Obstacle;
+use super::stream::{OpRef, StreamHandle, Work};
 use super::{Engine, Failure, State};
 use crate::order::View;
 use crate::report::Report;

@@ -5,14 +5,17 @@
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
 mod context;
+mod event;
 mod function;
 mod host;
 mod host_memory;
 mod kernel_report;
 mod launch;
 mod pool;
+mod run;
 mod settings;
 mod stream;
+mod touched;
 mod transfer;
 mod wait;
 
@@ -20,13 +23,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 pub use context::ContextHandle;
+pub use event::EventHandle;
 pub use host_memory::{HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
-pub use stream::{EventHandle, StreamHandle};
+pub use stream::StreamHandle;
 
-pub(crate) use stream::{OpRef, Touched, Work};
+pub(crate) use stream::{OpRef, Work};
+pub(crate) use touched::Touched;
 pub(crate) use transfer::address_report;
 pub(crate) use wait::{Hopeless, Wait};
 
@@ -89,7 +94,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
     /// Each thread's own default stream, by context.
     streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
-    events: HashMap<EventHandle, stream::Event>,
+    events: HashMap<EventHandle, event::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
     pools: pool::Pools,

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::stream::{Done, Outcome, StreamHandle, Touched, Work};
+use super::stream::{StreamHandle, Work};
+use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
 use crate::memory::{AllocationId, BadAddress, DeviceMemory, OutOfMemory};

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use super::stream::{Obstacle, OpRef};
+use super::run::Obstacle;
+use super::stream::OpRef;
 use super::{Engine, State};
 use crate::nccl::{CallKey, CommHandle, Missing, deadlock_report};
 use crate::site::Site;

@@ -1,0 +1,134 @@
+//! Events: snapshots of streams, to wait for and to tell the time by.
+
+use std::sync::MutexGuard;
+
+use super::context::ContextHandle;
+use super::stream::{Awaited, StreamHandle, Work};
+use super::{Engine, State};
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+
+/// A `CUevent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventHandle(pub u64);
+
+pub(super) struct Event {
+    pub(super) context: ContextHandle,
+    /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
+    timing: bool,
+    /// The last record: an event is a snapshot of its stream.
+    recorded: Option<Awaited>,
+}
+
+impl Engine {
+    /// `cuStreamWaitEvent`: what comes later in `stream` waits for the event's last record.
+    pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let after = state.event(event)?.recorded.clone().into_iter().collect();
+        state.enqueue(stream, Work::Nothing, after, Site::unknown())?;
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// `cuEventCreate`, in the current context.
+    pub fn create_event(&self, timing: bool) -> CudaResult<EventHandle> {
+        let mut state = self.state();
+        let context = state.current_context()?;
+        state.check_usable(context)?;
+        let event = EventHandle(state.new_handle());
+        state.events.insert(event, Event { context, timing, recorded: None });
+        Ok(event)
+    }
+
+    /// `cuEventDestroy`: returns at once; waits that name the event keep their snapshot.
+    pub fn destroy_event(&self, event: EventHandle) -> CudaResult<()> {
+        let removed = self.state().events.remove(&event);
+        removed.map(|_| ()).ok_or_else(|| not_an_event(event))
+    }
+
+    /// `cuEventRecord`.
+    pub fn record_event(&self, event: EventHandle, stream: StreamHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let of_event = state.event(event)?.context;
+        let of_stream = state.last_of(stream)?.0;
+        if of_event != of_stream {
+            let (event, stream) = (state.describe(of_event), state.describe(of_stream));
+            let message = format!("an event of {event} can't be recorded in a stream of {stream}");
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
+        let op = state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?;
+        if let Some(event) = state.events.get_mut(&event) {
+            event.recorded = Some(op);
+        }
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// `cuEventSynchronize`: returns once the last record is done.
+    pub fn synchronize_event(&self, event: EventHandle) -> CudaResult<()> {
+        let state = self.state();
+        let Event { context, recorded, .. } = state.event(event)?;
+        let (context, recorded) = (*context, recorded.clone());
+        let done = self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state);
+        self.release_unused();
+        done
+    }
+
+    /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
+    pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
+        let state = self.state();
+        let Event { context, recorded, .. } = state.event(event)?;
+        let (context, recorded) = (*context, recorded.clone());
+        self.query(context, recorded, state)
+    }
+
+    pub(super) fn query(
+        &self,
+        context: ContextHandle,
+        awaited: Option<Awaited>,
+        state: MutexGuard<'_, State>,
+    ) -> CudaResult<bool> {
+        let mut state = self.run_ready(state);
+        let thread = state.current_thread();
+        if let Some(Awaited { op, when, .. }) = &awaited
+            && (!state.is_done(*op) || !state.time.has_ended(thread, when))
+        {
+            return Ok(false);
+        }
+        state.saw(awaited);
+        state.tell(context).map(|()| true)
+    }
+
+    /// `cuEventElapsedTime`: milliseconds between two records, by the virtual clock.
+    ///
+    /// # Errors
+    /// `InvalidHandle` where one was never recorded or keeps no time, `NotReady` where one is not done.
+    pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
+        let mut state = self.run_ready(self.state());
+        state.time.settle();
+        let mut ends = [0; 2];
+        for (at, event) in ends.iter_mut().zip([start, end]) {
+            let refuse =
+                |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
+            let entry = state.event(event)?;
+            if !entry.timing {
+                return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
+            }
+            let recorded = entry.recorded.as_ref().ok_or_else(|| refuse("an event was never recorded"))?;
+            *at = recorded.when.get().ok_or_else(|| Error::from(CudaStatus::NotReady))?.end;
+        }
+        Ok(((ends[1] as f64 - ends[0] as f64) / 1e6) as f32)
+    }
+}
+
+impl State {
+    fn event(&self, event: EventHandle) -> CudaResult<&Event> {
+        self.events.get(&event).ok_or_else(|| not_an_event(event))
+    }
+}
+
+fn not_an_event(event: EventHandle) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not an event, or no longer one", event.0))
+}

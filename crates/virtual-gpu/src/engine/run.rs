@@ -1,0 +1,191 @@
+//! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
+
+use std::sync::MutexGuard;
+
+use super::stream::{OpRef, StreamHandle, Work};
+use super::touched::Done;
+use super::wait::Blocked;
+use super::{Engine, State};
+use crate::nccl::CallKey;
+use crate::order::View;
+use crate::site::Site;
+use crate::thread::ThreadKey;
+use crate::time::{Cost, Time};
+
+/// Work that has been taken out of its stream and can run without the lock.
+enum Job {
+    Op { stream: StreamHandle, device: usize, work: Work, site: Site, start_ns: u64 },
+    Collective(CallKey),
+}
+
+impl Engine {
+    /// Runs whatever is ready, on this thread, until nothing is.
+    pub(crate) fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let before = state.finished;
+        while let Some(job) = state.take_ready() {
+            // Other threads may find more that is ready.
+            if state.blocked > 0 && !state.runnable.is_empty() {
+                self.changed.notify_one();
+            }
+            drop(state);
+            state = match job {
+                Job::Op { stream, device, work, site, start_ns } => {
+                    let what = work.to_string();
+                    let frees = matches!(work, Work::Free { .. });
+                    let outcome = self.execute(device, work, &site, start_ns);
+                    let mut state = self.state();
+                    let cost = match outcome {
+                        Ok(Done { touched, cost }) => {
+                            self.note_touched(&mut state, stream, what, touched, frees);
+                            cost
+                        }
+                        Err(failure) => {
+                            state.fail_stream(stream, &failure);
+                            Cost::Nothing
+                        }
+                    };
+                    state.finish_after(stream, &View::default(), cost);
+                    state
+                }
+                Job::Collective(call) => {
+                    let outcome = self.execute_collective(call);
+                    let mut state = self.state();
+                    self.finish_collective(&mut state, call, outcome);
+                    state
+                }
+            };
+        }
+        if state.finished != before && state.blocked > 0 {
+            self.changed.notify_all();
+        }
+        if !state.host_functions.is_empty() {
+            self.host.notify_one();
+        }
+        state
+    }
+}
+
+impl State {
+    /// Takes the next work that can run; operations that only mark a place are done here.
+    fn take_ready(&mut self) -> Option<Job> {
+        while let Some(handle) = self.runnable.pop_front() {
+            let Some(stream) = self.streams.get(&handle) else { continue };
+            let Some(op) = stream.queue.front().filter(|_| !stream.busy) else { continue };
+            if let Some(unmet) = op.after.iter().find(|after| !self.is_done(after.op)) {
+                self.waiting.entry(unmet.op.stream).or_default().push(handle);
+                continue;
+            }
+            let device = stream.device;
+            let failed = self.has_failed(stream.context);
+            let Some(stream) = self.streams.get_mut(&handle) else { continue };
+            let Some(op) = stream.queue.front_mut() else { continue };
+            stream.busy = true;
+            op.view.join(&stream.view);
+            for after in std::mem::take(&mut op.after) {
+                if let Some(view) = after.done.get() {
+                    op.view.join(view);
+                }
+            }
+            match std::mem::replace(&mut op.work, Work::Nothing) {
+                Work::Collective(call) => {
+                    op.work = Work::Collective(call);
+                    if self.arrive(call) {
+                        return Some(Job::Collective(call));
+                    }
+                }
+                Work::Free { at } => {
+                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
+                    return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site, start_ns });
+                }
+                Work::Nothing => self.finish(handle),
+                // A GPU that has failed does nothing more.
+                _ if failed => self.finish(handle),
+                Work::Host(function) => {
+                    op.work = Work::Host(None);
+                    let place = OpRef { stream: handle, number: stream.done + 1 };
+                    self.host_functions.extend(function.map(|function| (place, function)));
+                }
+                work => {
+                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
+                    return Some(Job::Op { stream: handle, device, work, site, start_ns });
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes the first operation of a stream away, as done.
+    pub(crate) fn finish(&mut self, handle: StreamHandle) {
+        self.finish_after(handle, &View::default(), Cost::Nothing);
+    }
+
+    /// As [`Self::finish`], of an operation that also comes after all that `others` knows, and that has cost something.
+    pub(crate) fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
+        // A stream whose context was destroyed in the meantime is gone.
+        let Some(stream) = self.streams.get_mut(&handle) else { return };
+        stream.busy = false;
+        stream.done += 1;
+        self.finished += 1;
+        if let Some(mut op) = stream.queue.pop_front() {
+            op.view.join(others);
+            op.view.advance(handle, stream.done);
+            stream.view.clone_from(&op.view);
+            // Set once: an operation is done once.
+            let _ = op.done.set(op.view);
+            self.time.finish(op.ticket, cost);
+        }
+        if stream.destroyed && stream.queue.is_empty() {
+            let last_touch = stream.last_touch;
+            self.remove_stream(handle, last_touch);
+        }
+        self.runnable.push_back(handle);
+        let freed = self.waiting.remove(&handle).unwrap_or_default();
+        self.runnable.extend(freed);
+    }
+
+    /// Who enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
+    pub(super) fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| (first.thread, first.view.clone()))
+    }
+
+    /// Where `op`, which is the first operation of its stream, was enqueued.
+    pub(super) fn site_of(&self, op: OpRef) -> Option<Site> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| first.site.clone())
+    }
+
+    /// What will have happened when the first operation of its stream, `op`, is done.
+    pub(crate) fn view_at_end_of(&self, op: OpRef) -> Option<View> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        let mut view = stream.queue.front()?.view.clone();
+        view.advance(op.stream, op.number);
+        Some(view)
+    }
+
+    /// What holds up an operation that is not done: the operations that the first one of its stream waits for,
+    /// or the collective that it is. `None` where it is running or about to run.
+    pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
+        let stream = self.streams.get(&op.stream)?;
+        let first = stream.queue.front()?;
+        match first.work {
+            Work::Collective(call) if stream.busy => Some(Obstacle::Collective(call)),
+            Work::Host(None) => Some(Obstacle::Host(OpRef { stream: op.stream, number: stream.done + 1 })),
+            _ if stream.busy => None,
+            _ => first.after.iter().find(|after| !self.is_done(after.op)).map(|after| Obstacle::Op(after.op)),
+        }
+    }
+
+    /// The threads that are blocked, with what they wait for.
+    pub(super) fn blocked(&self, thread: ThreadKey) -> Option<&Blocked> {
+        self.threads.get(&thread)?.blocked.as_ref()
+    }
+}
+
+/// Why the first operation of a stream does not run.
+pub(super) enum Obstacle {
+    Op(OpRef),
+    Collective(CallKey),
+    /// A host function that has not returned.
+    Host(OpRef),
+}

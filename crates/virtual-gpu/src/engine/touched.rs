@@ -1,0 +1,84 @@
+//! What operations touched, and what order has to say about it.
+
+use super::stream::StreamHandle;
+use super::{Engine, Failure, State};
+use crate::config::Checks;
+use crate::memory::{Allocation, AllocationId};
+use crate::order::{Accessor, Place, Touch};
+use crate::site::Site;
+use crate::status::CudaStatus;
+use crate::time::Cost;
+
+/// What running an operation comes to.
+pub(super) type Outcome = Result<Done, Failure>;
+
+/// What an operation touched and cost.
+pub(super) struct Done {
+    pub(super) touched: Vec<Touched>,
+    pub(super) cost: Cost,
+}
+
+/// What an operation touched of one allocation.
+pub(crate) struct Touched {
+    pub(crate) device: usize,
+    pub(crate) allocation: AllocationId,
+    pub(crate) size: u64,
+    pub(crate) site: Site,
+    pub(crate) touches: Vec<Touch>,
+}
+
+impl Touched {
+    /// One range of an allocation.
+    pub(crate) fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
+        let touch = Touch { range: offset..offset + len, writes, atomic: false };
+        let (size, site) = (allocation.size(), allocation.site().clone());
+        Self { device, allocation: allocation.id(), size, site, touches: vec![touch] }
+    }
+}
+
+impl Engine {
+    /// Tells [`Order`](crate::order::Order) what the first operation of `stream` has touched. What nothing orders
+    /// is a finding, and fails both GPUs' contexts unless findings are only to be printed.
+    pub(crate) fn note_touched(
+        &self,
+        state: &mut State,
+        stream: StreamHandle,
+        what: String,
+        touched: Vec<Touched>,
+        frees: bool,
+    ) {
+        if self.config().checks == Checks::Off || touched.is_empty() {
+            return;
+        }
+        let Some(entry) = state.streams.get_mut(&stream) else { return };
+        if !frees {
+            entry.last_touch = entry.done + 1;
+        }
+        let Some(op) = entry.queue.front() else { return };
+        let by = Accessor {
+            stream,
+            number: entry.done + 1,
+            thread: op.thread,
+            what: what.into(),
+            stream_name: entry.name.clone(),
+            site: op.site.clone(),
+        };
+        let view = op.view.clone();
+        for Touched { device, allocation, size, site, touches } in touched {
+            let place = Place { device, allocation, size, site: &site };
+            let race = state.order.touch(&place, &by, &view, &touches);
+            if frees {
+                state.order.forget_allocation(device, allocation);
+            }
+            let Some(race) = race else { continue };
+            let failure = match race.is_new {
+                true => Failure::announce(CudaStatus::LaunchFailed, &race.report),
+                false => Failure::quietly(CudaStatus::LaunchFailed, &race.report),
+            };
+            if self.config().checks == Checks::Error {
+                state.fail_stream(stream, &failure);
+                state.fail_stream(race.earlier, &failure);
+            }
+        }
+    }
+}
