@@ -20,6 +20,10 @@ pub(crate) fn checks() -> Vec<Check> {
             one_thread_drives_several_gpus_in_a_group,
         ),
         Check::new(
+            "nccl::one_thread_that_calls_for_one_rank_alone_is_stopped",
+            one_thread_that_calls_for_one_rank_alone_is_stopped,
+        ),
+        Check::new(
             "nccl::ranks_that_disagree_are_named_with_their_calls",
             ranks_that_disagree_are_named_with_their_calls,
         ),
@@ -111,6 +115,24 @@ fn one_thread_drives_several_gpus_in_a_group() -> anyhow::Result<()> {
     for (comm, buffer) in comms.iter().zip(&buffers) {
         assert_eq!(comm.stream().clone_dtoh(buffer).unwrap(), [3.0; 3]);
     }
+    Ok(())
+}
+
+/// Ungrouped, or with a rank left out of the group.
+fn one_thread_that_calls_for_one_rank_alone_is_stopped() -> anyhow::Result<()> {
+    let comms = Comm::from_devices((0..3).map(stream).collect()).unwrap();
+    let mut buffers: Vec<_> =
+        comms.iter().map(|comm| comm.stream().clone_htod(&[comm.rank() as f32; 3]).unwrap()).collect();
+    assert!(comms[0].all_reduce_in_place(&mut buffers[0], &ReduceOp::Max).is_err());
+    assert!(last_error().contains("deadlock: ranks 1 and 2 are missing in a group"), "{}", last_error());
+    for (first, whole) in [(1, false), (0, true)] {
+        group_start().unwrap();
+        for (comm, buffer) in comms.iter().zip(&mut buffers).skip(first) {
+            comm.all_reduce_in_place(buffer, &ReduceOp::Max).unwrap();
+        }
+        assert_eq!(group_end().is_ok(), whole, "{}", last_error());
+    }
+    assert_eq!(comms[0].stream().clone_dtoh(&buffers[0]).unwrap(), [2.0; 3]);
     Ok(())
 }
 

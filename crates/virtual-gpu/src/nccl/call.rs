@@ -162,11 +162,18 @@ impl Engine {
     }
 
     /// Enqueues calls in their streams, and runs what is ready.
+    ///
+    /// # Errors
+    /// This thread drives another rank, too, and leaves it behind: a call may wait for all ranks before it returns.
     pub(super) fn launch_calls(
         &self,
         calls: Vec<Checked>,
         mut state: MutexGuard<'_, State>,
     ) -> NcclResult<()> {
+        if let Some(report) = state.left_behind(&calls) {
+            let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
+            return Err(Error::new(NcclStatus::InvalidUsage, failure.report));
+        }
         for call in calls {
             state.enqueue_call(call)?;
         }
@@ -212,6 +219,38 @@ impl super::Nccl {
 }
 
 impl State {
+    /// The report where these calls, launched together, leave a rank behind that this very thread drives.
+    ///
+    /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
+    /// Multiple GPUs From One Thread"). Whether it does depends on what it has still to set up.
+    fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
+        let me = ThreadKey::current();
+        calls.iter().find_map(|call| {
+            let members = &self.nccl.cliques.get(&call.clique)?.ranks;
+            let issued = |rank: usize| {
+                let now = calls.iter().filter(|other| other.clique == call.clique && other.rank == rank);
+                members[rank].issued + now.count() as u64
+            };
+            let own = issued(call.rank);
+            let behind = |&rank: &usize| {
+                members[rank].owner == me && members[rank].left.is_none() && issued(rank) < own
+            };
+            let behind: Vec<usize> = (0..members.len()).filter(behind).collect();
+            let verb = if behind.len() == 1 { "is" } else { "are" };
+            (!behind.is_empty()).then(|| {
+                let missing = ranks(&behind);
+                Report::new(format!(
+                    "deadlock: {missing} {verb} missing in a group, and one thread drives all of them"
+                ))
+                .at(format!("{} by rank {}", call.operation, call.rank), &call.site)
+                .fact(format!(
+                    "NCCL may keep the thread there until every rank has called; {missing} can't, meanwhile"
+                ))
+                .help("one group_start before the calls of all these ranks, and one group_end behind them")
+            })
+        })
+    }
+
     fn enqueue_call(&mut self, checked: Checked) -> NcclResult<()> {
         let Checked { clique, rank, stream, operation, buffers, site } = checked;
         let owner = self.current_thread();
