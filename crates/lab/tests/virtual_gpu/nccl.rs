@@ -16,11 +16,14 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
         Check::new("nccl::a_communicator_dropped_in_flight", dropped_in_flight),
-        Check::new("nccl::a_thread_with_several_ranks_needs_a_group", no_group),
         Check::new("nccl::a_wait_inside_an_open_group", wait_inside_a_group),
         Check::new(
             "nccl::one_thread_drives_several_gpus_in_a_group",
             one_thread_drives_several_gpus_in_a_group,
+        ),
+        Check::new(
+            "nccl::one_thread_that_calls_for_one_rank_alone_is_stopped",
+            one_thread_that_calls_for_one_rank_alone_is_stopped,
         ),
         Check::new(
             "nccl::ranks_that_disagree_are_named_with_their_calls",
@@ -118,6 +121,24 @@ fn one_thread_drives_several_gpus_in_a_group() -> anyhow::Result<()> {
     for (comm, buffer) in comms.iter().zip(&buffers) {
         assert_eq!(comm.stream().clone_dtoh(buffer).unwrap(), [3.0; 3]);
     }
+    Ok(())
+}
+
+/// Ungrouped, or with a rank left out of the group.
+fn one_thread_that_calls_for_one_rank_alone_is_stopped() -> anyhow::Result<()> {
+    let comms = Comm::from_devices((0..3).map(stream).collect()).unwrap();
+    let mut buffers: Vec<_> =
+        comms.iter().map(|comm| comm.stream().clone_htod(&[comm.rank() as f32; 3]).unwrap()).collect();
+    assert!(comms[0].all_reduce_in_place(&mut buffers[0], &ReduceOp::Max).is_err());
+    assert!(last_error().contains("deadlock: ranks 1 and 2 are missing in a group"), "{}", last_error());
+    for (first, whole) in [(1, false), (0, true)] {
+        group_start().unwrap();
+        for (comm, buffer) in comms.iter().zip(&mut buffers).skip(first) {
+            comm.all_reduce_in_place(buffer, &ReduceOp::Max).unwrap();
+        }
+        assert_eq!(group_end().is_ok(), whole, "{}", last_error());
+    }
+    assert_eq!(comms[0].stream().clone_dtoh(&buffers[0]).unwrap(), [2.0; 3]);
     Ok(())
 }
 
@@ -303,20 +324,6 @@ fn dropped_in_flight() -> anyhow::Result<()> {
     assert!(reports[1].contains("rank 1 aborts its communicator"), "{}", reports[1]);
     assert!(reports[1].contains("ncclAllReduce(count 10, float32, sum)"), "{}", reports[1]);
     Ok(())
-}
-
-fn no_group() -> anyhow::Result<()> {
-    let comms = Comm::from_devices((0..2).map(stream).collect()).unwrap();
-    let mut buffer = comms[0].stream().alloc_zeros::<f32>(10)?;
-    let refused = comms[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum);
-    assert!(refused == Err(NcclError(sys::ncclResult_t::ncclInvalidUsage)));
-    let report = last_error();
-    assert!(report.contains("outside of a group, by a thread that also drives rank 1"), "{report}");
-    // One rank is nobody's partner.
-    let alone = Comm::from_devices(vec![stream(2)]).unwrap();
-    let mut buffer = alone[0].stream().alloc_zeros::<f32>(10)?;
-    alone[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
-    Ok(alone[0].stream().synchronize()?)
 }
 
 fn wait_inside_a_group() -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 use super::communicator::{Clique, CommHandle, LastCall};
 use super::operation::{Buffers, Operation};
 use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, Work, address_report};
-use crate::report::{Report, ranks as ranks_named};
+use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
@@ -90,13 +90,7 @@ impl Engine {
                 group.calls.push(call);
                 Ok(())
             }
-            Ok(Some(call)) => {
-                if let Some(report) = state.needs_a_group(&call) {
-                    let failure = Failure::announce(CudaStatus::InvalidValue, &report);
-                    return Err(Error::new(NcclStatus::InvalidUsage, failure.report));
-                }
-                self.launch_calls(vec![call], state)
-            }
+            Ok(Some(call)) => self.launch_calls(vec![call], state),
         }
     }
 
@@ -168,11 +162,18 @@ impl Engine {
     }
 
     /// Enqueues calls in their streams, and runs what is ready.
+    ///
+    /// # Errors
+    /// This thread drives another rank, too, and leaves it behind: a call may wait for all ranks before it returns.
     pub(super) fn launch_calls(
         &self,
         calls: Vec<Checked>,
         mut state: MutexGuard<'_, State>,
     ) -> NcclResult<()> {
+        if let Some(report) = state.left_behind(&calls) {
+            let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
+            return Err(Error::new(NcclStatus::InvalidUsage, failure.report));
+        }
         for call in calls {
             state.enqueue_call(call)?;
         }
@@ -218,25 +219,36 @@ impl super::Nccl {
 }
 
 impl State {
-    /// NCCL may make the first call wait for the other ranks', which this very thread would have to make.
-    fn needs_a_group(&mut self, call: &Checked) -> Option<Report> {
-        let thread = self.current_thread();
-        let ranks = &self.nccl.cliques.get(&call.clique)?.ranks;
-        let others = ranks
-            .iter()
-            .enumerate()
-            .filter(|(rank, other)| *rank != call.rank && other.owner == thread && other.left.is_none());
-        let others: Vec<usize> = others.map(|(rank, _)| rank).collect();
-        if others.is_empty() {
-            return None;
-        }
-        let headline =
-            format!("a collective outside of a group, by a thread that also drives {}", ranks_named(&others));
-        let report = Report::new(headline)
-            .at(format!("rank {}: {}", call.rank, call.operation), &call.site)
-            .fact("it may wait there for the other ranks' calls, which this thread would have to make")
-            .help("put the calls of all its ranks between group_start()? and group_end()?");
-        Some(report)
+    /// The report where these calls, launched together, leave a rank behind that this very thread drives.
+    ///
+    /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
+    /// Multiple GPUs From One Thread"). Whether it does depends on what it has still to set up.
+    fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
+        let me = ThreadKey::current();
+        calls.iter().find_map(|call| {
+            let members = &self.nccl.cliques.get(&call.clique)?.ranks;
+            let issued = |rank: usize| {
+                let now = calls.iter().filter(|other| other.clique == call.clique && other.rank == rank);
+                members[rank].issued + now.count() as u64
+            };
+            let own = issued(call.rank);
+            let behind = |&rank: &usize| {
+                members[rank].owner == me && members[rank].left.is_none() && issued(rank) < own
+            };
+            let behind: Vec<usize> = (0..members.len()).filter(behind).collect();
+            let verb = if behind.len() == 1 { "is" } else { "are" };
+            (!behind.is_empty()).then(|| {
+                let missing = ranks(&behind);
+                Report::new(format!(
+                    "deadlock: {missing} {verb} missing in a group, and one thread drives all of them"
+                ))
+                .at(format!("{} by rank {}", call.operation, call.rank), &call.site)
+                .fact(format!(
+                    "NCCL may keep the thread there until every rank has called; {missing} can't, meanwhile"
+                ))
+                .help("one group_start before the calls of all these ranks, and one group_end behind them")
+            })
+        })
     }
 
     fn enqueue_call(&mut self, checked: Checked) -> NcclResult<()> {
@@ -385,7 +397,7 @@ fn disagreement(parts: &[&Part], number: u64) -> Report {
         }
     }
     for (of_side, part) in sides {
-        report = report.at(format!("{}: {}", ranks_named(&of_side), part.operation), &part.site);
+        report = report.at(format!("{}: {}", ranks(&of_side), part.operation), &part.site);
     }
     report.help(
         "every rank must make the same calls in the same order, with the same count, type, operator and root",

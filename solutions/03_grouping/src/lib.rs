@@ -1,0 +1,3 @@
+//! Several calls as one, and one stream after another.
+
+pub mod group;

@@ -1,0 +1,10 @@
+//! The checks in `tests/03_grouping`, on this crate.
+
+use s03_grouping as grouping;
+
+#[path = "../../../tests/03_grouping/mod.rs"]
+mod exercise;
+
+fn main() -> std::process::ExitCode {
+    lab::check::run(exercise::checks())
+}

@@ -1,0 +1,192 @@
+//! Checks of `grouping/group`.
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::Comm;
+use init::init_all::communicators;
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::grouping::group::{average_all, in_group};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("group::every_gpu_gets_the_average", every_gpu_gets_the_average).min_ranks(2),
+        Check::new("group::one_gpu_is_a_world_too", || check_average(1)),
+        Check::new("group::it_returns_before_the_average_is_there", it_returns_before_the_average_is_there)
+            .min_ranks(2),
+        Check::new("group::what_the_calls_return_comes_back", what_the_calls_return_comes_back),
+        Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
+        Check::new("group::a_group_inside_a_group_is_a_part_of_it", a_group_inside_a_group_is_a_part_of_it)
+            .min_ranks(2),
+        Check::new("group::a_buffer_too_few_or_too_many_is_an_error", a_buffer_too_few_or_too_many)
+            .min_ranks(2),
+        Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error).min_ranks(2),
+    ]
+}
+
+/// One element, fewer than ranks, and odd lengths beyond a warp and a block.
+const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
+
+/// The communicators of a world that this thread drives. Rank i is not on GPU i, where there are two.
+fn comms(world_size: usize) -> anyhow::Result<Vec<Comm>> {
+    let mut streams = lab::streams(world_size)?;
+    streams.reverse();
+    communicators(&streams)
+}
+
+fn world_sizes() -> impl Iterator<Item = usize> {
+    lab::world_sizes().into_iter().filter(|&size| size >= 2)
+}
+
+/// A buffer for each communicator, with irregular data of its own.
+fn buffers(comms: &[Comm], len: usize) -> anyhow::Result<Vec<Guarded<f32>>> {
+    comms.iter().map(|comm| Guarded::new(&comm.stream(), &irregular::integers(comm.rank(), len))).collect()
+}
+
+fn average(comms: &[Comm], buffers: &mut [Guarded<f32>]) -> anyhow::Result<()> {
+    let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+    average_all(comms, &mut views)
+}
+
+fn check_average(world_size: usize) -> anyhow::Result<()> {
+    let comms = comms(world_size)?;
+    for len in LENGTHS {
+        let mut buffers = buffers(&comms, len)?;
+        average(&comms, &mut buffers)?;
+        compare("the buffer", &buffers, "nothing was averaged")?;
+    }
+    Ok(())
+}
+
+/// Compares with the average. `unchanged` says why a buffer may be as it was.
+fn compare(name: &str, buffers: &[Guarded<f32>], unchanged: &str) -> anyhow::Result<()> {
+    let len = buffers[0].view().len();
+    let world_size = buffers.len();
+    let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
+    let total: Vec<f32> = (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect();
+    let expected: Vec<f32> = total.iter().map(|value| value / world_size as f32).collect();
+    // As in module 02: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over; then n − 1 sums of
+    // at most 1000, and the expected value's own rounding.
+    let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
+    for (rank, buffer) in buffers.iter().enumerate() {
+        Expected::new(rank, name, &expected)
+            .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: {unchanged}"))
+            .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+            .within(bound, &buffer.read()?)?;
+    }
+    Ok(())
+}
+
+fn every_gpu_gets_the_average() -> anyhow::Result<()> {
+    world_sizes().try_for_each(check_average)
+}
+
+fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
+    const SPIN: u64 = 10_000_000;
+    for world_size in world_sizes() {
+        let comms = comms(world_size)?;
+        let mut buffers = buffers(&comms, 37)?;
+        // The first call of a communicator sets up connections, which takes the host a while.
+        average(&comms, &mut buffers)?;
+        compare("the buffer", &buffers, "nothing was averaged")?;
+        let stream = comms[world_size - 1].stream();
+        Kernels::load(stream.context())?.spin(&stream, SPIN)?;
+        let ready = stream.record_event(None)?;
+        average(&comms, &mut buffers)?;
+        ensure!(
+            !ready.try_is_complete()?,
+            "rank {} was still busy for {} ms, and average_all did not return before that: does it wait on the host?",
+            world_size - 1,
+            SPIN / 1_000_000
+        );
+        for comm in &comms {
+            comm.stream().synchronize()?;
+        }
+    }
+    Ok(())
+}
+
+fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
+    let value = in_group(|| Ok(37))?;
+    ensure!(value == 37, "the calls returned 37, and in_group returned {value}");
+    let Err(error) = in_group(|| -> anyhow::Result<()> { bail!("no batch is left") }) else {
+        bail!("the calls returned an error, and in_group returned Ok")
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains("no batch is left"),
+        "the calls' error was `no batch is left`, in_group's is: {text}"
+    );
+    Ok(())
+}
+
+fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    for world_size in world_sizes() {
+        let comms = comms(world_size)?;
+        let result: anyhow::Result<()> = in_group(|| bail!("no batch is left"));
+        ensure!(result.is_err(), "the calls returned an error, and in_group returned Ok");
+        let mut buffers = buffers(&comms, 37)?;
+        average(&comms, &mut buffers)?;
+        compare(
+            "the buffer averaged after an error in another group",
+            &buffers,
+            "is that other group still open, so that nothing is launched?",
+        )?;
+    }
+    Ok(())
+}
+
+fn a_group_inside_a_group_is_a_part_of_it() -> anyhow::Result<()> {
+    for world_size in world_sizes() {
+        let comms = comms(world_size)?;
+        let (mut one, mut other) = (buffers(&comms, 37)?, buffers(&comms, 1031)?);
+        in_group(|| {
+            average(&comms, &mut one)?;
+            average(&comms, &mut other)
+        })?;
+        compare("the first of two buffers in one group", &one, "is the outer group still open?")?;
+        compare("the second of two buffers in one group", &other, "is the outer group still open?")?;
+    }
+    Ok(())
+}
+
+fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
+    for world_size in world_sizes() {
+        let comms = comms(world_size)?;
+        for count in [world_size - 1, world_size + 1] {
+            let mut some = buffers(&comms, 37)?;
+            if count > world_size {
+                some.push(Guarded::new(&comms[0].stream(), &irregular::integers(world_size, 37))?);
+            }
+            refused(&comms, &mut some[..count], [world_size, count], "communicators and buffers")?;
+        }
+    }
+    Ok(())
+}
+
+fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
+    for world_size in world_sizes() {
+        let comms = comms(world_size)?;
+        let mut some = buffers(&comms, 37)?;
+        some[world_size - 1] =
+            Guarded::new(&comms[world_size - 1].stream(), &irregular::integers(world_size - 1, 41))?;
+        refused(&comms, &mut some, [37, 41], "elements in two buffers")?;
+    }
+    Ok(())
+}
+
+/// Nothing may be sent, and the error must have both numbers.
+fn refused(comms: &[Comm], some: &mut [Guarded<f32>], numbers: [usize; 2], of: &str) -> anyhow::Result<()> {
+    let [one, other] = numbers.map(|number| number.to_string());
+    let result = average(comms, some);
+    let Err(error) = result else { bail!("{one} and {other} {of}: average_all returned Ok") };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains(&one) && text.contains(&other),
+        "{one} and {other} {of}: the error must have both numbers; it says: {text}"
+    );
+    for (rank, buffer) in some.iter().enumerate() {
+        let values = irregular::integers(rank, buffer.view().len());
+        Expected::new(rank, "the buffer of a refused average", &values).exactly(&buffer.read()?)?;
+    }
+    Ok(())
+}
