@@ -1,6 +1,6 @@
 // mistake: the `?` behind the calls leaves before the group is ended
 // fails: group::after_an_error_no_group_is_open
-// says: is that other group still open, so that nothing is launched?
+// says: inside an open group waits for nothing that was called in it
 
 use anyhow::ensure;
 use collectives::all_reduce::average_in_place;
