@@ -1,0 +1,3 @@
+//! Hide the communication behind the computation.
+
+pub mod interleave;

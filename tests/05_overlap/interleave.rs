@@ -1,0 +1,150 @@
+//! Checks of `overlap/interleave`.
+
+mod pipeline;
+
+use anyhow::ensure;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::Check;
+
+use pipeline::{Delays, Interval, Pipeline};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("interleave::the_result_is_the_serial_one", the_result_is_the_serial_one).min_ranks(2),
+        Check::new("interleave::a_late_preprocess_is_waited_for", a_late_preprocess_is_waited_for)
+            .min_ranks(2),
+        Check::new("interleave::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("interleave::the_comm_stream_comes_after_it_too", the_comm_stream_comes_after_it_too)
+            .min_ranks(2),
+        Check::new(
+            "interleave::communication_runs_beside_computation",
+            communication_runs_beside_computation,
+        )
+        .min_ranks(2),
+        Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .min_ranks(2),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const LEN: usize = 1031;
+
+/// Runs `check` on each rank of each world.
+fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    worlds().into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
+}
+
+/// Runs `check` on each rank of the largest world: for what takes long, and depends little on the world.
+fn on_each_rank_of_the_largest(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    worlds().last().map_or(Ok(()), |&world_size| on_each_rank_of(world_size, check))
+}
+
+fn worlds() -> Vec<usize> {
+    lab::world_sizes().into_iter().filter(|&size| size >= 2).collect()
+}
+
+fn on_each_rank_of(
+    world_size: usize,
+    check: impl Fn(&Comm) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| check(&comm))?;
+    Ok(())
+}
+
+fn the_result_is_the_serial_one() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        for iterations in [0, 1, 2, 5] {
+            let mut pipeline = Pipeline::new(comm, iterations, LEN, Delays::default())?;
+            let compute = pipeline.compute.clone();
+            let buffers = pipeline.run(&compute)?;
+            pipeline.compare(&buffers)?;
+        }
+        Ok(())
+    })
+}
+
+/// Reads the results in the compute stream. One iteration alone comes first: its report is the plainest.
+fn delayed(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
+    for iterations in [1, 3] {
+        let mut pipeline = Pipeline::new(comm, iterations, LEN, delays)?;
+        let compute = pipeline.compute.clone();
+        let buffers = pipeline.run(&compute)?;
+        // What is known to be wrong in the streams is said first; the numbers come after it.
+        comm.stream().synchronize()?;
+        pipeline.compare(&buffers)?;
+    }
+    Ok(())
+}
+
+fn a_late_preprocess_is_waited_for() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let preprocess = if comm.rank() == 1 { MILLISECOND } else { 0 };
+        delayed(comm, Delays { preprocess, ..Delays::default() })
+    })
+}
+
+fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let all_reduce = if comm.rank() == 0 { MILLISECOND } else { 0 };
+        delayed(comm, Delays { all_reduce, ..Delays::default() })
+    })
+}
+
+fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let delays = Delays { postprocess: MILLISECOND, ..Delays::default() };
+        let mut pipeline = Pipeline::new(comm, 2, LEN, delays)?;
+        let buffers = pipeline.run(&comm.stream())?;
+        pipeline.compare(&buffers)
+    })
+}
+
+fn communication_runs_beside_computation() -> anyhow::Result<()> {
+    on_each_rank_of_the_largest(|comm| {
+        let delays =
+            Delays { preprocess: 2 * MILLISECOND, all_reduce: 2 * MILLISECOND, postprocess: MILLISECOND };
+        let mut pipeline = Pipeline::new(comm, 3, LEN, delays)?;
+        let compute = pipeline.compute.clone();
+        let buffers = pipeline.run(&compute)?;
+        pipeline.compare(&buffers)?;
+        let (preprocessed, reduced) = pipeline.intervals()?;
+        for (iteration, (sum, next)) in reduced.iter().zip(&preprocessed[1..]).enumerate() {
+            let both = overlap(*sum, *next);
+            ensure!(
+                both > 0.0,
+                "rank {}: the all-reduce of iteration {iteration} ran from {:.1} to {:.1} ms, and the preprocessing of \
+                 iteration {} from {:.1} to {:.1} ms: at no time both\n  likely cause: something keeps the compute \
+                 stream, or the host, until the all-reduce is over",
+                comm.rank(),
+                sum.start,
+                sum.end,
+                iteration + 1,
+                next.start,
+                next.end
+            );
+        }
+        Ok(())
+    })
+}
+
+/// Milliseconds that both last; negative where they are apart.
+fn overlap(one: Interval, other: Interval) -> f32 {
+    one.end.min(other.end) - one.start.max(other.start)
+}
+
+fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
+    on_each_rank_of_the_largest(|comm| {
+        let delays = Delays { preprocess: 5 * MILLISECOND, ..Delays::default() };
+        let mut pipeline = Pipeline::new(comm, 2, 37, delays)?;
+        let compute = pipeline.compute.clone();
+        let buffers = pipeline.run(&compute)?;
+        ensure!(
+            !pipeline.first_is_done()?,
+            "rank {}: when interleave returned, the first stage, of {} ms, was already over: does it wait on the host?",
+            comm.rank(),
+            delays.preprocess / MILLISECOND
+        );
+        pipeline.compare(&buffers)
+    })
+}

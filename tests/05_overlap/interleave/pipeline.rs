@@ -1,0 +1,166 @@
+//! One rank's pipeline: stages with a known result, each delayed by a spin and measured by events.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::{Expected, Guarded, Kernels, Readable, irregular};
+
+use crate::overlap::interleave::{Stages, interleave};
+
+/// Nanoseconds that each stage spins before it works.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delays {
+    pub(super) preprocess: u64,
+    pub(super) all_reduce: u64,
+    pub(super) postprocess: u64,
+}
+
+/// When a stage ran, in milliseconds since the pipeline was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) start: f32,
+    pub(super) end: f32,
+}
+
+/// One stage of one iteration: the events around it.
+struct Mark {
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+/// The stages of one rank. Iteration i computes 3 · (sum over the ranks of 2 · input) + own input.
+pub(super) struct Pipeline<'a> {
+    comm: &'a Comm,
+    pub(super) compute: Arc<CudaStream>,
+    kernels: Kernels,
+    inputs: Vec<CudaSlice<f32>>,
+    delays: Delays,
+    origin: CudaEvent,
+    preprocessed: Vec<Mark>,
+    reduced: Vec<Mark>,
+    len: usize,
+}
+
+fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
+    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
+}
+
+/// What a rank has for an iteration.
+fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
+    irregular::integers(10 * iteration + rank, len)
+}
+
+/// What lies in the buffer of an iteration before.
+fn stale(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
+    irregular::integers(10_000 + 10 * iteration + rank, len)
+}
+
+impl<'a> Pipeline<'a> {
+    /// `iterations` inputs of `len` elements. Switches event tracking off: what is not ordered by hand isn't ordered.
+    pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let compute = context.new_stream()?;
+        let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));
+        let inputs = inputs.collect::<anyhow::Result<_>>()?;
+        // The first collective sets up connections, which takes the host a while.
+        let mut first = comm.stream().clone_htod(&[1.0_f32])?;
+        comm.all_reduce_in_place(&mut first, &ReduceOp::Sum).readable()?;
+        comm.stream().synchronize()?;
+        let kernels = Kernels::load(context)?;
+        // So that loading takes no part in what is measured.
+        kernels.spin(&compute, 0)?;
+        compute.synchronize()?;
+        let origin = timed(&compute)?;
+        let (preprocessed, reduced) = (Vec::new(), Vec::new());
+        Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, len })
+    }
+
+    /// Runs the pipeline on buffers that belong to `owner`, and leaves them unread.
+    pub(super) fn run(&mut self, owner: &Arc<CudaStream>) -> anyhow::Result<Vec<Guarded<f32>>> {
+        let rank = self.comm.rank();
+        let mut buffers = Vec::new();
+        for iteration in 0..self.inputs.len() {
+            buffers.push(Guarded::new(owner, &stale(rank, iteration, self.len))?);
+        }
+        owner.synchronize()?;
+        let (compute, comm) = (self.compute.clone(), self.comm.stream());
+        let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+        interleave(&compute, &comm, self, &mut views)?;
+        Ok(buffers)
+    }
+
+    /// Compares the buffers, each read in its owner's stream, with the serial result.
+    pub(super) fn compare(&self, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
+        for (iteration, buffer) in buffers.iter().enumerate() {
+            let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, iteration, self.len)).collect();
+            let own = &inputs[rank];
+            let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..self.len).map(value).collect() };
+            let sum = |index: usize| inputs.iter().map(|input| 2.0 * input[index]).sum::<f32>();
+            // Whole numbers below 2²⁴: nothing rounds.
+            let expected = each(&|index| 3.0 * sum(index) + own[index]);
+            Expected::new(rank, &format!("the buffer of iteration {iteration}"), &expected)
+                .if_instead(
+                    &stale(rank, iteration, self.len),
+                    "it holds what it held before: did the iteration use another buffer?",
+                )
+                .if_instead(&each(&sum), "this is the sum: its postprocessing is missing, or came too early")
+                .if_instead(
+                    &each(&|index| 7.0 * own[index]),
+                    "only this rank's values: postprocessing did not wait for the sum",
+                )
+                .exactly(&buffer.read()?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the first preprocessing is over.
+    pub(super) fn first_is_done(&self) -> anyhow::Result<bool> {
+        Ok(match self.preprocessed.first() {
+            Some(mark) => mark.end.try_is_complete()?,
+            None => false,
+        })
+    }
+
+    /// When the preprocessing of each iteration ran, and when its all-reduce did. Waits for both streams.
+    pub(super) fn intervals(&self) -> anyhow::Result<(Vec<Interval>, Vec<Interval>)> {
+        let measured = |marks: &[Mark]| -> anyhow::Result<Vec<Interval>> {
+            let since = |event: &CudaEvent| self.origin.elapsed_ms(event);
+            marks
+                .iter()
+                .map(|mark| Ok(Interval { start: since(&mark.start)?, end: since(&mark.end)? }))
+                .collect()
+        };
+        Ok((measured(&self.preprocessed)?, measured(&self.reduced)?))
+    }
+}
+
+impl Stages for Pipeline<'_> {
+    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let start = timed(&self.compute)?;
+        self.kernels.spin(&self.compute, self.delays.preprocess)?;
+        self.compute.memcpy_dtod(&self.inputs[iteration], buffer)?;
+        self.kernels.scale(&self.compute, buffer, 2.0)?;
+        self.preprocessed.push(Mark { start, end: timed(&self.compute)? });
+        Ok(())
+    }
+
+    fn all_reduce(&mut self, _iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let stream = self.comm.stream();
+        let start = timed(&stream)?;
+        self.kernels.spin(&stream, self.delays.all_reduce)?;
+        self.comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+        self.reduced.push(Mark { start, end: timed(&stream)? });
+        Ok(())
+    }
+
+    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        self.kernels.spin(&self.compute, self.delays.postprocess)?;
+        self.kernels.scale(&self.compute, buffer, 3.0)?;
+        self.kernels.axpy(&self.compute, buffer, &self.inputs[iteration], 1.0)
+    }
+}

@@ -1,0 +1,38 @@
+// mistake: the host waits for the preprocessing, where the comm stream should
+// fails: interleave::it_returns_with_everything_enqueued
+// says: does it wait on the host?
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut};
+
+pub trait Stages {
+    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+    fn all_reduce(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+}
+
+pub fn interleave(
+    compute: &Arc<CudaStream>,
+    comm: &Arc<CudaStream>,
+    stages: &mut impl Stages,
+    buffers: &mut [CudaViewMut<f32>],
+) -> anyhow::Result<()> {
+    let mut reduced = None;
+    for iteration in 0..buffers.len() {
+        stages.preprocess(iteration, &mut buffers[iteration])?;
+        compute.synchronize()?;
+        stages.all_reduce(iteration, &mut buffers[iteration])?;
+        let before = reduced.replace(comm.record_event(None)?);
+        if let Some(before) = before {
+            compute.wait(&before)?;
+            stages.postprocess(iteration - 1, &mut buffers[iteration - 1])?;
+        }
+    }
+    if let Some(last) = reduced {
+        compute.wait(&last)?;
+        stages.postprocess(buffers.len() - 1, &mut buffers[buffers.len() - 1])?;
+    }
+    comm.wait(&compute.record_event(None)?)?;
+    Ok(())
+}

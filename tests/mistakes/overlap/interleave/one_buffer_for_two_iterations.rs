@@ -1,0 +1,38 @@
+// mistake: two buffers in turn; the iterations were to have one each
+// fails: interleave::the_result_is_the_serial_one
+// says: the buffer of iteration
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut};
+
+pub trait Stages {
+    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+    fn all_reduce(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+}
+
+pub fn interleave(
+    compute: &Arc<CudaStream>,
+    comm: &Arc<CudaStream>,
+    stages: &mut impl Stages,
+    buffers: &mut [CudaViewMut<f32>],
+) -> anyhow::Result<()> {
+    let mut reduced = None;
+    for iteration in 0..buffers.len() {
+        stages.preprocess(iteration, &mut buffers[iteration % 2])?;
+        comm.wait(&compute.record_event(None)?)?;
+        stages.all_reduce(iteration, &mut buffers[iteration % 2])?;
+        let before = reduced.replace(comm.record_event(None)?);
+        if let Some(before) = before {
+            compute.wait(&before)?;
+            stages.postprocess(iteration - 1, &mut buffers[(iteration - 1) % 2])?;
+        }
+    }
+    if let Some(last) = reduced {
+        compute.wait(&last)?;
+        stages.postprocess(buffers.len() - 1, &mut buffers[(buffers.len() - 1) % 2])?;
+    }
+    comm.wait(&compute.record_event(None)?)?;
+    Ok(())
+}
