@@ -1,0 +1,139 @@
+//! Checks of `grouping/events`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaSlice, CudaStream};
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::grouping::events::{hand_over, relay};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("events::a_late_producer_is_waited_for", a_late_producer_is_waited_for),
+        Check::new("events::every_round_arrives", every_round_arrives),
+        Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for),
+        Check::new("events::no_host_waits", no_host_waits),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const LEN: usize = 1031;
+
+/// Two streams of a GPU, with tracking off: what is not ordered by hand isn't ordered.
+struct Bench {
+    producer: Arc<CudaStream>,
+    consumer: Arc<CudaStream>,
+    kernels: Kernels,
+    inputs: Vec<CudaSlice<f32>>,
+    outputs: Vec<CudaSlice<f32>>,
+    buffer: Guarded<f32>,
+}
+
+/// What lies in the buffer and in the outputs at first.
+fn stale() -> Vec<f32> {
+    irregular::integers(1000, LEN)
+}
+
+impl Bench {
+    fn new(rounds: usize) -> anyhow::Result<Self> {
+        let producer = lab::streams(1)?.remove(0);
+        let context = producer.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let consumer = context.new_stream()?;
+        let kernels = Kernels::load(context)?;
+        let inputs = (0..rounds).map(|round| Ok(producer.clone_htod(&irregular::integers(round, LEN))?));
+        let inputs = inputs.collect::<anyhow::Result<_>>()?;
+        let outputs = (0..rounds).map(|_| Ok(consumer.clone_htod(&stale())?));
+        let outputs = outputs.collect::<anyhow::Result<_>>()?;
+        let buffer = Guarded::new(&producer, &stale())?;
+        // So that loading takes no part in what comes.
+        kernels.spin(&producer, 0)?;
+        producer.synchronize()?;
+        consumer.synchronize()?;
+        Ok(Self { producer, consumer, kernels, inputs, outputs, buffer })
+    }
+
+    /// `relay` over all rounds, each stream spinning before it works.
+    fn relay(&mut self, produce_spins: u64, consume_spins: u64) -> anyhow::Result<()> {
+        let Self { producer, consumer, kernels, inputs, outputs, buffer } = self;
+        relay(
+            producer,
+            consumer,
+            inputs.len(),
+            &mut buffer.view_mut(),
+            |round, buffer| {
+                kernels.spin(producer, produce_spins)?;
+                Ok(producer.memcpy_dtod(&inputs[round], buffer)?)
+            },
+            |round, buffer| {
+                kernels.spin(consumer, consume_spins)?;
+                Ok(consumer.memcpy_dtod(buffer, &mut outputs[round])?)
+            },
+        )
+    }
+
+    fn compare(&self) -> anyhow::Result<()> {
+        // What is known to be wrong in the streams is said first; the numbers come after it.
+        self.producer.synchronize()?;
+        self.consumer.synchronize()?;
+        for (round, output) in self.outputs.iter().enumerate() {
+            let name = format!("what was read in round {round}");
+            Expected::new(0, &name, &irregular::integers(round, LEN))
+                .if_instead(
+                    &stale(),
+                    "it is what was there at first: reading did not wait, or nothing was read",
+                )
+                .if_instead(
+                    &irregular::integers(round + 1, LEN),
+                    "it is what the next round wrote, before this one was read",
+                )
+                .exactly(&self.consumer.clone_dtoh(output)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn a_late_producer_is_waited_for() -> anyhow::Result<()> {
+    let mut bench = Bench::new(1)?;
+    let Bench { producer, consumer, kernels, inputs, outputs, buffer } = &mut bench;
+    hand_over(
+        producer,
+        consumer,
+        &mut buffer.view_mut(),
+        |buffer| {
+            kernels.spin(producer, 2 * MILLISECOND)?;
+            Ok(producer.memcpy_dtod(&inputs[0], buffer)?)
+        },
+        |buffer| Ok(consumer.memcpy_dtod(buffer, &mut outputs[0])?),
+    )?;
+    bench.compare()
+}
+
+fn every_round_arrives() -> anyhow::Result<()> {
+    for rounds in [0, 1, 2, 5] {
+        let mut bench = Bench::new(rounds)?;
+        bench.relay(0, 0)?;
+        bench.compare()?;
+    }
+    Ok(())
+}
+
+fn a_late_consumer_is_waited_for() -> anyhow::Result<()> {
+    let mut bench = Bench::new(3)?;
+    bench.relay(0, 2 * MILLISECOND)?;
+    bench.compare()
+}
+
+fn no_host_waits() -> anyhow::Result<()> {
+    let mut bench = Bench::new(3)?;
+    bench.kernels.spin(&bench.producer, 20 * MILLISECOND)?;
+    let first = bench.producer.record_event(None)?;
+    bench.relay(0, 0)?;
+    ensure!(
+        !first.try_is_complete()?,
+        "the producer's stream was busy for 20 ms, and relay did not return before that: does it wait on the host?"
+    );
+    bench.compare()
+}
