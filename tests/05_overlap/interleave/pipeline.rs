@@ -57,6 +57,18 @@ fn stale(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(10_000 + 10 * iteration + rank, len)
 }
 
+/// The first use of a kernel loads it, and the first collective sets up connections: both may keep the host, and wait for
+/// the GPU.
+fn warm_up(comm: &Comm, compute: &Arc<CudaStream>, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
+    let (mut one, other) = (compute.alloc_zeros::<f32>(len)?, compute.alloc_zeros::<f32>(len)?);
+    kernels.spin(compute, 0)?;
+    kernels.scale(compute, &mut one, 1.0)?;
+    kernels.axpy(compute, &mut one, &other, 1.0)?;
+    compute.synchronize()?;
+    comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
+    Ok(comm.stream().synchronize()?)
+}
+
 impl<'a> Pipeline<'a> {
     /// `iterations` inputs of `len` elements. Switches event tracking off: what is not ordered by hand isn't ordered.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
@@ -66,14 +78,8 @@ impl<'a> Pipeline<'a> {
         let compute = context.new_stream()?;
         let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
-        // The first collective sets up connections, which takes the host a while.
-        let mut first = comm.stream().clone_htod(&[1.0_f32])?;
-        comm.all_reduce_in_place(&mut first, &ReduceOp::Sum).readable()?;
-        comm.stream().synchronize()?;
         let kernels = Kernels::load(context)?;
-        // So that loading takes no part in what is measured.
-        kernels.spin(&compute, 0)?;
-        compute.synchronize()?;
+        warm_up(comm, &compute, &kernels, len)?;
         let origin = timed(&compute)?;
         let (preprocessed, reduced) = (Vec::new(), Vec::new());
         Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, len })
@@ -111,7 +117,11 @@ impl<'a> Pipeline<'a> {
                 .if_instead(&each(&sum), "this is the sum: its postprocessing is missing, or came too early")
                 .if_instead(
                     &each(&|index| 7.0 * own[index]),
-                    "only this rank's values: postprocessing did not wait for the sum",
+                    "only this rank's values: the sum did not wait for preprocessing, or postprocessing not for the sum",
+                )
+                .if_instead(
+                    &each(&|index| 3.5 * sum(index)),
+                    "the sum ran over what was already postprocessed: postprocessing did not wait for it",
                 )
                 .exactly(&buffer.read()?)?;
         }
