@@ -139,8 +139,11 @@ fn collective_beside(wait: bool) -> anyhow::Result<()> {
             return Ok(());
         }
         let gpu = format!("data race on GPU {rank}");
-        let words =
-            [&gpu, "written by a copy from the host on stream 1", "read by ncclAllReduce on stream 2"];
+        let words = [
+            &gpu,
+            "written by a copy from the host on stream 1",
+            "read and written by ncclAllReduce on stream 2",
+        ];
         races(&comm.stream(), &words)?;
         std::mem::forget((comm, buffer));
         Ok(())

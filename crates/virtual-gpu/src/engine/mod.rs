@@ -104,6 +104,8 @@ pub(crate) struct State {
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
+    /// Operations enqueued since the start.
+    enqueued: u64,
     /// Operations done since the start.
     finished: u64,
     /// Host functions whose turn has come, each with its place in its stream.
@@ -151,6 +153,7 @@ impl Engine {
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
+            enqueued: 0,
             finished: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,

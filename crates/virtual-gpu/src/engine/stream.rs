@@ -75,6 +75,8 @@ pub(super) struct Op {
     pub(super) work: Work,
     pub(super) site: Site,
     pub(super) thread: ThreadKey,
+    /// Its place among all operations.
+    pub(super) enqueued: u64,
     /// What its thread knew when it enqueued it; once it runs, also what its predecessors knew.
     pub(super) view: View,
     pub(super) done: Arc<OnceLock<View>>,
@@ -354,13 +356,24 @@ impl State {
         after.extend(self.implied_order(stream, context));
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
+        self.enqueued += 1;
+        let enqueued = self.enqueued;
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
         let ticket = self.time.enqueue(thread, entry.device, before);
         entry.issued += 1;
         let op = OpRef { stream, number: entry.issued };
         entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
-        entry.queue.push_back(Op { after, work, site, thread, view, done: entry.last.done.clone(), ticket });
+        entry.queue.push_back(Op {
+            after,
+            work,
+            site,
+            thread,
+            enqueued,
+            view,
+            done: entry.last.done.clone(),
+            ticket,
+        });
         self.runnable.push_back(stream);
         Ok(entry.last.clone())
     }

@@ -59,12 +59,15 @@ impl Engine {
             stream,
             number: entry.done + 1,
             thread: op.thread,
+            enqueued: op.enqueued,
+            reads: false,
+            writes: false,
             what: what.into(),
             stream_name: entry.name.clone(),
             site: op.site.clone(),
         };
         let view = op.view.clone();
-        for Touched { device, allocation, size, site, touches } in touched {
+        for Touched { device, allocation, size, site, touches } in by_allocation(touched) {
             let place = Place { device, allocation, size, site: &site };
             let race = state.order.touch(&place, &by, &view, &touches);
             if frees {
@@ -77,8 +80,23 @@ impl Engine {
             };
             if self.config().checks == Checks::Error {
                 state.fail_stream(stream, &failure);
-                state.fail_stream(race.earlier, &failure);
+                state.fail_stream(race.other, &failure);
             }
         }
     }
+}
+
+/// What an operation both reads and writes is one access to it.
+fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
+    let mut merged: Vec<Touched> = Vec::new();
+    for next in touched {
+        match merged
+            .iter_mut()
+            .find(|known| (known.device, known.allocation) == (next.device, next.allocation))
+        {
+            Some(known) => known.touches.extend(next.touches),
+            None => merged.push(next),
+        }
+    }
+    merged
 }

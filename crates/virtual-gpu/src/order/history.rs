@@ -17,6 +17,11 @@ pub(crate) struct Accessor {
     pub(crate) number: u64,
     /// The thread that enqueued it.
     pub(crate) thread: ThreadKey,
+    /// Its place among all that was enqueued anywhere.
+    pub(crate) enqueued: u64,
+    /// Whether it reads the allocation, and whether it writes to it.
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
     pub(crate) site: Site,
@@ -35,9 +40,8 @@ pub(crate) struct Touch {
 #[derive(Debug)]
 pub(super) struct Conflict {
     pub(super) range: Range<u64>,
-    pub(super) earlier: Arc<Accessor>,
-    pub(super) earlier_writes: bool,
-    pub(super) later_writes: bool,
+    /// The one that was noted before.
+    pub(super) other: Arc<Accessor>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -119,20 +123,15 @@ impl History {
 
 impl Segment {
     fn conflict(&self, from: u64, by: &Accessor, view: &View, touch: &Touch) -> Option<Conflict> {
-        let found = |earlier: &Arc<Accessor>, earlier_writes: bool| Conflict {
-            range: from..self.end,
-            earlier: earlier.clone(),
-            earlier_writes,
-            later_writes: touch.writes,
-        };
+        let found = |other: &Arc<Accessor>| Conflict { range: from..self.end, other: other.clone() };
         if let Some((write, atomic)) = &self.write
             && !(*atomic && touch.atomic)
             && !is_ordered(write, by, view)
         {
-            return Some(found(write, true));
+            return Some(found(write));
         }
         let reads = self.reads.iter().filter(|_| touch.writes);
-        reads.into_iter().find(|read| !is_ordered(read, by, view)).map(|read| found(read, false))
+        reads.into_iter().find(|read| !is_ordered(read, by, view)).map(found)
     }
 
     fn note(&mut self, by: &Arc<Accessor>, touch: &Touch) {
@@ -163,6 +162,9 @@ mod tests {
             stream: StreamHandle(stream),
             number,
             thread: ThreadKey::current(),
+            enqueued: number,
+            reads: true,
+            writes: true,
             what: "a test".into(),
             stream_name: "a stream".into(),
             site: Site::unknown(),
@@ -183,7 +185,7 @@ mod tests {
         let nothing = View::default();
         assert!(history.touch(&by(16, 1), &nothing, &write(0..100)).is_none());
         let conflict = history.touch(&by(32, 1), &nothing, &read(40..200)).unwrap();
-        assert_eq!((conflict.range, conflict.earlier_writes, conflict.later_writes), (40..100, true, false));
+        assert_eq!((conflict.range, conflict.other.stream), (40..100, StreamHandle(16)));
         assert!(history.touch(&by(48, 1), &nothing, &read(200..300)).is_none());
     }
 

@@ -33,8 +33,8 @@ pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first between its two source lines.
     pub(crate) is_new: bool,
-    /// The stream of the access that came before the one that was noted.
-    pub(crate) earlier: StreamHandle,
+    /// The stream of the other access.
+    pub(crate) other: StreamHandle,
 }
 
 /// The allocation that an access was to, for a report.
@@ -84,30 +84,44 @@ impl Order {
         view: &View,
         touches: &[Touch],
     ) -> Option<Race> {
+        let by = Accessor {
+            reads: touches.iter().any(|touch| !touch.writes || touch.atomic),
+            writes: touches.iter().any(|touch| touch.writes),
+            ..by.clone()
+        };
         let history = self.histories.entry((place.device, place.allocation)).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
-            let conflict = history.touch(by, view, touch);
+            let conflict = history.touch(&by, view, touch);
             first = first.or(conflict);
         }
         let conflict = first?;
-        let mut lines = [conflict.earlier.site.line(), by.site.line()];
+        let mut lines = [conflict.other.site.line(), by.site.line()];
         lines.sort();
         let is_new = self.reported.insert(lines);
-        Some(Race { report: race_report(place, by, &conflict), is_new, earlier: conflict.earlier.stream })
+        Some(Race { report: race_report(place, &by, &conflict), is_new, other: conflict.other.stream })
     }
 }
 
+/// The two sides stand in the order in which they were enqueued, whichever ran first.
 fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
-    let range = &conflict.range;
-    let verb = |writes: bool| if writes { "written" } else { "read" };
-    let (earlier, later): (&Accessor, _) = (&conflict.earlier, by);
+    let Conflict { range, other } = conflict;
+    let mut sides = [other.as_ref(), by];
+    match other.thread == by.thread {
+        true => sides.sort_by_key(|side| side.enqueued),
+        false => sides.sort_by_key(|side| side.site.line()),
+    }
+    let [earlier, later] = sides;
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
     let mut report = Report::new(format!("data race on GPU {}", place.device)).at(bytes, place.site);
-    for (side, writes) in [(earlier, conflict.earlier_writes), (later, conflict.later_writes)] {
-        let text = format!("{} by {} on {}", verb(writes), side.what, side.stream_name);
-        report = report.at(text, &side.site);
+    for side in sides {
+        let verb = match (side.reads, side.writes) {
+            (true, true) => "read and written",
+            (false, true) => "written",
+            _ => "read",
+        };
+        report = report.at(format!("{verb} by {} on {}", side.what, side.stream_name), &side.site);
     }
     let report = match earlier.thread == later.thread {
         true => report.fact(format!("nothing makes {} wait for {}", later.stream_name, earlier.stream_name)),
