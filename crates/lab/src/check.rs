@@ -113,13 +113,34 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     Ok(conclusion)
 }
 
+/// What a check printed, without the reports of the virtual GPU that its failure tells already. A report is a line and
+/// the indented lines below it.
+fn untold(failure: &str, output: &str) -> String {
+    let told: Vec<&str> = failure.lines().map(str::trim).collect();
+    let mut lines = output.lines().peekable();
+    let mut kept = Vec::new();
+    while let Some(line) = lines.next() {
+        let mut report = vec![line];
+        if line.starts_with("virtual GPU: ") {
+            while let Some(next) = lines.next_if(|next| next.starts_with("  ")) {
+                report.push(next);
+            }
+            if report.iter().all(|line| told.iter().any(|told| told.ends_with(line.trim()))) {
+                continue;
+            }
+        }
+        kept.extend(report);
+    }
+    kept.join("\n")
+}
+
 impl Supervisor {
     fn run(&self, check: &Check) -> Result<(), Failed> {
         let ended = process::run(&check.name, self.patience, self.capture)
             .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
         if let Some(failure) = ended.failure {
-            let output = ended.output.trim_end();
-            return Err(Failed::from(match output {
+            let output = untold(&failure, &ended.output);
+            return Err(Failed::from(match output.trim_end() {
                 "" => failure,
                 output => format!("{failure}\n\nprinted by the check:\n{output}"),
             }));
@@ -208,6 +229,15 @@ fn patience(value: Option<std::ffi::OsString>) -> anyhow::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_that_the_failure_tells_is_not_printed_again() {
+        let failure = "rank 1: CUDA_ERROR_LAUNCH_FAILED: virtual GPU: data race on GPU 1\n    bytes 0..4\n    help: wait";
+        let report = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
+        let other = report.replace("GPU 1", "GPU 2");
+        let output = format!("before\n{report}\n{other}\nafter");
+        assert_eq!(untold(failure, &output), format!("before\n{other}\nafter"));
+    }
 
     #[test]
     fn patience_is_whole_seconds_above_zero() {
