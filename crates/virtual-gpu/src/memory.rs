@@ -337,7 +337,7 @@ impl DeviceMemory {
 
     /// Frees the allocation that starts at `base`.
     pub fn free(&mut self, base: u64, site: Site) -> Result<AllocationId, BadAddress> {
-        let Some(slot) = self.by_base.remove(&base) else { return Err(self.explain(base, 0)) };
+        let Some(slot) = self.by_base.remove(&base) else { return Err(self.explain(base)) };
         let Some(allocation) = self.slots[slot].take() else { return Err(BadAddress::Unknown) };
         self.vacant.push(slot);
         self.used -= allocation.size();
@@ -371,7 +371,7 @@ impl DeviceMemory {
             Some(allocation) if len <= allocation.size() - (address - allocation.base) => {
                 Ok((allocation, address - allocation.base))
             }
-            _ => Err(self.explain(address, len)),
+            _ => Err(self.explain(address)),
         }
     }
 
@@ -387,8 +387,8 @@ impl DeviceMemory {
         }
     }
 
-    /// What is wrong with accessing `len` bytes at `address`.
-    pub fn explain(&self, address: u64, len: u64) -> BadAddress {
+    /// What is wrong with an access that starts at `address`, given that something is.
+    pub fn explain(&self, address: u64) -> BadAddress {
         if !self.owns(address) {
             return BadAddress::Unknown;
         }
@@ -406,7 +406,6 @@ impl DeviceMemory {
         let live = |slot: &usize| self.slots[*slot].as_ref();
         let before = self.by_base.range(..=address).next_back().and_then(|(_, slot)| live(slot));
         let after = self.by_base.range(address..).next().and_then(|(_, slot)| live(slot));
-        let _ = len;
         match (before, after) {
             (Some(before), Some(after)) => {
                 let behind = address - before.base - before.size().min(address - before.base);

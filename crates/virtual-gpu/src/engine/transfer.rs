@@ -302,7 +302,7 @@ pub(crate) fn address_report(
     device: usize,
 ) -> Report {
     let report = Report::new(headline);
-    match memory.explain(address, len) {
+    match memory.explain(address) {
         BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
             let end = offset + len as i64;
             let over = (end - whole as i64).max(-offset).max(0);

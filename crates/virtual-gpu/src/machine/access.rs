@@ -293,7 +293,7 @@ impl Machine<'_> {
     fn bad_address(&self, space: Space, kind: Kind, lane: usize, address: u64, len: u64) -> Stop {
         let fault = match space {
             Space::Shared => FaultKind::SharedOutOfBounds { size: self.block.shared.bytes.len() as u64 },
-            _ => FaultKind::BadAddress(self.memory.explain(address, len)),
+            _ => FaultKind::BadAddress(self.memory.explain(address)),
         };
         self.access_fault(fault, space, kind, lane, address, len)
     }
