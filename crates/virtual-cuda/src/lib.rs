@@ -9,17 +9,19 @@ mod context;
 mod driver;
 mod engine;
 mod function;
+mod graph;
 mod host;
 mod nccl;
 mod occupancy;
 mod pointer;
 mod pool;
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 
 pub use context::{Affinity, CreateParameters};
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use graph::{Graph, GraphExec};
 pub use host::HostFunction;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
@@ -83,6 +85,15 @@ macro_rules! exports {
                 fn cuStreamQuery(stream: Stream) = driver::query_stream;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
+
+                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture;
+                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture;
+                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing;
+                fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
+                fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch;
+                fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload;
+                fn cuGraphDestroy(graph: Graph) = graph::destroy;
+                fn cuGraphExecDestroy(exec: GraphExec) = graph::destroy_exec;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
                 fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
@@ -156,11 +167,10 @@ macro_rules! exports {
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
             }
             unsupported cuda {
-                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
+                cuStreamAttachMemAsync
                 cuMemAllocManaged
                 cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuLaunchCooperativeKernel
-                cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {

@@ -3,6 +3,7 @@
 mod contexts;
 mod driver;
 mod functions;
+mod graphs;
 mod host_functions;
 mod host_memory;
 mod nccl;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         contexts::checks(),
         driver::checks(),
         functions::checks(),
+        graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
         nccl::checks(),

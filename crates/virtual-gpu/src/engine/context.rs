@@ -7,6 +7,7 @@ use super::settings::{self, Settings};
 use super::stream::StreamKind;
 use super::{Engine, Failure, State, StreamHandle};
 use crate::memory::AllocationId;
+use crate::order::OF_A_GRAPH;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -297,6 +298,7 @@ impl State {
                 self.devices[device].streams += 1;
                 format!("stream {}", self.devices[device].streams).into()
             }
+            StreamKind::OfGraph(captured) => format!("{captured}{OF_A_GRAPH}").into(),
         }
     }
 

@@ -55,6 +55,7 @@ pub struct LaunchShape {
 }
 
 /// A launch that waits for its turn.
+#[derive(Clone)]
 pub(crate) struct KernelLaunch {
     kernel: Arc<Kernel>,
     shape: LaunchShape,
@@ -207,9 +208,7 @@ impl Engine {
         }
         let launch =
             KernelLaunch { kernel: entry.kernel.clone(), shape, parameters, globals: module.globals.clone() };
-        state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
-        drop(self.run_ready(state));
-        Ok(())
+        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
     }
 
     pub(super) fn run_kernel(

@@ -4,9 +4,11 @@
 //! ready or waits for it, without the engine's lock. Results are those of a correct GPU for a correctly
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
+mod capture;
 mod context;
 mod event;
 mod function;
+mod graph;
 mod host;
 mod host_memory;
 mod kernel_report;
@@ -22,9 +24,11 @@ mod wait;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
-pub use host_memory::{HostRead, HostWrite, Memory};
+pub use graph::{GraphExecHandle, GraphHandle};
+pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
@@ -97,6 +101,8 @@ pub(crate) struct State {
     events: HashMap<EventHandle, event::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
+    captures: capture::Captures,
+    graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
@@ -148,6 +154,8 @@ impl Engine {
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            captures: capture::Captures::default(),
+            graphs: graph::Graphs::default(),
             pools: pool::Pools::default(),
             pinned: host_memory::Pinned::default(),
             threads: HashMap::new(),
@@ -199,6 +207,11 @@ impl Engine {
     pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
+    }
+
+    /// Whether the address lies in a GPU's memory, where the host has no access.
+    pub fn is_device_address(&self, address: u64) -> bool {
+        self.device_of(address).is_some()
     }
 
     /// Makes blocked threads look again.

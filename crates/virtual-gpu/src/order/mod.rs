@@ -28,6 +28,9 @@ pub(crate) struct Order {
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
+/// Ends the name of a stream that does the work of a graph's branch.
+pub(crate) const OF_A_GRAPH: &str = " of a graph";
+
 /// Two accesses to the same bytes, of which one writes, and which nothing orders.
 pub(crate) struct Race {
     pub(crate) report: Report,
@@ -129,7 +132,14 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     };
     match later.site.line() {
         Some(line) if earlier.thread == later.thread => {
-            let variable = |name: &str| name.replace(' ', "_");
+            let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
+            if in_graph(earlier) != in_graph(later) {
+                return report.help(
+                    "record an event behind the first, and make the second one's stream wait for it; \
+                     for a graph, that is the stream in which it is launched",
+                );
+            }
+            let variable = |name: &str| name.trim_end_matches(OF_A_GRAPH).replace(' ', "_");
             let (waits, records) = (variable(&later.stream_name), variable(&earlier.stream_name));
             report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
         }
