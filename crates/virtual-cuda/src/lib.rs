@@ -11,6 +11,7 @@ mod engine;
 mod function;
 mod graph;
 mod host;
+mod managed;
 mod nccl;
 mod occupancy;
 mod pointer;
@@ -23,6 +24,7 @@ pub use context::{Affinity, CreateParameters};
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use graph::{Graph, GraphExec};
 pub use host::HostFunction;
+pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Out, Source, Text};
@@ -109,6 +111,12 @@ macro_rules! exports {
                 fn cuMemFree_v2(address: DevicePointer) = driver::free;
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
+                fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach;
+                fn cuMemPrefetchAsync(address: DevicePointer, bytes: usize, device: Device, stream: Stream) = managed::prefetch;
+                fn cuMemPrefetchAsync_v2(address: DevicePointer, bytes: usize, location: MemoryLocation, flags: c_uint, stream: Stream) = managed::prefetch_to;
+                fn cuMemAdvise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) = managed::advise;
+                fn cuMemAdvise_v2(address: DevicePointer, bytes: usize, advice: c_uint, location: MemoryLocation) = managed::advise_at;
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
@@ -167,9 +175,6 @@ macro_rules! exports {
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
             }
             unsupported cuda {
-                cuStreamAttachMemAsync
-                cuMemAllocManaged
-                cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
                 cuLaunchCooperativeKernel
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }

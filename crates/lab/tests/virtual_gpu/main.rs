@@ -6,6 +6,7 @@ mod functions;
 mod graphs;
 mod host_functions;
 mod host_memory;
+mod managed;
 mod nccl;
 mod occupancy;
 mod order;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        managed::checks(),
         nccl::checks(),
         occupancy::checks(),
         order::checks(),

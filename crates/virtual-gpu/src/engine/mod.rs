@@ -13,6 +13,7 @@ mod host;
 mod host_memory;
 mod kernel_report;
 mod launch;
+mod managed;
 mod pool;
 mod run;
 mod settings;
@@ -30,13 +31,14 @@ pub use event::EventHandle;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use managed::{Advice, Attachment, Location};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 pub use stream::StreamHandle;
 
 pub(crate) use stream::{OpRef, Work};
 pub(crate) use touched::Touched;
-pub(crate) use transfer::address_report;
+pub(crate) use transfer::{address_report, place_of};
 pub(crate) use wait::{Hopeless, Wait};
 
 use crate::config::Config;
@@ -55,6 +57,7 @@ pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
+    /// Of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
@@ -143,8 +146,9 @@ impl Engine {
     /// GPUs as `config` asks for, whose addresses start at `addresses`: [`Engine::address_space`] many are used.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
-        let memories =
-            (0..config.gpus).map(|gpu| Mutex::new(DeviceMemory::new(start(gpu), TOTAL_MEMORY))).collect();
+        let of_gpus = (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY));
+        let managed = DeviceMemory::managed(start(config.gpus), config.gpus as u64 * TOTAL_MEMORY);
+        let memories = of_gpus.chain([managed]).map(Mutex::new).collect();
         let state = State {
             next_handle: 1,
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
@@ -181,9 +185,9 @@ impl Engine {
         }
     }
 
-    /// Device addresses that so many GPUs may use.
+    /// Addresses that so many GPUs may use, with their managed memory.
     pub fn address_space(gpus: usize) -> u64 {
-        gpus as u64 * ADDRESS_SPACE
+        (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
     /// The number of GPUs.
@@ -203,15 +207,20 @@ impl Engine {
         lock(&self.memories[device])
     }
 
-    /// The GPU that hands out `address`.
+    /// The GPU that hands out `address`; managed memory counts as one more behind the last.
     pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
     }
 
-    /// Whether the address lies in a GPU's memory, where the host has no access.
+    /// The number of managed memory among the GPUs' memories.
+    pub(crate) fn managed(&self) -> usize {
+        self.config.gpus
+    }
+
+    /// Whether the address lies in a GPU's own memory, where the host has no access.
     pub fn is_device_address(&self, address: u64) -> bool {
-        self.device_of(address).is_some()
+        self.device_of(address).is_some_and(|device| device != self.managed())
     }
 
     /// Makes blocked threads look again.

@@ -22,11 +22,14 @@ impl Engine {
         self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
         let address = self.allocate_on(device, bytes, Site::here())?;
-        let made = self.memory(device).range(address, bytes).ok().map(|(allocation, _)| allocation.id());
-        if let Some(allocation) = made {
-            self.state().own(address, allocation)?;
-        }
+        self.own(device, address)?;
         Ok(address)
+    }
+
+    /// Makes an allocation go with the current context.
+    pub(super) fn own(&self, device: usize, address: u64) -> CudaResult<()> {
+        let made = self.memory(device).range(address, 1).ok().map(|(allocation, _)| allocation.id());
+        made.map_or(Ok(()), |allocation| self.state().own(address, allocation))
     }
 
     pub(super) fn allocate_on(&self, device: usize, bytes: u64, site: Site) -> CudaResult<u64> {
@@ -282,7 +285,7 @@ impl Engine {
             && self.config().checks != Checks::Off
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
-                .fact(format!("byte {first} is the first of them, on GPU {device}"))
+                .fact(format!("byte {first} is the first of them, {}", place_of(allocation.id(), device)))
                 .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
                 .at("copied", site)
                 .help("write the buffer first, or copy only the part that was written");
@@ -345,18 +348,30 @@ pub(crate) fn address_report(
 ) -> Report {
     let report = Report::new(headline);
     match memory.explain(address) {
-        BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
+        BadAddress::OutOfBounds { allocation, size: whole, offset, site } => {
+            let place = place_of(allocation, device);
             let end = offset + len as i64;
             let over = (end - whole as i64).max(-offset).max(0);
             report
                 .fact(format!("bytes {offset}..{end}: {} outside", size(over as u64)))
-                .at(format!("the buffer of {} on GPU {device} allocated", size(whole)), &site)
+                .at(format!("the buffer of {} {place} allocated", size(whole)), &site)
         }
         BadAddress::Freed { freed, offset } => report
             .fact(format!("bytes {offset}..{} of memory that was freed", offset + len))
-            .at(format!("the buffer of {} on GPU {device} allocated", size(freed.size)), &freed.allocated)
+            .at(
+                format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
+                &freed.allocated,
+            )
             .at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
+    }
+}
+
+/// Where a report says that an allocation lies.
+pub(crate) fn place_of(allocation: AllocationId, device: usize) -> String {
+    match allocation.is_managed() {
+        true => "in managed memory".to_owned(),
+        false => format!("on GPU {device}"),
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
 
-use crate::engine::StreamHandle;
+use crate::engine::{StreamHandle, place_of};
 use crate::memory::AllocationId;
 use crate::report::{Report, size};
 use crate::site::{Site, SourceLine};
@@ -117,7 +117,8 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     let [earlier, later] = sides;
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
-    let mut report = Report::new(format!("data race on GPU {}", place.device)).at(bytes, place.site);
+    let mut report =
+        Report::new(format!("data race {}", place_of(place.allocation, place.device))).at(bytes, place.site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
