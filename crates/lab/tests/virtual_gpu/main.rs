@@ -6,6 +6,7 @@ mod functions;
 mod graphs;
 mod host_functions;
 mod host_memory;
+mod leaks;
 mod managed;
 mod nccl;
 mod occupancy;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        leaks::checks(),
         managed::checks(),
         nccl::checks(),
         occupancy::checks(),

@@ -39,7 +39,7 @@ pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<ptx::Module>,
     /// Device address of each of the module's variables.
-    globals: Arc<[u64]>,
+    pub(super) globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
 }
 

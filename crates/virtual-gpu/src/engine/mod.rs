@@ -13,6 +13,7 @@ mod host;
 mod host_memory;
 mod kernel_report;
 mod launch;
+mod leaks;
 mod managed;
 mod pool;
 mod run;
@@ -216,6 +217,11 @@ impl Engine {
     /// The number of managed memory among the GPUs' memories.
     pub(crate) fn managed(&self) -> usize {
         self.config.gpus
+    }
+
+    /// Where a report says that the memory of this number is.
+    fn name_of(&self, device: usize) -> String {
+        if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
 
     /// Whether the address lies in a GPU's own memory, where the host has no access.
