@@ -311,6 +311,7 @@ impl State {
 
     /// Remembers that an operation of `context` failed; the first failure stays.
     pub(crate) fn fail(&mut self, context: ContextHandle, failure: Failure) {
+        self.any_failure = true;
         if let Some(context) = self.contexts.get_mut(&context) {
             context.failure.get_or_insert_with(|| Arc::new(failure));
         }

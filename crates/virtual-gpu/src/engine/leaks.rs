@@ -32,7 +32,7 @@ impl Engine {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return None,
             };
-            if state.contexts.values().any(|context| context.failure.is_some()) {
+            if state.any_failure {
                 return None;
             }
             state.modules.values().flat_map(|module| module.globals.iter().copied()).collect()

@@ -114,6 +114,8 @@ pub(crate) struct State {
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
+    /// Whether a GPU has failed since the start.
+    any_failure: bool,
     /// Operations enqueued since the start.
     enqueued: u64,
     /// Operations done since the start.
@@ -166,6 +168,7 @@ impl Engine {
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
+            any_failure: false,
             enqueued: 0,
             finished: 0,
             host_functions: VecDeque::new(),
