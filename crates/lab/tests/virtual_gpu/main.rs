@@ -7,6 +7,7 @@ mod graphs;
 mod host_functions;
 mod host_memory;
 mod leaks;
+mod litmus;
 mod managed;
 mod nccl;
 mod occupancy;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         host_functions::checks(),
         host_memory::checks(),
         leaks::checks(),
+        litmus::checks(),
         managed::checks(),
         nccl::checks(),
         occupancy::checks(),
