@@ -14,7 +14,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         | FaultKind::LocalOutOfBounds { .. } => CudaStatus::IllegalAddress,
         FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
         FaultKind::Trap => CudaStatus::LaunchFailed,
-        FaultKind::Endless { .. } => CudaStatus::LaunchTimeout,
+        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
         FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
@@ -44,6 +44,7 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
             let whose = if *of_thread { "that thread" } else { "all its threads together" };
             report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
+        FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
     };
@@ -73,7 +74,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::Trap => "executed a trap",
         FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
         FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
-        FaultKind::Endless { .. } => "does not end",
+        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
     }
 }
@@ -123,6 +124,17 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
     }
 }
 
+fn waits_forever(report: Report, waiting: u64, unstarted: u64) -> Report {
+    let report = report.fact("it repeats the same instructions, and nothing can change what it reads");
+    match (waiting, unstarted) {
+        (1, 0) => report,
+        (_, 0) => report.fact(format!("so do all {waiting} blocks that have not ended")),
+        _ => report.fact(format!(
+            "so do all {waiting} blocks that the GPU holds at a time; {unstarted} more start when one of these ends"
+        )),
+    }
+}
+
 fn help(fault: &Fault) -> Option<&'static str> {
     match &fault.kind {
         FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => Some(
@@ -130,6 +142,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         ),
         FaultKind::DivergentBarrier { .. } => Some(
             "every thread of the block must reach __syncthreads(): keep it out of conditions and early returns",
+        ),
+        FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
+            "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",
         ),
         _ => None,
     }

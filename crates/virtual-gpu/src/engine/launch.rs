@@ -10,12 +10,12 @@ use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
-use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
+use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, SHARED_PER_BLOCK_OPT_IN};
 use crate::machine::{self, Access, Launch};
 use crate::memory::DeviceMemory;
 use crate::order::Touch;
 use crate::ptx::{self, Kernel};
-use crate::report::size;
+use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::time::Cost;
@@ -32,8 +32,8 @@ pub struct FunctionHandle(pub u64);
 /// core.
 const INSTRUCTION_LIMIT: u64 = 1 << 36;
 
-/// Instructions that one thread may take: half a minute of one core for a thread that runs alone.
-const THREAD_LIMIT: u64 = 1 << 30;
+/// Instructions that one thread may take: some ten seconds of one core for a thread that runs alone.
+const THREAD_LIMIT: u64 = 1 << 28;
 
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
@@ -60,6 +60,9 @@ pub(crate) struct KernelLaunch {
     shape: LaunchShape,
     parameters: Vec<u8>,
     globals: Arc<[u64]>,
+    /// Blocks that the GPU holds at a time.
+    resident: u64,
+    is_cooperative: bool,
 }
 
 impl KernelLaunch {
@@ -193,10 +196,41 @@ impl Engine {
         stream: StreamHandle,
         parameters: Vec<u8>,
     ) -> CudaResult<()> {
+        self.enqueue_kernel(function, shape, stream, parameters, false)
+    }
+
+    /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for one another.
+    ///
+    /// # Errors
+    /// `CooperativeLaunchTooLarge` where the GPU does not hold so many blocks.
+    pub fn launch_cooperative(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        stream: StreamHandle,
+        parameters: Vec<u8>,
+    ) -> CudaResult<()> {
+        self.enqueue_kernel(function, shape, stream, parameters, true)
+    }
+
+    fn enqueue_kernel(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        stream: StreamHandle,
+        parameters: Vec<u8>,
+        is_cooperative: bool,
+    ) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let entry = state.function(function)?;
         check_shape(entry, &shape)?;
+        let threads = shape.block.into_iter().product();
+        let by_multiprocessor = state.usage(function)?.blocks(threads, u64::from(shape.dynamic_shared));
+        let resident = u64::from(by_multiprocessor) * u64::from(MULTIPROCESSORS);
+        if is_cooperative {
+            check_fits(&entry.kernel, &shape, resident)?;
+        }
         let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
         let of_stream = state.last_of(stream)?.0;
         if module.context != of_stream {
@@ -205,8 +239,14 @@ impl Engine {
             let message = format!("kernel `{name}` was loaded on {own}, the stream is on {other}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
-        let launch =
-            KernelLaunch { kernel: entry.kernel.clone(), shape, parameters, globals: module.globals.clone() };
+        let launch = KernelLaunch {
+            kernel: entry.kernel.clone(),
+            shape,
+            parameters,
+            globals: module.globals.clone(),
+            resident,
+            is_cooperative,
+        };
         state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
         drop(self.run_ready(state));
         Ok(())
@@ -219,7 +259,9 @@ impl Engine {
         site: &Site,
         start_ns: u64,
     ) -> Outcome {
-        let KernelLaunch { kernel, shape, parameters, globals } = launch;
+        let KernelLaunch { kernel, shape, parameters, globals, resident, is_cooperative } = launch;
+        let mut memory = self.memory(device);
+        let workspace = if *is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
         let to_run = Launch {
             grid: shape.grid,
             block: shape.block,
@@ -227,11 +269,16 @@ impl Engine {
             parameters,
             globals,
             start_ns,
+            resident: *resident,
+            workspace: workspace.unwrap_or(0),
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        let mut memory = self.memory(device);
-        let execution = match machine::run(kernel, &to_run, &mut memory) {
+        let ran = machine::run(kernel, &to_run, &mut memory);
+        if let Some(workspace) = workspace {
+            let _ = memory.free(workspace, Site::unknown());
+        }
+        let execution = match ran {
             Ok(execution) => execution,
             Err(fault) => {
                 drop(memory);
@@ -357,6 +404,37 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a cooperative launch whose blocks don't all fit at the same time.
+fn check_fits(kernel: &Kernel, shape: &LaunchShape, resident: u64) -> CudaResult<()> {
+    let [x, y, z] = shape.grid;
+    let blocks = shape.grid.into_iter().map(u64::from).product::<u64>();
+    if blocks <= resident {
+        return Ok(());
+    }
+    let message = format!(
+        "cooperative launch of `{}`: {x} x {y} x {z} = {blocks} blocks: {resident} of them fit on the GPU at a time \
+         ({MULTIPROCESSORS} multiprocessors with {} each)",
+        kernel.name(),
+        resident / u64::from(MULTIPROCESSORS)
+    );
+    Err(Error::new(CudaStatus::CooperativeLaunchTooLarge, message))
+}
+
+/// What `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
+fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
+    const SIZE: u64 = 8;
+    let no_room = || {
+        let report = Report::new("no room for the barrier of a cooperative launch");
+        Failure::announce(CudaStatus::OutOfMemory, &report)
+    };
+    let address = memory.allocate(SIZE, Site::unknown()).map_err(|_| no_room())?;
+    if let Ok((allocation, _)) = memory.range_mut(address, SIZE) {
+        allocation.bytes_mut()[..4].copy_from_slice(&(SIZE as u32).to_le_bytes());
+        allocation.mark_written(0..SIZE);
+    }
+    Ok(address)
 }
 
 fn not_a_module(module: ModuleHandle) -> Error<CudaStatus> {

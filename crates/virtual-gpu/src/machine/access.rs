@@ -20,6 +20,7 @@ pub(super) enum Home {
 impl Machine<'_> {
     /// `ld`
     pub(super) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.looks += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {
@@ -51,6 +52,7 @@ impl Machine<'_> {
 
     /// `st`
     pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.changes += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
+use super::resident::Watch;
 use super::schedule::{Gate, Group};
 use super::touched::Record;
 use super::{Execution, Launch};
@@ -31,6 +32,11 @@ pub(super) struct Block {
     pub(super) clocks: Vec<u64>,
     pub(super) groups: Vec<Group>,
     pub(super) gates: Vec<Gate>,
+    /// `blockIdx`
+    pub(super) index: [u32; 3],
+    /// Lanes that have ended.
+    pub(super) ended: Mask,
+    pub(super) watch: Watch,
 }
 
 /// A block's state and the record of what the launch touches.
@@ -61,13 +67,14 @@ pub(super) struct Machine<'l> {
     pub(super) record: &'l mut Record,
     /// Threads of a block.
     pub(super) lanes: usize,
-    pub(super) block_index: [u32; 3],
     /// The instruction being executed.
     pub(super) pc: usize,
     /// Instructions of the running group that are not yet in its lanes' clocks.
     pub(super) pending: u64,
-    /// Lanes of the running block that have ended.
-    pub(super) ended: Mask,
+    /// Counts what may let a thread that waits go on: stores, atomics that changed something, looks at a clock.
+    pub(super) changes: u64,
+    /// Counts what may see such a change: loads and atomics.
+    pub(super) looks: u64,
     /// Slot of the allocation accessed last.
     pub(super) last_slot: usize,
     pub(super) instructions: u64,
@@ -92,10 +99,10 @@ impl<'l> Machine<'l> {
             block: &mut state.block,
             record: &mut state.record,
             lanes,
-            block_index: [0; 3],
             pc: 0,
             pending: 0,
-            ended: Mask::NONE,
+            changes: 0,
+            looks: 0,
             last_slot: 0,
             instructions: 0,
             bytes_read: 0,
@@ -107,7 +114,6 @@ impl<'l> Machine<'l> {
 
     /// Runs every block.
     pub(super) fn run(mut self) -> Result<Execution, Stop> {
-        self.prepare();
         let outcome = self.run_blocks();
         let memory = &*self.memory;
         let touched = self.record.drain(|slot| memory.in_slot(slot).map(|allocation| allocation.id()));
@@ -122,21 +128,8 @@ impl<'l> Machine<'l> {
         })
     }
 
-    fn run_blocks(&mut self) -> Result<(), Stop> {
-        let [width, height, depth] = self.launch.grid;
-        for z in 0..depth {
-            for y in 0..height {
-                for x in 0..width {
-                    self.start_block([x, y, z]);
-                    self.run_block()?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// What is the same for all blocks of the launch.
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         let registers = self.kernel.registers();
         self.block.files.resize(registers, self.lanes);
         let chunks = self.block.files.chunks;
@@ -158,8 +151,8 @@ impl<'l> Machine<'l> {
         self.block.clocks.resize(chunks * WIDTH, 0);
     }
 
-    fn start_block(&mut self, index: [u32; 3]) {
-        self.block_index = index;
+    pub(super) fn start_block(&mut self, index: [u32; 3]) {
+        self.block.index = index;
         let registers = self.kernel.registers();
         for (at, &uniform) in registers.uniform_words.iter().enumerate() {
             if let Uniform::BlockIndex(_) = uniform {
@@ -177,7 +170,8 @@ impl<'l> Machine<'l> {
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.gates.clear();
-        self.ended = Mask::NONE;
+        self.block.ended = Mask::NONE;
+        self.block.watch = Watch::default();
     }
 
     fn uniform(&self, uniform: Uniform) -> u64 {
@@ -186,8 +180,10 @@ impl<'l> Machine<'l> {
             Uniform::Constant(value) => value,
             Uniform::BlockSize(at) => axis(self.launch.block, at),
             Uniform::GridSize(at) => axis(self.launch.grid, at),
-            Uniform::BlockIndex(at) => axis(self.block_index, at),
+            Uniform::BlockIndex(at) => axis(self.block.index, at),
             Uniform::Warps => self.lanes.div_ceil(32) as u64,
+            Uniform::WorkspaceHigh => self.launch.workspace >> 32,
+            Uniform::WorkspaceLow => self.launch.workspace & 0xffff_ffff,
             Uniform::DynamicShared => u64::from(self.launch.dynamic_shared),
             Uniform::TotalShared => {
                 u64::from(self.kernel.dynamic_shared_offset()) + u64::from(self.launch.dynamic_shared)
@@ -235,7 +231,7 @@ impl<'l> Machine<'l> {
     pub(super) fn report(&self, lane: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),
-            block: self.block_index,
+            block: self.block.index,
             thread: self.thread_index(lane),
             ptx_line: self.kernel.line(self.pc),
             cuda_line: self.kernel.cuda_line(self.pc).cloned(),

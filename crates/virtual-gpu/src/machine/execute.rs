@@ -30,7 +30,7 @@ impl Machine<'_> {
         match operation {
             Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
             Operation::Exit => {
-                self.ended = self.ended.or(mask);
+                self.block.ended = self.block.ended.or(mask);
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {
@@ -124,6 +124,7 @@ impl Machine<'_> {
     }
 
     fn read_clock(&mut self, clock: Clock, shift: u8, d: Value, mask: &Mask) {
+        self.changes += 1;
         let start = match clock {
             Clock::Instructions => 0,
             Clock::GlobalTimer => self.launch.start_ns,

@@ -119,6 +119,13 @@ pub enum FaultKind {
         /// Whether to one thread, or else to all together.
         of_thread: bool,
     },
+    /// Every block that runs repeats itself, and none writes what another could be waiting for.
+    WaitsForever {
+        /// Blocks that wait.
+        waiting: u64,
+        /// Blocks that start when one of these has ended.
+        unstarted: u64,
+    },
     /// A barrier number that no GPU has.
     NoSuchBarrier {
         /// The number.
@@ -170,6 +177,14 @@ impl fmt::Display for Fault {
             FaultKind::Endless { limit, of_thread } => {
                 let whose = if *of_thread { "this thread" } else { "all threads together" };
                 write!(f, ": still running after {limit} instructions of {whose}")
+            }
+            FaultKind::WaitsForever { waiting, unstarted } => {
+                let wait = if *waiting == 1 { "this block repeats" } else { "all blocks that run repeat" };
+                write!(f, ": {wait} the same instructions, and nothing can change any more")?;
+                match unstarted {
+                    0 => Ok(()),
+                    _ => write!(f, " ({waiting} blocks run, {unstarted} wait for one of them to end)"),
+                }
             }
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }

@@ -1,7 +1,7 @@
 //! Runs kernels.
 //!
 //! A block's threads run in lockstep: one instruction at a time for all lanes that are at the same place, those at the
-//! lowest place first. Blocks run one after the other.
+//! lowest place first. Blocks run one after the other; one that waits for another is suspended meanwhile.
 
 mod access;
 mod approximate;
@@ -18,6 +18,7 @@ mod file;
 mod float;
 mod half;
 mod long;
+mod resident;
 mod rounding;
 mod schedule;
 mod stretch;
@@ -47,11 +48,33 @@ pub struct Launch<'a> {
     pub globals: &'a [u64],
     /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
     pub start_ns: u64,
+    /// Blocks that the GPU holds at a time, at least 1: so many may wait for one another.
+    pub resident: u64,
+    /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
+    pub workspace: u64,
     /// Lane-instructions before the kernel counts as endless.
     pub instruction_limit: u64,
     /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
     /// alone takes as long for each as a whole block.
     pub thread_limit: u64,
+}
+
+impl Default for Launch<'_> {
+    /// One thread without parameters, without limits, alone on the GPU.
+    fn default() -> Self {
+        Self {
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            parameters: &[],
+            globals: &[],
+            start_ns: 0,
+            resident: 1,
+            workspace: 0,
+            instruction_limit: u64::MAX,
+            thread_limit: u64::MAX,
+        }
+    }
 }
 
 /// What a kernel did.

@@ -83,6 +83,11 @@ pub enum Uniform {
     BlockIndex(u8),
     /// `%nwarpid`
     Warps,
+    /// `%envreg1`: the upper half of the address of a cooperative launch's barrier. The manual leaves these registers
+    /// to the driver; `cooperative_groups` reads these two.
+    WorkspaceHigh,
+    /// `%envreg2`: the lower half.
+    WorkspaceLow,
     /// `%dynamic_smem_size`
     DynamicShared,
     /// `%total_smem_size`

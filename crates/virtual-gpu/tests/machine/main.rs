@@ -5,5 +5,6 @@ mod forms;
 mod gpu;
 mod opcodes;
 mod reader;
+mod resident;
 mod training;
 mod waiting;
