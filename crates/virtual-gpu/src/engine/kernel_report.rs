@@ -1,6 +1,6 @@
 //! What is said of a kernel that went wrong.
 
-use crate::machine::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+use crate::machine::{Access, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use crate::memory::BadAddress;
 use crate::report::{Report, size};
 use crate::site::Site;
@@ -63,6 +63,37 @@ pub(super) fn unwritten_report(read: &ThreadReport, launched: &Site) -> Report {
         .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before")
 }
 
+/// The report of two accesses to shared memory that nothing orders.
+pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
+    let (earlier, later) = (&race.earlier, &race.later);
+    let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
+    let report = place(place(report, earlier), later);
+    let [x, y, z] = earlier.thread;
+    let report = report
+        .fact(format!("{}: {}, and nothing makes the one wait for the other", race.place, race.kind()))
+        .at("launched", launched);
+    let barrier = if race.in_warp {
+        "`__syncthreads()` or, within a warp, `__syncwarp()`"
+    } else {
+        "`__syncthreads()`"
+    };
+    let (first, second) = (line_of(earlier), line_of(later));
+    report.help(match (first == second, race.kind()) {
+        (true, "write after write") => format!(
+            "all but one thread must not write there at {first} (thread ({x},{y},{z}) did too), or atomically"
+        ),
+        (true, _) => format!("a {barrier} before threads come to {first} again"),
+        (false, _) => format!("a {barrier} between {first} and {second}"),
+    })
+}
+
+fn line_of(at: &ThreadReport) -> String {
+    match &at.cuda_line {
+        Some(line) => format!("{}:{}", line.file, line.line),
+        None => format!("PTX line {}", at.ptx_line),
+    }
+}
+
 fn headline(fault: &Fault) -> &'static str {
     match &fault.kind {
         FaultKind::BadAddress(BadAddress::OutOfBounds { .. })
@@ -90,11 +121,7 @@ fn place(report: Report, at: &ThreadReport) -> Report {
         };
         format!(" {verb} {}", size(u64::from(bytes)))
     });
-    let line = match &at.cuda_line {
-        Some(line) => format!("{}:{}", line.file, line.line),
-        None => format!("PTX line {}", at.ptx_line),
-    };
-    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line))
+    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line_of(at)))
 }
 
 fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -> Report {

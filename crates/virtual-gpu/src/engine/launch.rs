@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::context::ContextHandle;
 use super::function::Function;
-use super::kernel_report::{fault_report, status_of, unwritten_report};
+use super::kernel_report::{fault_report, race_report, status_of, unwritten_report};
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
@@ -271,6 +271,7 @@ impl Engine {
             start_ns,
             resident: *resident,
             workspace: workspace.unwrap_or(0),
+            watch_shared: self.config().checks != Checks::Off,
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
@@ -290,10 +291,11 @@ impl Engine {
                 return Err(Failure::announce(status_of(&fault), &report));
             }
         };
-        if let Some(read) = &execution.unwritten
-            && self.config().checks != Checks::Off
+        let unwritten = execution.unwritten.as_ref().map(|read| unwritten_report(read, site));
+        let race = execution.race.as_ref().map(|race| race_report(race, site));
+        for report in [race, unwritten].into_iter().flatten().filter(|_| self.config().checks != Checks::Off)
         {
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &unwritten_report(read, site));
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             if self.config().checks == Checks::Error {
                 return Err(failure);
             }

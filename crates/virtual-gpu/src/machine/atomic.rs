@@ -12,11 +12,7 @@ use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Space, Value};
 impl Machine<'_> {
     /// `atom` and `red`
     pub(super) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
-        let size = match atomic.kind {
-            AtomicType::B16 | AtomicType::F16 => 2,
-            AtomicType::U32 | AtomicType::S32 | AtomicType::F32 | AtomicType::F16x2 => 4,
-            AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
-        };
+        let size = usize::from(atomic.kind.bytes());
         self.looks += 1;
         for lane in mask.lanes() {
             let address = self.address_of(atomic.address, lane);
@@ -32,6 +28,7 @@ impl Machine<'_> {
             };
             let new = new.to_le_bytes();
             self.changes += u64::from(new[..size] != bytes[..size]);
+            self.watch_atomic(atomic.space, lane, address, size as u64);
             self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new[..size])?;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, lane, old as u32),

@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
+use super::race::Race;
 use super::resident::Watch;
 use super::schedule::{Gate, Group};
+use super::shadow::Shadow;
 use super::touched::Record;
 use super::{Execution, Launch};
 use crate::memory::{DeviceMemory, POISON, Written};
@@ -37,6 +39,7 @@ pub(super) struct Block {
     /// Lanes that have ended.
     pub(super) ended: Mask,
     pub(super) watch: Watch,
+    pub(super) shadow: Shadow,
 }
 
 /// A block's state and the record of what the launch touches.
@@ -82,6 +85,8 @@ pub(super) struct Machine<'l> {
     pub(super) bytes_written: u64,
     pub(super) longest_thread: u64,
     pub(super) unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. No more are looked for.
+    pub(super) race: Option<Box<Race>>,
 }
 
 impl<'l> Machine<'l> {
@@ -109,6 +114,7 @@ impl<'l> Machine<'l> {
             bytes_written: 0,
             longest_thread: 0,
             unwritten: None,
+            race: None,
         }
     }
 
@@ -125,6 +131,7 @@ impl<'l> Machine<'l> {
             longest_thread: self.longest_thread,
             touched,
             unwritten: self.unwritten,
+            race: self.race,
         })
     }
 
@@ -147,6 +154,10 @@ impl<'l> Machine<'l> {
         }
         let shared = self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize;
         self.block.shared.bytes.resize(shared, 0);
+        if self.launch.watch_shared && shared > 0 {
+            let kernel = self.kernel;
+            self.block.shadow.prepare(shared, kernel.shared_unit(), kernel.has_partial_barriers());
+        }
         self.block.local.resize(self.kernel.local_bytes() as usize * self.lanes, POISON);
         self.block.clocks.resize(chunks * WIDTH, 0);
     }
@@ -166,10 +177,15 @@ impl<'l> Machine<'l> {
         }
         let shared = &mut self.block.shared;
         shared.written.reset(shared.bytes.len() as u64);
+        let shared = &shared.bytes;
         self.block.local.fill(POISON);
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.gates.clear();
+        self.block.shadow.is_on = self.launch.watch_shared && self.race.is_none() && !shared.is_empty();
+        if self.block.shadow.is_on {
+            self.block.shadow.start();
+        }
         self.block.ended = Mask::NONE;
         self.block.watch = Watch::default();
     }

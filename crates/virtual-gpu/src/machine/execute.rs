@@ -12,7 +12,7 @@ impl Operation {
     pub(super) fn communicates(&self) -> bool {
         match self {
             Self::Load(access) | Self::Store(access) => access.communicates,
-            Self::Atomic(_) | Self::Sleep { .. } | Self::ReadClock { .. } => true,
+            Self::Atomic(_) | Self::Fence | Self::Sleep { .. } | Self::ReadClock { .. } => true,
             _ => false,
         }
     }
@@ -51,6 +51,11 @@ impl Machine<'_> {
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
             Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
+            Operation::Fence => {
+                if self.block.shadow.is_on {
+                    self.block.shadow.fence(*mask);
+                }
+            }
             Operation::Nothing => {}
             _ => self.compute(operation, mask),
         }

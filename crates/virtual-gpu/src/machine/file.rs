@@ -69,6 +69,17 @@ impl Default for Mask {
 impl Mask {
     pub(super) const NONE: Self = Self([0; MAX_CHUNKS]);
 
+    /// One lane.
+    pub(super) fn of(lane: usize) -> Self {
+        let mut mask = Self::NONE;
+        mask.0[lane / WIDTH] = 1 << (lane % WIDTH);
+        mask
+    }
+
+    pub(super) fn has(&self, lane: usize) -> bool {
+        self.0[lane / WIDTH] & 1 << (lane % WIDTH) != 0
+    }
+
     pub(super) fn first_lanes(lanes: usize) -> Self {
         let mut mask = Self::NONE;
         for (chunk, bits) in mask.0.iter_mut().enumerate() {

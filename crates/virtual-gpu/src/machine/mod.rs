@@ -18,9 +18,11 @@ mod file;
 mod float;
 mod half;
 mod long;
+mod race;
 mod resident;
 mod rounding;
 mod schedule;
+mod shadow;
 mod stretch;
 mod touched;
 mod warp;
@@ -28,6 +30,7 @@ pub mod window;
 mod word;
 
 pub use fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use race::{Race, SharedPlace};
 pub use touched::Touched;
 
 use crate::memory::DeviceMemory;
@@ -52,6 +55,8 @@ pub struct Launch<'a> {
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
     pub workspace: u64,
+    /// Whether races in shared memory are looked for.
+    pub watch_shared: bool,
     /// Lane-instructions before the kernel counts as endless.
     pub instruction_limit: u64,
     /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
@@ -71,6 +76,7 @@ impl Default for Launch<'_> {
             start_ns: 0,
             resident: 1,
             workspace: 0,
+            watch_shared: true,
             instruction_limit: u64::MAX,
             thread_limit: u64::MAX,
         }
@@ -92,6 +98,8 @@ pub struct Execution {
     pub touched: Vec<Touched>,
     /// The first read of bytes that nothing had written. It saw [`crate::memory::POISON`], and the kernel ran on.
     pub unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. The kernel ran on.
+    pub race: Option<Box<Race>>,
 }
 
 /// Runs a kernel to its end.

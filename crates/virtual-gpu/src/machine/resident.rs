@@ -88,6 +88,7 @@ impl Machine<'_> {
                 let Some(block) = suspended.pop_front() else { continue };
                 vacant.push(std::mem::replace(self.block, block));
                 self.block.watch = Watch::default();
+                self.block.shadow.is_on &= self.race.is_none();
             } else if suspended.is_empty() {
                 return Ok(());
             } else {

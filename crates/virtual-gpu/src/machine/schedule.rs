@@ -42,6 +42,8 @@ pub(super) struct Gate {
     expected: u32,
     /// Threads for which the predicate of `bar.red` held.
     yes: u32,
+    /// All that have arrived.
+    from: Mask,
     /// The barrier's instruction and the threads that wait there.
     waiting: Vec<(usize, Mask)>,
 }
@@ -324,18 +326,27 @@ impl Machine<'_> {
         let arriving = mask.count() as u32;
         if self.block.gates.is_empty() && arriving >= expected {
             self.answer(self.pc, mask, yes, arriving);
+            self.note_barrier(mask, mask);
             return Ok(Next::Follow);
         }
         let at = match self.block.gates.iter().position(|gate| gate.id == id) {
             Some(at) => at,
             None => {
-                self.block.gates.push(Gate { id, arrived: 0, expected, yes: 0, waiting: Vec::new() });
+                self.block.gates.push(Gate {
+                    id,
+                    arrived: 0,
+                    expected,
+                    yes: 0,
+                    from: Mask::NONE,
+                    waiting: Vec::new(),
+                });
                 self.block.gates.len() - 1
             }
         };
         let gate = &mut self.block.gates[at];
         gate.arrived += arriving;
         gate.yes += yes;
+        gate.from = gate.from.or(mask);
         if !barrier.arrives_only {
             gate.waiting.push((self.pc, *mask));
         }
@@ -346,6 +357,8 @@ impl Machine<'_> {
         if barrier.aligned {
             self.check_alignment_of(&gate)?;
         }
+        let to = gate.waiting.iter().fold(Mask::NONE, |all, (_, mask)| all.or(mask));
+        self.note_barrier(&gate.from, &to);
         for &(pc, waiting) in &gate.waiting {
             self.answer(pc, &waiting, gate.yes, gate.arrived);
             if (pc, waiting) != (self.pc, *mask) {
@@ -353,6 +366,18 @@ impl Machine<'_> {
             }
         }
         Ok(Next::Regroup)
+    }
+
+    /// The threads of `to` have waited for those of `from`.
+    fn note_barrier(&mut self, from: &Mask, to: &Mask) {
+        if !self.block.shadow.is_on {
+            return;
+        }
+        let all = Mask::first_lanes(self.lanes);
+        match *from == all && *to == all {
+            true => self.block.shadow.synchronise_all(),
+            false => self.block.shadow.synchronise(*from, *to),
+        }
     }
 
     fn count_true(&self, condition: Condition, mask: &Mask) -> u32 {

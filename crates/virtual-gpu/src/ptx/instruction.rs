@@ -86,6 +86,8 @@ pub struct Access {
     pub signed: bool,
     /// `.volatile`, `.relaxed`, `.acquire`, `.release`: it may be how threads talk to each other.
     pub communicates: bool,
+    /// `.relaxed`, `.acquire`, `.release`: it races with no other atomic access.
+    pub is_atomic: bool,
     /// One per element; `None` is `_`.
     pub values: Box<[Option<Value>]>,
 }
@@ -151,8 +153,10 @@ pub struct Carry {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
 pub enum Operation {
-    /// Has no effect here: fences, `.pragma`.
+    /// Has no effect here: prefetches.
     Nothing,
+    /// `membar`, `fence`, and the sides of `.acquire` and `.release`.
+    Fence,
     Word {
         op: WordOp,
         d: Slot,

@@ -113,6 +113,7 @@ impl Gpu {
             start_ns: 1_000_000,
             resident: self.resident,
             workspace: self.workspace,
+            watch_shared: true,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };

@@ -6,5 +6,6 @@ mod gpu;
 mod opcodes;
 mod reader;
 mod resident;
+mod shared_races;
 mod training;
 mod waiting;
