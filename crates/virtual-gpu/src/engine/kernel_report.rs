@@ -1,6 +1,6 @@
 //! What is said of a kernel that went wrong.
 
-use crate::machine::{Access, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
+use crate::machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use crate::memory::BadAddress;
 use crate::report::{Report, size};
 use crate::site::Site;
@@ -14,6 +14,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         | FaultKind::LocalOutOfBounds { .. } => CudaStatus::IllegalAddress,
         FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
         FaultKind::Trap => CudaStatus::LaunchFailed,
+        FaultKind::Assert(_) => CudaStatus::Assert,
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
         FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
@@ -47,6 +48,14 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
+        FaultKind::Assert(assertion) => {
+            let Assertion { message, file, line, threads, .. } = &**assertion;
+            let report = report.at_line(format!("assertion `{message}`"), Some(format!("{file}:{line}")));
+            match threads.len() {
+                0 | 1 => report,
+                count => report.fact(format!("it failed for {count} threads of the block at the same time")),
+            }
+        }
     };
     let report = report.at("launched", launched);
     match help(fault) {
@@ -87,6 +96,18 @@ pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
     })
 }
 
+/// What CUDA writes to standard error for an assertion that failed, a line for each thread.
+pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String {
+    let Assertion { message, file, line, function, threads } = assertion;
+    let [a, b, c] = block;
+    let thread = |[x, y, z]: &[u32; 3]| {
+        format!(
+            "{file}:{line}: {function}: block: [{a},{b},{c}], thread: [{x},{y},{z}] Assertion `{message}` failed.\n"
+        )
+    };
+    threads.iter().map(thread).collect()
+}
+
 fn line_of(at: &ThreadReport) -> String {
     match &at.cuda_line {
         Some(line) => format!("{}:{}", line.file, line.line),
@@ -103,6 +124,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::BadAddress(BadAddress::Unknown) => "uses an address that is none",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
+        FaultKind::Assert(_) => "has an assertion that does not hold",
         FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
         FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::context::ContextHandle;
 use super::function::Function;
-use super::kernel_report::{fault_report, race_report, status_of, unwritten_report};
+use super::kernel_report::{assertion_lines, fault_report, race_report, status_of, unwritten_report};
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, SHARED_PER_BLOCK_OPT_IN};
-use crate::machine::{self, Access, Launch};
+use crate::machine::{self, Access, FaultKind, Launch};
 use crate::memory::DeviceMemory;
 use crate::order::Touch;
 use crate::ptx::{self, Kernel};
@@ -63,6 +63,9 @@ pub(crate) struct KernelLaunch {
     /// Blocks that the GPU holds at a time.
     resident: u64,
     is_cooperative: bool,
+    context: ContextHandle,
+    /// Bytes that its context keeps of what kernels print (`CU_LIMIT_PRINTF_FIFO_SIZE`).
+    print_buffer: u64,
 }
 
 impl KernelLaunch {
@@ -77,6 +80,7 @@ impl Engine {
     /// # Errors
     /// `InvalidPtx` with every line that can't be run.
     pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
+        self.flush_current();
         let (context, device) = {
             let mut state = self.state();
             let context = state.current_context()?;
@@ -129,6 +133,7 @@ impl Engine {
 
     /// `cuModuleUnload`.
     pub fn unload_module(&self, module: ModuleHandle) -> CudaResult<()> {
+        self.flush_current();
         let mut state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
         let device = state.device_of_context(entry.context)?;
@@ -221,6 +226,7 @@ impl Engine {
         parameters: Vec<u8>,
         is_cooperative: bool,
     ) -> CudaResult<()> {
+        self.flush_current();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let entry = state.function(function)?;
@@ -246,6 +252,8 @@ impl Engine {
             globals: module.globals.clone(),
             resident,
             is_cooperative,
+            context: of_stream,
+            print_buffer: state.context(of_stream)?.settings.printf_buffer,
         };
         state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
         drop(self.run_ready(state));
@@ -259,9 +267,9 @@ impl Engine {
         site: &Site,
         start_ns: u64,
     ) -> Outcome {
-        let KernelLaunch { kernel, shape, parameters, globals, resident, is_cooperative } = launch;
+        let KernelLaunch { kernel, shape, parameters, globals, resident, .. } = launch;
         let mut memory = self.memory(device);
-        let workspace = if *is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
+        let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
         let to_run = Launch {
             grid: shape.grid,
             block: shape.block,
@@ -271,18 +279,30 @@ impl Engine {
             start_ns,
             resident: *resident,
             workspace: workspace.unwrap_or(0),
+            print_buffer: launch.print_buffer,
             watch_shared: self.config().checks != Checks::Off,
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        let ran = machine::run(kernel, &to_run, &mut memory);
+        let mut ran = machine::run(kernel, &to_run, &mut memory);
         if let Some(workspace) = workspace {
             let _ = memory.free(workspace, Site::unknown());
+        }
+        let touched = ran.as_ref().map(|done| touched(device, &memory, &done.touched)).unwrap_or_default();
+        drop(memory);
+        let printed = match &mut ran {
+            Ok(execution) => std::mem::take(&mut execution.printed),
+            Err(fault) => std::mem::take(&mut fault.printed),
+        };
+        if !printed.is_empty() {
+            self.state().add_printed(launch.context, printed, launch.print_buffer);
         }
         let execution = match ran {
             Ok(execution) => execution,
             Err(fault) => {
-                drop(memory);
+                if let FaultKind::Assert(assertion) = &fault.kind {
+                    eprint!("{}", assertion_lines(assertion, fault.at.block));
+                }
                 let mut report = fault_report(&fault, site);
                 if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {
                     report =
@@ -307,7 +327,7 @@ impl Engine {
             bytes: execution.bytes_read + execution.bytes_written,
             longest_thread: execution.longest_thread,
         };
-        Ok(Done { touched: touched(device, &memory, &execution.touched), cost })
+        Ok(Done { touched, cost })
     }
 }
 

@@ -12,6 +12,7 @@ mod host_memory;
 mod kernel_report;
 mod launch;
 mod pool;
+mod print;
 mod run;
 mod settings;
 mod stream;

@@ -56,7 +56,7 @@ impl CachePreference {
 pub(super) struct Settings {
     pub(super) flags: u32,
     stack: u64,
-    printf_buffer: u64,
+    pub(super) printf_buffer: u64,
     heap: u64,
     pending_launches: u64,
     pub(super) cache: CachePreference,

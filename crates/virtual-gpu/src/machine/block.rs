@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
+use super::print::Printed;
 use super::race::Race;
 use super::resident::Watch;
 use super::schedule::{Gate, Group};
@@ -87,6 +88,7 @@ pub(super) struct Machine<'l> {
     pub(super) unwritten: Option<ThreadReport>,
     /// The first race in shared memory. No more are looked for.
     pub(super) race: Option<Box<Race>>,
+    pub(super) printed: Printed,
 }
 
 impl<'l> Machine<'l> {
@@ -115,6 +117,7 @@ impl<'l> Machine<'l> {
             longest_thread: 0,
             unwritten: None,
             race: None,
+            printed: Printed::default(),
         }
     }
 
@@ -123,7 +126,10 @@ impl<'l> Machine<'l> {
         let outcome = self.run_blocks();
         let memory = &*self.memory;
         let touched = self.record.drain(|slot| memory.in_slot(slot).map(|allocation| allocation.id()));
-        outcome?;
+        if let Err(mut fault) = outcome {
+            fault.printed = self.printed;
+            return Err(fault);
+        }
         Ok(Execution {
             instructions: self.instructions,
             bytes_read: self.bytes_read,
@@ -132,6 +138,7 @@ impl<'l> Machine<'l> {
             touched,
             unwritten: self.unwritten,
             race: self.race,
+            printed: self.printed,
         })
     }
 
@@ -237,7 +244,7 @@ impl<'l> Machine<'l> {
         }
     }
 
-    fn thread_index(&self, lane: usize) -> [u32; 3] {
+    pub(super) fn thread_index(&self, lane: usize) -> [u32; 3] {
         let [width, height, _] = self.launch.block.map(|extent| extent.max(1));
         let lane = lane as u32;
         [lane % width, lane / width % height, lane / width / height]
@@ -261,7 +268,7 @@ impl<'l> Machine<'l> {
     }
 
     pub(super) fn fault(&self, kind: FaultKind, lane: usize) -> Stop {
-        Box::new(Fault { kind, at: self.report(lane, None) })
+        Box::new(Fault { kind, at: self.report(lane, None), printed: Printed::default() })
     }
 
     pub(super) fn access_fault(
@@ -273,6 +280,7 @@ impl<'l> Machine<'l> {
         address: u64,
         bytes: u64,
     ) -> Stop {
-        Box::new(Fault { kind, at: self.report(lane, Some((space, access, address, bytes))) })
+        let at = self.report(lane, Some((space, access, address, bytes)));
+        Box::new(Fault { kind, at, printed: Printed::default() })
     }
 }

@@ -16,8 +16,10 @@ mod fault;
 mod features;
 mod file;
 mod float;
+mod format;
 mod half;
 mod long;
+mod print;
 mod race;
 mod resident;
 mod rounding;
@@ -29,7 +31,8 @@ mod warp;
 pub mod window;
 mod word;
 
-pub use fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use print::Printed;
 pub use race::{Race, SharedPlace};
 pub use touched::Touched;
 
@@ -55,6 +58,8 @@ pub struct Launch<'a> {
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
     pub workspace: u64,
+    /// Bytes of what `printf` writes that are kept: of more, the newest.
+    pub print_buffer: u64,
     /// Whether races in shared memory are looked for.
     pub watch_shared: bool,
     /// Lane-instructions before the kernel counts as endless.
@@ -76,6 +81,7 @@ impl Default for Launch<'_> {
             start_ns: 0,
             resident: 1,
             workspace: 0,
+            print_buffer: 1 << 20,
             watch_shared: true,
             instruction_limit: u64::MAX,
             thread_limit: u64::MAX,
@@ -84,7 +90,7 @@ impl Default for Launch<'_> {
 }
 
 /// What a kernel did.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Execution {
     /// Instructions, counted once per thread.
     pub instructions: u64,
@@ -100,6 +106,8 @@ pub struct Execution {
     pub unwritten: Option<ThreadReport>,
     /// The first race in shared memory. The kernel ran on.
     pub race: Option<Box<Race>>,
+    /// What `printf` wrote.
+    pub printed: Printed,
 }
 
 /// Runs a kernel to its end.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::diagnostic::Diagnostic;
-use super::instruction::{Condition, Instruction, Operation, Predicate, Slot, Space};
+use super::instruction::{Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall};
 use super::kernel::{CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
 use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
 use super::syntax::{File, Function, Raw, Statement, Variable as Declared, VariableSpace};
@@ -476,6 +476,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let Some(&function) = self.index.functions.get(call.name) else {
             return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
         };
+        if function.body.is_none() && self.system_call(&call)? {
+            return Ok(());
+        }
         if function.body.is_none() {
             return Err(format!("unsupported: call of `{}`, which is only declared here", call.name));
         }
@@ -519,6 +522,26 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.location = location;
         self.labels[end as usize] = self.code.len() as u32;
         Ok(())
+    }
+
+    /// A call of what the driver brings; false where it brings nothing of that name and shape.
+    fn system_call(&mut self, call: &super::decode::Call<'_, 'a>) -> Result<bool, String> {
+        let mut places = Vec::new();
+        for actual in call.arguments.iter().chain(call.returns) {
+            match self.find(actual) {
+                Some(Binding::Local(offset)) => places.push(offset),
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        let call = match (call.name, call.returns.len(), places.as_slice()) {
+            ("vprintf", 1, &[format, arguments, result]) => SystemCall::Print { format, arguments, result },
+            ("__assertfail", 0, &[message, file, line, function, _]) => {
+                SystemCall::AssertFail { message, file, line, function }
+            }
+            _ => return Ok(false),
+        };
+        self.emit(Operation::System(call));
+        Ok(true)
     }
 
     /// Turns label indices into instruction indices.

@@ -44,6 +44,7 @@ pub(crate) struct Gpu {
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
     pub(crate) resident: u64,
+    pub(crate) print_buffer: u64,
     /// Where the barrier of a cooperative launch lies.
     pub(crate) workspace: u64,
 }
@@ -68,6 +69,7 @@ impl Gpu {
             thread_limit: 1 << 32,
             dynamic_shared: 0,
             resident: 264,
+            print_buffer: 1 << 20,
             workspace: 0,
         }
     }
@@ -113,6 +115,7 @@ impl Gpu {
             start_ns: 1_000_000,
             resident: self.resident,
             workspace: self.workspace,
+            print_buffer: self.print_buffer,
             watch_shared: true,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,

@@ -4,6 +4,7 @@ mod faults;
 mod forms;
 mod gpu;
 mod opcodes;
+mod print;
 mod reader;
 mod resident;
 mod shared_races;
