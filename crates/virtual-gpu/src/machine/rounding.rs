@@ -168,3 +168,46 @@ pub(super) fn add_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     to_odd(sum, sum_error(a, b, sum))
 }
+
+/// A half-precision number's bits. `value` is no NaN.
+pub(super) fn to_half(value: f64, rounding: Rounding) -> u16 {
+    to_sixteen_bits(value, rounding, 10, -14)
+}
+
+/// A bfloat's bits. `value` is no NaN.
+pub(super) fn to_brain(value: f64, rounding: Rounding) -> u16 {
+    to_sixteen_bits(value, rounding, 7, -126)
+}
+
+/// Rounds once to a format of `fraction` bits whose smallest normal number is `2^lowest`.
+///
+/// The conversions of the crate `half` go by way of single precision, or drop a double's lower bits, before they round.
+fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -> u16 {
+    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+    let infinity = 0x8000 - (1 << fraction);
+    if value.is_infinite() {
+        return sign | infinity;
+    }
+    let size = value.abs();
+    let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(lowest);
+    // In units of the last place: a power of two's multiple, which is exact.
+    let scaled = size * f64::from_bits(((1023 + fraction as i32 - exponent) as u64) << 52);
+    let is_away = match rounding {
+        Rounding::Nearest | Rounding::Zero => false,
+        Rounding::Down => sign != 0,
+        Rounding::Up => sign == 0,
+    };
+    let units = match rounding {
+        Rounding::Nearest => scaled.round_ties_even(),
+        _ if is_away => scaled.ceil(),
+        _ => scaled.trunc(),
+    };
+    let bits = (((exponent - lowest) as u32) << fraction) + units as u32;
+    if bits < u32::from(infinity) {
+        sign | bits as u16
+    } else if is_away || rounding == Rounding::Nearest {
+        sign | infinity
+    } else {
+        sign | (infinity - 1)
+    }
+}

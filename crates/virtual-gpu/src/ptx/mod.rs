@@ -4,6 +4,7 @@
 
 mod decode;
 mod diagnostic;
+mod indirect;
 pub mod instruction;
 mod kernel;
 mod lexer;
@@ -16,7 +17,7 @@ mod statement;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, LoadError};
-pub use kernel::{CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+pub use kernel::{AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
 
 use lexer::{Lexeme, Token};
 

@@ -27,6 +27,8 @@ pub(super) enum Binding {
     Global(u32),
     /// Index into the label table.
     Label(u32),
+    /// Index among the file's functions.
+    Function(u32),
 }
 
 /// Which register file a type belongs to.

@@ -52,10 +52,13 @@ impl Gpu {
         let mut globals = Vec::new();
         for variable in module.variables() {
             let base = memory.allocate(variable.size.max(1), Site::unknown()).unwrap();
-            let (allocation, _) = memory.range_mut(base, variable.size).unwrap();
-            allocation.bytes_mut()[..variable.initial.len()].copy_from_slice(&variable.initial);
-            allocation.mark_written(0..variable.size);
             globals.push(base);
+        }
+        for (variable, &base) in module.variables().iter().zip(&globals) {
+            let (allocation, _) = memory.range_mut(base, variable.size).unwrap();
+            let image = variable.image(&globals);
+            allocation.bytes_mut()[..image.len()].copy_from_slice(&image);
+            allocation.mark_written(0..variable.size);
         }
         Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 }
     }
