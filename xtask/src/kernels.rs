@@ -111,7 +111,9 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
         "NVRTC {major}.{minor} is installed, but the tests' PTX is made with {TEST_COMPILERS:?}"
     );
     let mut all = Vec::new();
-    for source in files_in(&root.join(TESTS))?.iter().filter(|path| path.extension() == Some(OsStr::new("cu"))) {
+    for source in
+        files_in(&root.join(TESTS))?.iter().filter(|path| path.extension() == Some(OsStr::new("cu")))
+    {
         for architecture in TEST_ARCHITECTURES {
             let options = CompileOptions {
                 arch: Some(architecture),

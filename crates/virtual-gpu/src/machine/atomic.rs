@@ -15,9 +15,7 @@ impl Machine<'_> {
     pub(super) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
         let size = match atomic.kind {
             AtomicType::B16 | AtomicType::F16 | AtomicType::Bf16 => 2,
-            AtomicType::U32 | AtomicType::S32 | AtomicType::F32 | AtomicType::F16x2 | AtomicType::Bf16x2 => {
-                4
-            }
+            AtomicType::U32 | AtomicType::S32 | AtomicType::F32 | AtomicType::F16x2 | AtomicType::Bf16x2 => 4,
             AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
         };
         for lane in mask.lanes() {

@@ -267,7 +267,8 @@ fn simd(Video { op, parts, signed, saturate, sum }: Video, a: u32, b: u32, c: u3
         let low = i64::from(word >> (bits * at)) & ((1 << bits) - 1);
         if signed { low << (64 - bits) >> (64 - bits) } else { low }
     };
-    let (low, high) = if signed[0] { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+    let (low, high) =
+        if signed[0] { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
     let mut word = 0;
     let mut total = c;
     for at in 0..u32::from(parts) {

@@ -7,7 +7,9 @@ use super::decode::Call;
 use super::diagnostic::Diagnostic;
 use super::indirect::{callable, code_address};
 use super::instruction::{Condition, Instruction, Operation, Predicate, Slot};
-use super::kernel::{AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+use super::kernel::{
+    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+};
 use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
 use super::syntax::{File, Function, Raw, Statement, Variable as Declared, VariableSpace};
 
@@ -93,17 +95,23 @@ impl<'f, 'a> Index<'f, 'a> {
         index
     }
 
+    /// The index of a function's definition, or else of its declaration.
+    fn function(&self, name: &str) -> Option<u32> {
+        let function = *self.functions.get(name)?;
+        self.file.functions.iter().position(|one| std::ptr::eq(one, function)).map(|index| index as u32)
+    }
+
     /// Puts addresses into the first bytes of variables.
     fn place_addresses(&mut self, diagnostics: &mut Vec<Diagnostic>) {
         for variable in &self.file.variables {
             let Some(&index) = self.global_index.get(variable.name) else { continue };
-            let global = &mut self.globals[index as usize];
             for &(at, name, offset) in &variable.initial.addresses {
                 if let Some(&variable) = self.global_index.get(name) {
-                    global.addresses.push(AddressOf { at, variable, offset });
-                } else if let Some(function) = self.file.functions.iter().position(|one| one.name == name) {
-                    let address = code_address(function as u32).wrapping_add_signed(offset);
-                    global.initial[at as usize..][..8].copy_from_slice(&address.to_le_bytes());
+                    self.globals[index as usize].addresses.push(AddressOf { at, variable, offset });
+                } else if let Some(function) = self.function(name) {
+                    let address = code_address(function).wrapping_add_signed(offset);
+                    self.globals[index as usize].initial[at as usize..][..8]
+                        .copy_from_slice(&address.to_le_bytes());
                 } else {
                     let text = format!("unsupported: the address of `{name}` as an initial value");
                     diagnostics.push(Diagnostic::new(variable.line, text));
@@ -414,9 +422,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
         if let Some(&index) = self.index.global_index.get(name) {
             return Some(Binding::Global(index));
         }
-        if let Some(function) = self.index.functions.get(name) {
-            let index = self.index.file.functions.iter().position(|one| std::ptr::eq(one, *function))?;
-            return Some(Binding::Function(index as u32));
+        if let Some(function) = self.index.function(name) {
+            return Some(Binding::Function(function));
         }
         let variable = *self.index.variables.get(name)?;
         if variable.space != VariableSpace::Shared {

@@ -17,7 +17,9 @@ mod statement;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, LoadError};
-pub use kernel::{AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+pub use kernel::{
+    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+};
 
 use lexer::{Lexeme, Token};
 

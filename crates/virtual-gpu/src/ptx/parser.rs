@@ -298,7 +298,18 @@ impl<'a> Parser<'a> {
         let align = if align == 0 { width.clamp(1, 16) as u32 } else { align };
         let size = if is_unsized { 0 } else { size };
         let is_extern = false;
-        Ok(Variable { line, name, space, kind, align, size, is_unsized, is_extern, initial: Initial::default(), count })
+        Ok(Variable {
+            line,
+            name,
+            space,
+            kind,
+            align,
+            size,
+            is_unsized,
+            is_extern,
+            initial: Initial::default(),
+            count,
+        })
     }
 
     /// `= 1` or `= {1, 2}` or `= generic(name)+4`: the variable's first bytes.

@@ -70,9 +70,15 @@ pub(super) enum Statement<'a> {
     Close,
     Label(&'a str),
     Variable(Variable<'a>),
-    Location { file: u32, line: u32 },
+    Location {
+        file: u32,
+        line: u32,
+    },
     /// `name: .branchtargets label, …;`
-    BranchTargets { name: &'a str, labels: Vec<&'a str> },
+    BranchTargets {
+        name: &'a str,
+        labels: Vec<&'a str>,
+    },
     Instruction(Raw<'a>),
 }
 

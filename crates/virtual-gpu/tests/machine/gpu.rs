@@ -25,7 +25,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u8 u16 u32 i32 u64 i64 f32 f64);
+plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 f32 f64);
 
 /// The arguments of a launch: anything plain, in order.
 #[macro_export]

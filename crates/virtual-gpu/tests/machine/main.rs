@@ -1,8 +1,11 @@
 //! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
 
+mod differential;
+mod exact;
 mod faults;
 mod forms;
 mod gpu;
+mod kernels;
 mod opcodes;
 mod reader;
 mod training;

@@ -76,10 +76,7 @@ impl<'a> Lowering<'_, 'a> {
             "fence" => {
                 matches!(
                     raw.modifiers.as_slice(),
-                    [
-                        "sc" | "acq_rel" | "acquire" | "release",
-                        "cta" | "gpu" | "sys" | "cluster"
-                    ]
+                    ["sc" | "acq_rel" | "acquire" | "release", "cta" | "gpu" | "sys" | "cluster"]
                 )
             }
             _ => true,

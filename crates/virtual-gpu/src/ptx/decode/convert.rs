@@ -186,13 +186,8 @@ impl<'a> Lowering<'_, 'a> {
         let halves = [self.new_word(), self.new_word()];
         for (half, operand) in halves.into_iter().zip([b, a]) {
             let a = Value::Word(self.word(operand, from)?);
-            let conversion = Conversion::FloatToFloat {
-                from: FloatType::F32,
-                to,
-                rounding,
-                to_integer: false,
-                mode,
-            };
+            let conversion =
+                Conversion::FloatToFloat { from: FloatType::F32, to, rounding, to_integer: false, mode };
             self.emit(Operation::Convert { conversion, d: Value::Word(half), a });
         }
         let d = self.word_destination(d)?;

@@ -415,7 +415,16 @@ impl<'a> Lowering<'_, 'a> {
         let d = [self.predicate(d[0])?, self.predicate(d[1])?];
         for ((d, a), b) in d.into_iter().zip(a).zip(b) {
             let (a, b) = (Value::Word(a), Value::Word(b));
-            self.emit(Operation::Compare { comparison, kind, a, b, combine, c, d: Some(d), complement: None });
+            self.emit(Operation::Compare {
+                comparison,
+                kind,
+                a,
+                b,
+                combine,
+                c,
+                d: Some(d),
+                complement: None,
+            });
         }
         Ok(())
     }

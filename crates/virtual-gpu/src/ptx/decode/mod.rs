@@ -11,8 +11,8 @@ mod packed;
 mod warp;
 
 use super::lower::Lowering;
-use packed::is_video;
 use super::syntax::{Operand, Raw};
+use packed::is_video;
 
 /// `Err` says what can't be decoded.
 type Decoded<T = ()> = Result<T, String>;
@@ -165,11 +165,11 @@ pub(super) fn call_parts<'r, 'a>(raw: &'r Raw<'a>) -> Decoded<Call<'r, 'a>> {
     match rest {
         [Operand::Name { name, component: None, offset: 0 }] => Ok(Call { name, returns, arguments: &[] }),
         // A prototype or a list of targets follows where the name is a register.
-        [
-            Operand::Name { name, component: None, offset: 0 },
-            Operand::List(arguments),
-            ..
-        ] if rest.len() <= 3 => Ok(Call { name, returns, arguments }),
+        [Operand::Name { name, component: None, offset: 0 }, Operand::List(arguments), ..]
+            if rest.len() <= 3 =>
+        {
+            Ok(Call { name, returns, arguments })
+        }
         [Operand::Name { name, component: None, offset: 0 }, Operand::Name { .. }] => {
             Ok(Call { name, returns, arguments: &[] })
         }

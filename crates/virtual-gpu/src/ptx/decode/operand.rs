@@ -1,8 +1,8 @@
 //! Operands: registers, constants, special registers, addresses of variables.
 
+use super::super::indirect::code_address;
 use super::super::instruction::{Clock, Condition, Operation, Predicate, Slot, Value, WidenOp, WordOp};
 use super::super::instruction::{LongOp, NarrowOp};
-use super::super::indirect::code_address;
 use super::super::kernel::{LaneConstant, Uniform};
 use super::super::lower::Lowering;
 use super::super::names::Binding;
