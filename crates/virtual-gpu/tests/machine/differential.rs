@@ -115,7 +115,10 @@ fn exact(op: &str, format: Format, [a, b, c]: [u64; 3]) -> Exact {
 
 /// The result where an operand is infinite or NaN: only its kind counts, which doubles have too.
 fn of_odd(op: &str, format: Format, operands: [u64; 3]) -> u64 {
-    let [a, b, c] = operands.map(|bits| format.to_f64(bits));
+    // Of finite numbers, only sign and zero count: a product must not overflow.
+    let [a, b, c] = operands
+        .map(|bits| format.to_f64(bits))
+        .map(|x| if x.is_finite() && x != 0.0 { x.signum() } else { x });
     let result = match op {
         "add" => a + b,
         "sub" => a - b,
