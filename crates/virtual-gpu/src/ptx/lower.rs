@@ -37,8 +37,8 @@ pub(super) fn lower(file: &File<'_>, diagnostics: &mut Vec<Diagnostic>) -> Modul
         let mut lowering = Lowering::new(&index);
         let kernel = lowering.kernel(function);
         diagnostics.append(&mut lowering.diagnostics);
-        if function.is_entry && kernels.insert(function.name.to_owned(), Arc::new(kernel)).is_some() {
-            diagnostics.push(Diagnostic::new(function.line, format!("`{}` is defined twice", function.name)));
+        if function.is_entry {
+            kernels.insert(function.name.to_owned(), Arc::new(kernel));
         }
     }
     Module { target: file.target, kernels, variables: index.globals }
@@ -69,10 +69,16 @@ impl<'f, 'a> Index<'f, 'a> {
             let known = index.functions.entry(function.name).or_insert(function);
             if known.body.is_none() {
                 *known = function;
+            } else if function.body.is_some() && !std::ptr::eq(*known, function) {
+                let text = format!("`{}` is defined twice", function.name);
+                diagnostics.push(Diagnostic::new(function.line, text));
             }
         }
         for variable in &file.variables {
-            index.variables.insert(variable.name, variable);
+            if index.variables.insert(variable.name, variable).is_some_and(|known| !known.is_extern) {
+                let text = format!("`{}` is declared twice", variable.name);
+                diagnostics.push(Diagnostic::new(variable.line, text));
+            }
             if !matches!(variable.space, VariableSpace::Global | VariableSpace::Const) {
                 continue;
             }
@@ -281,6 +287,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let mut next_scope = 0;
         let mut bind_labels = |lowering: &mut Self| {
             for &(name, label) in labels.get(next_scope).into_iter().flatten() {
+                lowering.declare_once(function.line, name);
                 lowering.scopes.bind(name, Binding::Label(label));
             }
             next_scope += 1;
@@ -377,7 +384,15 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
+    /// A scope has each name once.
+    fn declare_once(&mut self, line: u32, name: &str) {
+        if self.scopes.declares(name) {
+            self.report(line, format!("`{name}` is declared twice"));
+        }
+    }
+
     fn variable(&mut self, variable: &Declared<'a>) {
+        self.declare_once(variable.line, variable.name);
         match variable.space {
             VariableSpace::Register => self.register(variable),
             VariableSpace::Shared => {

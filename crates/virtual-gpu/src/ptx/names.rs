@@ -108,6 +108,13 @@ impl<'a> Scopes<'a> {
         self.scopes.pop();
     }
 
+    /// Whether the innermost scope already declares that very name.
+    pub(super) fn declares(&self, name: &str) -> bool {
+        self.scopes.last().is_some_and(|scope| {
+            scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
+        })
+    }
+
     pub(super) fn bind(&mut self, name: &'a str, binding: Binding) {
         if let Some(scope) = self.scopes.last_mut() {
             scope.names.insert(name, binding);

@@ -48,10 +48,15 @@ pub(crate) struct Gpu {
 impl Gpu {
     pub(crate) fn new(source: &str) -> Self {
         let module = ptx::load(source).unwrap_or_else(|error| panic!("{error}"));
+        Self::with(module).expect("there is room for the module's variables")
+    }
+
+    /// `None` where the module's variables need too much room.
+    pub(crate) fn with(module: Module) -> Option<Self> {
         let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
         let mut globals = Vec::new();
         for variable in module.variables() {
-            let base = memory.allocate(variable.size.max(1), Site::unknown()).unwrap();
+            let base = memory.allocate(variable.size.max(1), Site::unknown()).ok()?;
             globals.push(base);
         }
         for (variable, &base) in module.variables().iter().zip(&globals) {
@@ -60,7 +65,7 @@ impl Gpu {
             allocation.bytes_mut()[..image.len()].copy_from_slice(&image);
             allocation.mark_written(0..variable.size);
         }
-        Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 }
+        Some(Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 })
     }
 
     pub(crate) fn buffer<T: Plain>(&mut self, values: &[T]) -> u64 {
