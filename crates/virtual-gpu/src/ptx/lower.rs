@@ -75,10 +75,12 @@ impl<'f, 'a> Index<'f, 'a> {
             }
         }
         for variable in &file.variables {
-            if index.variables.insert(variable.name, variable).is_some_and(|known| !known.is_extern) {
+            if index.variables.get(variable.name).is_some_and(|known| !known.is_extern) {
                 let text = format!("`{}` is declared twice", variable.name);
                 diagnostics.push(Diagnostic::new(variable.line, text));
+                continue;
             }
+            index.variables.insert(variable.name, variable);
             if !matches!(variable.space, VariableSpace::Global | VariableSpace::Const) {
                 continue;
             }
@@ -109,7 +111,7 @@ impl<'f, 'a> Index<'f, 'a> {
 
     /// Puts addresses into the first bytes of variables.
     fn place_addresses(&mut self, diagnostics: &mut Vec<Diagnostic>) {
-        for variable in &self.file.variables {
+        for variable in self.variables.values() {
             let Some(&index) = self.global_index.get(variable.name) else { continue };
             for &(at, name, offset) in &variable.initial.addresses {
                 if let Some(&variable) = self.global_index.get(name) {

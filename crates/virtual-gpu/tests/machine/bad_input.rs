@@ -107,6 +107,13 @@ fn names_that_are_missing_or_twice_there() {
     assert_refused(&kernel("here:\nhere:\nbra here;"), 4, "`here` is declared twice");
     assert_refused(&kernel(".shared .b8 x[4];\n.local .b8 x[8];"), 7, "`x` is declared twice");
     assert_refused(&format!("{HEAD}.global .u32 x;\n.global .u64 x;\n"), 5, "`x` is declared twice");
+    let addresses = format!("{HEAD}.global .u64 x = y;\n.global .u64 y;\n.global .u64 x;\n");
+    assert_refused(&addresses, 6, "`x` is declared twice");
+    assert_refused(
+        &addresses.replace("x = y;\n", "x;\n").replace("y;\n.global .u64 x;", "y;\n.global .u64 x = y;"),
+        6,
+        "`x` is declared twice",
+    );
     let twice = format!("{}.visible .entry f()\n{{\nret;\n}}\n", kernel(""));
     assert_refused(&twice, 9, "`f` is defined twice");
     // Scopes may use a name again, and what is only declared may be defined.
