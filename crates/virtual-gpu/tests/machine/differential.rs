@@ -77,7 +77,7 @@ fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
                 // Subnormal.
                 1 => random & !format.infinity(),
                 // Beside the last one, so that sums cancel and quotients are near 1.
-                2 => (last & (format.sign() - 1)) ^ numbers.next() % 4,
+                2 => (last & (format.sign() - 1)) ^ (numbers.next() % 4),
                 // Near 1.
                 3 => (one & format.infinity()) + numbers.next() % 64 - 32,
                 _ => random,
@@ -366,7 +366,7 @@ fn compares(name: &str, a: f64, b: f64) -> bool {
         _ => {
             let ordered = match &name[..2] {
                 "eq" => a == b,
-                "ne" => a < b || a > b,
+                "ne" => a != b,
                 "lt" => a < b,
                 "le" => a <= b,
                 "gt" => a > b,

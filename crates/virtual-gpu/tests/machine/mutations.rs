@@ -72,12 +72,12 @@ impl Mutator {
     fn next(&mut self) -> String {
         let which = self.below(self.modules.len());
         let module = self.modules[which].clone();
-        if self.numbers.next() % 4 == 0 {
+        if self.numbers.next().is_multiple_of(4) {
             return self.with_other_bytes(module.into_bytes());
         }
         let mut pieces: Vec<String> = pieces(&module).into_iter().map(str::to_owned).collect();
         // Half of the modules get only such changes as often load: another register, label or number of the same text.
-        let is_gentle = self.numbers.next() % 2 == 0;
+        let is_gentle = self.numbers.next().is_multiple_of(2);
         for _ in 0..1 + self.below(6) {
             let (at, other) = (self.below(pieces.len()), self.below(pieces.len()));
             match if is_gentle { 9 } else { self.numbers.next() % 10 } {

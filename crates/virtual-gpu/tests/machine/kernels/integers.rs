@@ -63,7 +63,7 @@ fn carry_chains_of_four_words() {
             let product = x.wrapping_mul(u128::from(y as u32));
             // The fifth word: what the lower four words lose.
             let top = (u128::from(word(x, 3)) * u128::from(y as u32)
-                + ((x & (u128::MAX >> 32)) * u128::from(y as u32) >> 96))
+                + (((x & (u128::MAX >> 32)) * u128::from(y as u32)) >> 96))
                 >> 32;
             let low = (x as u64).wrapping_add(y as u64);
             let mut out = [0; 16];

@@ -190,7 +190,7 @@ fn special_registers_of_a_lane() {
         assert_each("special_registers", &gpu.read::<u32>(out), |i| {
             let lane = i as u32 % 32;
             let own = 1_u32 << lane;
-            [lane, 1, own - 1, own - 1 | own, !(own - 1), !(own - 1 | own), own, 48]
+            [lane, 1, own - 1, (own - 1) | own, !(own - 1), !((own - 1) | own), own, 48]
         });
     }
 }
