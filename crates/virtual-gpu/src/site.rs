@@ -46,8 +46,9 @@ impl Site {
         let mut of_library = None;
         for &address in self.0.as_deref()? {
             let mut found = None;
-            // A return address points behind its call.
-            backtrace::resolve((address - 1) as *mut _, |symbol| {
+            // A return address points behind its call. The outermost frame of a thread may have none.
+            let Some(call) = address.checked_sub(1) else { continue };
+            backtrace::resolve(call as *mut _, |symbol| {
                 if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
                     && !is_foreign(file)
                 {

@@ -51,6 +51,7 @@ status! {
         FileNotFound = 301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found";
         OperatingSystem = 304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS";
         InvalidHandle = 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle";
+        IllegalState = 401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state";
         NotFound = 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found";
         NotReady = 600, "CUDA_ERROR_NOT_READY", "device not ready";
         IllegalAddress = 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered";
@@ -62,6 +63,15 @@ status! {
         LaunchFailed = 719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure";
         NotPermitted = 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted";
         NotSupported = 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported";
+        StreamCaptureUnsupported = 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing";
+        StreamCaptureInvalidated = 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture";
+        StreamCaptureMerge = 902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences";
+        StreamCaptureUnmatched = 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began";
+        StreamCaptureUnjoined = 904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work";
+        StreamCaptureIsolation = 905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream";
+        StreamCaptureImplicit = 906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream";
+        CapturedEvent = 907, "CUDA_ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream";
+        StreamCaptureWrongThread = 908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread";
         InvalidClusterSize = 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size";
         Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
     }

@@ -3,8 +3,12 @@
 mod contexts;
 mod driver;
 mod functions;
+mod graphs;
 mod host_functions;
 mod host_memory;
+mod leaks;
+mod litmus;
+mod managed;
 mod nccl;
 mod occupancy;
 mod order;
@@ -35,8 +39,12 @@ fn main() -> ExitCode {
         contexts::checks(),
         driver::checks(),
         functions::checks(),
+        graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        leaks::checks(),
+        litmus::checks(),
+        managed::checks(),
         nccl::checks(),
         occupancy::checks(),
         order::checks(),

@@ -39,7 +39,7 @@ pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<ptx::Module>,
     /// Device address of each of the module's variables.
-    globals: Arc<[u64]>,
+    pub(super) globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
 }
 
@@ -55,6 +55,7 @@ pub struct LaunchShape {
 }
 
 /// A launch that waits for its turn.
+#[derive(Clone)]
 pub(crate) struct KernelLaunch {
     kernel: Arc<Kernel>,
     shape: LaunchShape,
@@ -209,9 +210,7 @@ impl Engine {
         }
         let launch =
             KernelLaunch { kernel: entry.kernel.clone(), shape, parameters, globals: module.globals.clone() };
-        state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
-        drop(self.run_ready(state));
-        Ok(())
+        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
     }
 
     pub(super) fn run_kernel(
@@ -232,11 +231,22 @@ impl Engine {
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
+        // Managed memory is locked behind every GPU's, so that two kernels can't wait for each other's.
         let mut memory = self.memory(device);
-        let execution = match machine::run(kernel, &to_run, &mut memory) {
+        let mut managed = Some(self.memory(self.managed())).filter(|managed| !managed.is_empty());
+        if let Some(managed) = &mut managed {
+            memory.borrow(managed);
+        }
+        let outcome = machine::run(kernel, &to_run, &mut memory);
+        let touched = outcome.as_ref().map(|done| self.touched(device, &memory, &done.touched));
+        if let Some(managed) = &mut managed {
+            memory.give_back(managed);
+        }
+        drop((memory, managed));
+        let touched = touched.unwrap_or_default();
+        let execution = match outcome {
             Ok(execution) => execution,
             Err(fault) => {
-                drop(memory);
                 let mut report = fault_report(&fault, site);
                 if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {
                     report =
@@ -260,7 +270,33 @@ impl Engine {
             bytes: execution.bytes_read + execution.bytes_written,
             longest_thread: execution.longest_thread,
         };
-        Ok(Done { touched: touched(device, &memory, &execution.touched), cost })
+        Ok(Done { touched, cost })
+    }
+
+    /// What a kernel touched, by allocation.
+    fn touched(&self, device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
+        let mut by_allocation: Vec<Touched> = Vec::new();
+        for range in ranges {
+            let touch = Touch {
+                range: range.range.clone(),
+                writes: range.access != Access::Read,
+                atomic: range.access == Access::Atomic,
+            };
+            match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
+                Some(known) => known.touches.push(touch),
+                None => {
+                    let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
+                    else {
+                        continue;
+                    };
+                    let device = if allocation.id().is_managed() { self.managed() } else { device };
+                    let (size, site) = (allocation.size(), allocation.site().clone());
+                    let touches = vec![touch];
+                    by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
+                }
+            }
+        }
+        by_allocation
     }
 }
 
@@ -280,31 +316,6 @@ impl State {
         self.functions.retain(|_, function| function.module != module);
         self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())
     }
-}
-
-/// What a kernel touched, by allocation.
-fn touched(device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
-    let mut by_allocation: Vec<Touched> = Vec::new();
-    for range in ranges {
-        let touch = Touch {
-            range: range.range.clone(),
-            writes: range.access != Access::Read,
-            atomic: range.access == Access::Atomic,
-        };
-        match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
-            Some(known) => known.touches.push(touch),
-            None => {
-                let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
-                else {
-                    continue;
-                };
-                let (size, site) = (allocation.size(), allocation.site().clone());
-                let touches = vec![touch];
-                by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
-            }
-        }
-    }
-    by_allocation
 }
 
 /// What of a block's shape the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).

@@ -114,7 +114,8 @@ impl Settings {
             0 => self.stack,
             1 => self.printf_buffer,
             2 => self.heap,
-            3 => return Err(unsupported_limit(number, SYNC_DEPTH)),
+            // Only to set it is refused; its default is two levels.
+            3 => 2,
             4 => self.pending_launches,
             // There is no L2 cache whose fetches or persisting lines could be bounded.
             5 | 6 => 0,
