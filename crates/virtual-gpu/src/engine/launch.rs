@@ -99,12 +99,14 @@ impl Engine {
                         format!("no room for the variable `{}`", variable.name),
                     )
                 })?;
+                globals.push(address);
+            }
+            for (variable, &address) in module.variables().iter().zip(&globals) {
                 if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
-                    let bytes = &mut allocation.bytes_mut()[offset as usize..];
-                    bytes[..variable.initial.len()].copy_from_slice(&variable.initial);
+                    let image = variable.image(&globals);
+                    allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
                     allocation.mark_written(0..variable.size.max(1));
                 }
-                globals.push(address);
             }
         }
         let mut state = self.state();

@@ -7,7 +7,7 @@ use super::file::{Mask, WIDTH};
 use super::stretch::{self, Source, Target, Watched};
 use super::window;
 use crate::memory::{POISON, Written};
-use crate::ptx::instruction::{Access, Address, Space, Value};
+use crate::ptx::instruction::{Access, Address, Slot, Space, Value};
 
 /// Memory that an access falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,6 +280,33 @@ impl Machine<'_> {
             self.bytes_written += len;
         }
         self.note(home, offset, len, kind);
+        Ok(())
+    }
+
+    /// `cp.async`, lane by lane.
+    pub(super) fn copy_to_shared(
+        &mut self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        present: Slot,
+        mask: &Mask,
+    ) -> Result<(), Stop> {
+        for lane in mask.lanes() {
+            let mut buffer = [0; 16];
+            let present = (self.block.files.word_of(present, lane) as usize).min(bytes);
+            let source = self.address_of(from, lane);
+            self.check_alignment(Space::Global, Kind::Read, lane, source, bytes as u64)?;
+            if present == bytes {
+                self.read_bytes(Space::Global, Kind::Read, lane, source, &mut buffer[..bytes])?;
+            } else {
+                for (at, byte) in buffer[..present].chunks_exact_mut(1).enumerate() {
+                    self.read_bytes(Space::Global, Kind::Read, lane, source + at as u64, byte)?;
+                }
+            }
+            let target = self.address_of(to, lane);
+            self.write_bytes(Space::Shared, Kind::Write, lane, target, &buffer[..bytes])?;
+        }
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! Atomics: the lanes of a block one after the other, lowest first.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::access::concrete;
 use super::block::{Machine, Stop};
 use super::fault::Access as Kind;
 use super::file::Mask;
 use super::float::{canonical, flush};
-use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Space, Value};
+use super::rounding::{add_odd, to_brain, to_half};
+use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Value};
 
 impl Machine<'_> {
     /// `atom` and `red`
@@ -61,6 +62,12 @@ fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
                 let high = add_half((old >> 16) as u16, (a >> 16) as u16);
                 u64::from(low) | u64::from(high) << 16
             }
+            AtomicType::Bf16 => u64::from(add_brain(old as u16, a as u16)),
+            AtomicType::Bf16x2 => {
+                let low = add_brain(old as u16, a as u16);
+                let high = add_brain((old >> 16) as u16, (a >> 16) as u16);
+                u64::from(low) | u64::from(high) << 16
+            }
             _ => old.wrapping_add(a),
         },
         AtomicOp::Min => match kind {
@@ -94,7 +101,13 @@ fn add_flushed(a: u32, b: u32) -> u32 {
     canonical(flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))))
 }
 
+/// The sums are rounded to odd in double precision, then once to sixteen bits.
 fn add_half(a: u16, b: u16) -> u16 {
-    let sum = f16::from_bits(a).to_f32() + f16::from_bits(b).to_f32();
-    if sum.is_nan() { 0x7fff } else { f16::from_f32(sum).to_bits() }
+    let sum = add_odd(f16::from_bits(a).to_f64(), f16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest) }
+}
+
+fn add_brain(a: u16, b: u16) -> u16 {
+    let sum = add_odd(bf16::from_bits(a).to_f64(), bf16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_brain(sum, Rounding::Nearest) }
 }

@@ -47,6 +47,9 @@ impl Machine<'_> {
             | Operation::Vote { .. }
             | Operation::Match { .. }
             | Operation::Redux { .. } => return self.warp_operation(operation, group, mask),
+            Operation::CopyToShared { to, from, bytes, present } => {
+                self.copy_to_shared(*to, *from, usize::from(*bytes), *present, mask)?;
+            }
             Operation::ActiveMask { d } => self.active_mask(*d, mask),
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),

@@ -123,3 +123,11 @@ pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> R
     block::give_back(state);
     outcome
 }
+
+/// Whether kernels run on loops that are compiled for AVX2 and FMA, since this processor has both.
+pub fn uses_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return features::has_avx2();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}

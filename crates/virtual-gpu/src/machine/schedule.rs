@@ -272,22 +272,38 @@ impl Machine<'_> {
         let mut waits = Mask::NONE;
         for warp in 0..self.block.files.chunks / 2 {
             let present = group.mask.warp(warp);
-            if present == 0 {
-                continue;
-            }
-            let lane = warp * 32 + present.trailing_zeros() as usize;
-            let named = self.block.files.word_of(members, lane);
             let exist = Mask::first_lanes(self.lanes).warp(warp);
-            let missing = named & exist & !present;
-            if missing == 0 {
-                continue;
+            let mut left = present;
+            let mut incomplete = 0;
+            while left != 0 {
+                let together = self.lanes_with_same(members, warp, left);
+                left &= !together;
+                let lane = warp * 32 + together.trailing_zeros() as usize;
+                let named = self.block.files.word_of(members, lane);
+                let missing = named & exist & !present;
+                if missing & self.block.ended.warp(warp) != 0 {
+                    return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
+                }
+                if missing != 0 {
+                    incomplete |= together;
+                }
             }
-            if missing & self.block.ended.warp(warp) != 0 {
-                return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
-            }
-            waits.set_warp(warp, present);
+            waits.set_warp(warp, incomplete);
         }
         Ok(waits)
+    }
+
+    /// Of some lanes of a warp, those that have the first one's mask of members: a warp can do several exchanges at once,
+    /// each among other lanes.
+    pub(super) fn lanes_with_same(&self, members: Slot, warp: usize, lanes: u32) -> u32 {
+        if members.is_uniform() {
+            return lanes;
+        }
+        let mask_of = |lane: u32| self.block.files.word_of(members, warp * 32 + lane as usize);
+        let first = mask_of(lanes.trailing_zeros());
+        (0..32)
+            .filter(|&lane| lanes & 1 << lane != 0 && mask_of(lane) == first)
+            .fold(0, |all, lane| all | 1 << lane)
     }
 
     pub(super) fn somebody_waits_at(&self, pc: usize) -> bool {

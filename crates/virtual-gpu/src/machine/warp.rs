@@ -38,9 +38,11 @@ impl Machine<'_> {
             self.note_warp_barrier(members, lanes);
         }
         for warp in 0..MAX_CHUNKS / 2 {
-            let present = lanes.warp(warp);
-            if present != 0 {
-                self.exchange(operation, warp, present);
+            let mut left = lanes.warp(warp);
+            while left != 0 {
+                let together = self.lanes_with_same(members, warp, left);
+                left &= !together;
+                self.exchange(operation, warp, together);
             }
         }
         if waits.is_empty() {

@@ -318,6 +318,13 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
+    /// `cp.async`: copies the first `present` of `bytes` bytes from global to shared memory, and zeros after them.
+    CopyToShared {
+        to: Address,
+        from: Address,
+        bytes: u8,
+        present: Slot,
+    },
     /// Whether a generic address lies in a space.
     IsSpace {
         space: Space,

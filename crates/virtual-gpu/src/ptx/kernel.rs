@@ -44,10 +44,35 @@ pub struct Variable {
     pub size: u64,
     /// Required alignment of its address, in bytes.
     pub align: u64,
-    /// Its bytes at load; what lies behind them is zero.
+    /// Its first bytes, without the addresses of variables.
     pub initial: Vec<u8>,
+    /// Where the addresses of variables go.
+    pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
+}
+
+/// The address of a variable among the first bytes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressOf {
+    /// The first of its eight bytes.
+    pub at: u64,
+    /// Index of the variable that is meant, in [`Module::variables`].
+    pub variable: u32,
+    /// What is added to its address, in bytes.
+    pub offset: i64,
+}
+
+impl Variable {
+    /// Its bytes at load, where the module's variables lie at `globals`; what lies behind them is zero.
+    pub fn image(&self, globals: &[u64]) -> Vec<u8> {
+        let mut image = self.initial.clone();
+        for &AddressOf { at, variable, offset } in &self.addresses {
+            let base = globals.get(variable as usize).copied().unwrap_or(0);
+            image[at as usize..][..8].copy_from_slice(&base.wrapping_add_signed(offset).to_le_bytes());
+        }
+        image
+    }
 }
 
 /// A kernel's parameter.

@@ -251,6 +251,42 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
+    /// `cp.async`: a copy from global to shared memory. It is made at once, which is a moment that PTX allows; so
+    /// groups of them have nothing to wait for.
+    pub(super) fn copy_async(&mut self, raw: &Raw<'a>) -> Decoded {
+        match raw.modifiers.as_slice() {
+            ["async", "commit_group" | "wait_all"] if raw.operands.is_empty() => {
+                self.emit(Operation::Nothing);
+                return Ok(());
+            }
+            ["async", "wait_group"] => {
+                let [Operand::Integer(_)] = operands(raw)? else { return unsupported(raw) };
+                self.emit(Operation::Nothing);
+                return Ok(());
+            }
+            ["async", "ca" | "cg", "shared" | "shared::cta", "global", hints @ ..]
+                if hints.iter().all(|hint| hint.starts_with("L2::") && !hint.contains("cache_hint")) => {}
+            _ => return unsupported(raw),
+        }
+        let (to, from, bytes, present) = match raw.operands.as_slice() {
+            [to, from, Operand::Integer(bytes)] => (to, from, *bytes, &Operand::Integer(*bytes)),
+            [to, from, Operand::Integer(bytes), present] => (to, from, *bytes, present),
+            _ => return unsupported(raw),
+        };
+        let is_allowed = bytes == 16 || raw.modifiers[1] == "ca" && matches!(bytes, 4 | 8);
+        if !is_allowed {
+            return Err(format!("`{}` can't copy {bytes} bytes", raw.name()));
+        }
+        let (space, to) = self.address(to, Space::Shared)?;
+        let (_, from) = self.address(from, Space::Global)?;
+        if space != Space::Shared {
+            return unsupported(raw);
+        }
+        let present = self.word(present, Type::U32)?;
+        self.emit(Operation::CopyToShared { to, from, bytes: bytes as u8, present });
+        Ok(())
+    }
+
     /// `isspacep`
     pub(super) fn is_space(&mut self, raw: &Raw<'a>) -> Decoded {
         let mut modifiers = Modifiers::of(raw);
@@ -288,6 +324,8 @@ fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
         (Add, Type::F64) => AtomicType::F64,
         (Add, Type::F16) => AtomicType::F16,
         (Add, Type::F16x2) => AtomicType::F16x2,
+        (Add, Type::Bf16) => AtomicType::Bf16,
+        (Add, Type::Bf16x2) => AtomicType::Bf16x2,
         _ => return None,
     })
 }

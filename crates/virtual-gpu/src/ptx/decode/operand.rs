@@ -1,5 +1,6 @@
 //! Operands: registers, constants, special registers, addresses of variables.
 
+use super::super::indirect::code_address;
 use super::super::instruction::{Clock, Condition, Operation, Predicate, Slot, Value, WidenOp, WordOp};
 use super::super::instruction::{LongOp, NarrowOp};
 use super::super::kernel::{LaneConstant, Uniform};
@@ -142,6 +143,7 @@ impl<'a> Lowering<'_, 'a> {
             Binding::Parameter(base) => constant(base),
             Binding::DynamicShared => Ok(Uniform::DynamicStart { offset }),
             Binding::Global(index) => Ok(Uniform::Global { index, offset }),
+            Binding::Function(index) => Ok(Uniform::Constant(code_address(index))),
             _ => Err(format!("`{name}` has no address")),
         }
     }
