@@ -1,6 +1,7 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
 mod contexts;
+mod cooperative;
 mod driver;
 mod functions;
 mod host_functions;
@@ -9,7 +10,9 @@ mod nccl;
 mod occupancy;
 mod order;
 mod pools;
+mod printf;
 mod random;
+mod shared_races;
 mod thread_streams;
 mod time;
 
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     }
     let checks = [
         contexts::checks(),
+        cooperative::checks(),
         driver::checks(),
         functions::checks(),
         host_functions::checks(),
@@ -41,7 +45,9 @@ fn main() -> ExitCode {
         occupancy::checks(),
         order::checks(),
         pools::checks(),
+        printf::checks(),
         random::checks(),
+        shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
     ];
