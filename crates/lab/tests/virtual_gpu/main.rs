@@ -1,6 +1,7 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
 mod contexts;
+mod cooperative;
 mod driver;
 mod functions;
 mod graphs;
@@ -13,7 +14,9 @@ mod nccl;
 mod occupancy;
 mod order;
 mod pools;
+mod printf;
 mod random;
+mod shared_races;
 mod thread_streams;
 mod time;
 
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     }
     let checks = [
         contexts::checks(),
+        cooperative::checks(),
         driver::checks(),
         functions::checks(),
         graphs::checks(),
@@ -49,7 +53,9 @@ fn main() -> ExitCode {
         occupancy::checks(),
         order::checks(),
         pools::checks(),
+        printf::checks(),
         random::checks(),
+        shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
     ];

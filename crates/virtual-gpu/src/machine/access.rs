@@ -34,12 +34,7 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
-                let watched = self.watched_lanes(access, mask, base, false);
-                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
-                let mut source = Source { base, bytes, written, touched: None };
-                left = watched;
-                stretch::load(files, access, &mut source, &mut left);
-                left = left.or(&mask.without(&watched));
+                self.load_shared(access, base, &mut left);
             }
             None => {}
         }
@@ -51,6 +46,27 @@ impl Machine<'_> {
             self.load_lane(access, lane, address, unit)?;
         }
         Ok(())
+    }
+
+    /// Loads from shared memory what can be loaded the fast way, and clears it in `left`.
+    fn load_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let Shared { bytes, written } = &*shared;
+            let mut watched = Watched { shadow, base, size: bytes.len(), pc, is_write: false };
+            let source = Source { base, bytes, written, touched: None };
+            stretch::load_watched(files, access, &source, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_lanes(access, left, base, false);
+        let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+        let mut source = Source { base, bytes, written, touched: None };
+        *left = watched;
+        stretch::load(files, access, &mut source, left);
+        *left = left.or(&asked.without(&watched));
     }
 
     /// `st`
@@ -70,12 +86,7 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
-                let watched = self.watched_lanes(access, mask, base, true);
-                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
-                let mut target = Target { base, bytes, written, touched: None };
-                left = watched;
-                stretch::store(files, access, &mut target, &mut left);
-                left = left.or(&mask.without(&watched));
+                self.store_shared(access, base, &mut left);
             }
             None => {}
         }
@@ -87,6 +98,27 @@ impl Machine<'_> {
             self.store_lane(access, lane, address, unit)?;
         }
         Ok(())
+    }
+
+    /// As [`Self::load_shared`], of stores.
+    fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write: true };
+            let Shared { bytes, written } = shared;
+            let mut target = Target { base, bytes, written, touched: None };
+            stretch::store_watched(files, access, &mut target, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_lanes(access, left, base, true);
+        let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+        let mut target = Target { base, bytes, written, touched: None };
+        *left = watched;
+        stretch::store(files, access, &mut target, left);
+        *left = left.or(&asked.without(&watched));
     }
 
     /// Of the lanes that access shared memory, those that race with nothing; what they do is noted.

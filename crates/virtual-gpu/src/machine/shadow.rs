@@ -230,17 +230,16 @@ impl Shadow {
             });
             *reader = Stamp(if is_old || is_me { me } else { reader.0 });
         };
-        if cells == 1 {
-            if let (Some(readers), Some(others)) =
-                (readers.first_chunk_mut::<WIDTH>(), others.first_chunk_mut::<WIDTH>())
-                && lanes == WIDTH
-            {
-                for at in 0..WIDTH {
-                    record(at, &mut readers[at], &mut others[at]);
-                }
-                self.settle(range);
-                return true;
+        if let (Some(readers), Some(others)) =
+            (readers.first_chunk_mut::<WIDTH>(), others.first_chunk_mut::<WIDTH>())
+            && lanes == WIDTH
+            && cells == 1
+        {
+            for at in 0..WIDTH {
+                record(at, &mut readers[at], &mut others[at]);
             }
+            self.settle(range);
+            return true;
         }
         for (at, (reader, other)) in readers.iter_mut().zip(others).enumerate() {
             record(at / cells, reader, other);
@@ -412,7 +411,7 @@ impl Shadow {
             let (write, reader, other) = (self.writes[cell], self.readers[cell], self.others[cell]);
             let has_readers = reader.0 >= self.oldest();
             let races =
-                |earlier: Stamp| !(is_atomic && earlier.is_atomic()) && !self.is_ordered(earlier, thread);
+                |earlier: Stamp| !(is_atomic && earlier.is_atomic() || self.is_ordered(earlier, thread));
             if how != How::Write(false) && races(write) {
                 found = found.or(Some(Unordered { earlier: write, wrote: true }));
             }

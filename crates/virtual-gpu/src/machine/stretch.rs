@@ -449,6 +449,97 @@ fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &
     }
 }
 
+vectorised! {
+    /// Loads and notes, in one go, whole chunks of 32-bit values that lie one after the other or are all the same: nearly
+    /// all that is read from shared memory. Clears them in `left`.
+    fn load_watched(files: &mut Files, access: &Access, source: &Source<'_>, watched: &mut Watched<'_>, left: &mut Mask) = load_watched_body
+}
+
+#[inline(always)]
+fn load_watched_body(
+    files: &mut Files,
+    access: &Access,
+    source: &Source<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, .. } = watched;
+    for (chunk, lanes) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(source.base);
+        let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
+        let value = match pattern(&addresses, FULL, 0, 4) {
+            _ if offset & 3 != 0 => continue,
+            Pattern::Row => {
+                if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
+                    continue;
+                }
+                let Some(row) = source.bytes[offset as usize..].first_chunk::<64>() else { continue };
+                Words(std::array::from_fn(|lane| u32::from_le_bytes(element_at(row, lane))))
+            }
+            Pattern::Same => {
+                if !source.holds(offset, 4) || !shadow.read_same(offset, 4, [first, last], *pc) {
+                    continue;
+                }
+                Words([u32::from_le_bytes(element_at(&source.bytes[offset as usize..], 0)); WIDTH])
+            }
+            Pattern::Scattered => continue,
+        };
+        files.words[span.at(chunk)] = value;
+        *lanes = 0;
+    }
+}
+
+vectorised! {
+    /// Stores and notes, in one go, whole chunks of 32-bit values that lie one after the other. Clears them in `left`.
+    fn store_watched(files: &Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_watched_body
+}
+
+#[inline(always)]
+fn store_watched_body(
+    files: &Files,
+    access: &Access,
+    target: &mut Target<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, size, .. } = watched;
+    for (chunk, lanes) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(target.base);
+        let Pattern::Row = pattern(&addresses, FULL, 0, 4) else { continue };
+        if offset & 3 != 0
+            || !is_inside(offset, 64, *size)
+            || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc)
+        {
+            continue;
+        }
+        let Some(row) = target.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
+        let value = &files.words[span.at(chunk)];
+        for (bytes, word) in row.as_chunks_mut::<4>().0.iter_mut().zip(value.0) {
+            *bytes = word.to_le_bytes();
+        }
+        target.written.mark(offset..offset + 64);
+        *lanes = 0;
+    }
+}
+
 impl Watched<'_> {
     #[inline(always)]
     fn admits(&mut self, addresses: &Longs, lanes: u16, thread: usize, unit: u64) -> bool {

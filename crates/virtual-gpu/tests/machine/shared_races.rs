@@ -119,3 +119,15 @@ fn a_shuffle_orders_no_memory() {
     let found = gpu.run("behind_a_shuffle", 1, 32, arguments!(x, y)).race.unwrap();
     assert_eq!(sides(&found).0, "read after write");
 }
+
+#[test]
+fn correct_kernels_have_none() {
+    let mut gpu = Gpu::new(include_str!("../ptx/training.ptx"));
+    gpu.dynamic_shared = 4 * 256;
+    let (a, b, c) =
+        (gpu.buffer(&[1.0_f32; 1600]), gpu.buffer(&[2.0_f32; 1600]), gpu.buffer(&[0.0_f32; 1600]));
+    let arguments = arguments!(a, b, c, 40_i32, 40_i32, 40_i32);
+    let product = gpu.launch("matmul", [3, 3, 1], [16, 16, 1], arguments).unwrap();
+    let sum = gpu.run("sum", 4, 256, arguments!(a, c, 1600_i32));
+    assert_eq!((product.race, sum.race), (None, None));
+}
