@@ -154,6 +154,11 @@ macro_rules! exports {
                 fn ncclReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::reduce;
                 fn ncclAllGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_gather;
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
+                fn ncclAlltoAll(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_to_all;
+                fn ncclGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::gather;
+                fn ncclScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::scatter;
+                fn ncclSend(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::send;
+                fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
                 cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
@@ -165,7 +170,6 @@ macro_rules! exports {
             }
             unsupported nccl {
                 ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
-                ncclSend ncclRecv
             }
         }
     };

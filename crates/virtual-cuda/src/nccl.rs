@@ -3,7 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::StreamHandle;
-use virtual_gpu::nccl::{Buffers, Collective, CommHandle, DataType, Operation, Operator, UniqueId, VERSION};
+use virtual_gpu::nccl::{
+    Buffers, Collective, CommHandle, DataType, Direction, Operation, Operator, Request, Transfer, UniqueId,
+    VERSION,
+};
 use virtual_gpu::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::driver::{DevicePointer, Stream};
@@ -173,6 +176,85 @@ pub(crate) fn reduce_scatter(
     call("ncclReduceScatter", of, collective, count, data_type, Buffers { send, receive }, stream)
 }
 
+pub(crate) fn all_to_all(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = |_: &str| Ok(Collective::AllToAll);
+    call("ncclAlltoAll", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+pub(crate) fn gather(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = |_: &str| Ok(Collective::Gather { root });
+    call("ncclGather", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+pub(crate) fn scatter(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = |_: &str| Ok(Collective::Scatter { root });
+    call("ncclScatter", of, collective, count, data_type, Buffers { send, receive }, stream)
+}
+
+pub(crate) fn send(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    transfer("ncclSend", Direction::Send, buffer, count, data_type, peer, of, stream)
+}
+
+pub(crate) fn receive(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    transfer("ncclRecv", Direction::Receive, buffer, count, data_type, peer, of, stream)
+}
+
+/// A send or a receive. The communicator is checked before everything else, as in NCCL.
+#[expect(clippy::too_many_arguments, reason = "those of ncclSend, and which function it is")]
+fn transfer(
+    function: &str,
+    direction: Direction,
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let transfer =
+        Transfer { direction, peer, count: count as u64, data_type: element(function, data_type)? };
+    engine.nccl_call(comm(of), Request::Transfer(transfer, buffer), StreamHandle(stream as u64))
+}
+
 /// A collective. The communicator is checked before everything else, as in NCCL.
 fn call(
     function: &str,
@@ -187,7 +269,7 @@ fn call(
     engine.nccl_identity(comm(of))?;
     let collective = collective(function)?;
     let operation = Operation { collective, count: count as u64, data_type: element(function, data_type)? };
-    engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
+    engine.nccl_call(comm(of), Request::Collective(operation, buffers), StreamHandle(stream as u64))
 }
 
 fn reduction(function: &str, operator: c_uint) -> NcclResult<Operator> {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use super::call::Call;
-use super::operation::Operation;
+use super::call::{Missing, Request};
+use super::collective::Call;
+use super::exchange::Traffic;
 use crate::config::Checks;
 use crate::engine::Engine;
 use crate::engine::{Failure, OpRef, State, Wait};
@@ -96,6 +97,8 @@ pub(super) struct Clique {
     pub(super) ranks: Vec<Rank>,
     /// Calls that are not done, by number from 1.
     pub(super) calls: BTreeMap<u64, Call>,
+    /// Sends and receives that are not done.
+    pub(super) traffic: Traffic,
     /// What went wrong in the background.
     pub(super) failed: Option<Error<NcclStatus>>,
     /// Where rank 0's end was made.
@@ -106,8 +109,10 @@ pub(super) struct Rank {
     pub(super) device: usize,
     /// The thread that last used it: who will make its next call.
     pub(super) owner: ThreadKey,
-    /// Calls that it has made.
+    /// Collective calls that it has made.
     pub(super) issued: u64,
+    /// Groups of sends and receives that it has launched.
+    pub(super) exchanges: u64,
     /// The last of them, with its operation in the stream.
     pub(super) last: Option<LastCall>,
     /// How and where it left.
@@ -116,14 +121,29 @@ pub(super) struct Rank {
 
 /// A rank's last call.
 pub(super) struct LastCall {
-    pub(super) operation: Operation,
+    pub(super) request: Request,
     pub(super) op: OpRef,
     pub(super) site: Site,
 }
 
 impl Rank {
     fn new(device: usize, owner: ThreadKey) -> Self {
-        Self { device, owner, issued: 0, last: None, left: None }
+        Self { device, owner, issued: 0, exchanges: 0, last: None, left: None }
+    }
+
+    /// Why it has not made a call.
+    pub(super) fn absence(&self) -> Missing {
+        match self.left {
+            Some(_) => Missing::Gone,
+            None => Missing::NotCalled(self.owner),
+        }
+    }
+}
+
+impl Clique {
+    /// Remembers what went wrong in the background; the first failure stays.
+    pub(super) fn note_failure(&mut self, failure: &Failure) {
+        self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
 }
 
@@ -225,6 +245,7 @@ impl Engine {
                 }
             }
             state.cancel_calls(clique, rank);
+            state.cancel_exchanges(clique, rank);
             state.leave(comm, clique, rank, "has aborted its communicator");
         }
         drop(self.run_ready(state));
@@ -270,7 +291,8 @@ impl State {
         for (rank, &handle) in handles.iter().enumerate() {
             self.nccl.communicators.insert(handle, Communicator::Member { clique, rank });
         }
-        self.nccl.cliques.insert(clique, Clique { ranks, calls: BTreeMap::new(), failed: None, site });
+        let (calls, traffic) = (BTreeMap::new(), Traffic::default());
+        self.nccl.cliques.insert(clique, Clique { ranks, calls, traffic, failed: None, site });
     }
 
     /// One rank comes to a meeting; the last one makes the communicator.
@@ -392,7 +414,10 @@ impl State {
         self.nccl.communicators.remove(&comm);
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
         entry.ranks[rank].left = Some((how, Site::here()));
-        if entry.ranks.iter().all(|rank| rank.left.is_some()) && entry.calls.is_empty() {
+        if entry.ranks.iter().all(|rank| rank.left.is_some())
+            && entry.calls.is_empty()
+            && entry.traffic.is_empty()
+        {
             self.nccl.cliques.remove(&clique);
         }
     }
@@ -402,14 +427,14 @@ impl State {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         let entry = self.nccl.cliques.get(&clique).filter(|clique| clique.failed.is_none())?;
-        let LastCall { operation, op, site } = entry.ranks[rank].last.as_ref()?;
+        let LastCall { request, op, site } = entry.ranks[rank].last.as_ref()?;
         let context = self.streams.get(&op.stream)?.context;
         if view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
             return None;
         }
         let report =
             Report::new(format!("rank {rank} aborts its communicator while a collective may be in flight"))
-                .at(format!("{operation}"), site)
+                .at(request.to_string(), site)
                 .at("ncclCommAbort (dropping a Comm calls it)", &Site::here())
                 .help("wait for the communicator's stream first: comm.stream().synchronize()?");
         Some((*op, report))

@@ -86,7 +86,7 @@ impl State {
         let held = self.thread().group.held_on(is_meant)?;
         let report =
             Report::new(format!("{caller} inside an open group waits for nothing that was called in it"))
-                .at(held.operation.to_string(), &held.site)
+                .at(held.request.to_string(), &held.site)
                 .at(caller, &Site::here())
                 .help("end the group first: group_end()? launches what was called since group_start()?");
         Some(report)

@@ -47,8 +47,9 @@ impl DataType {
         DATA_TYPES[self as usize].2
     }
 
-    pub(super) fn is_unsupported(self) -> bool {
-        matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
+    /// Whether elements can be combined here. The others can only be moved.
+    pub(super) fn is_reducible(self) -> bool {
+        !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 }
 
