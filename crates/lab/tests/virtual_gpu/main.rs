@@ -8,8 +8,10 @@ mod host_memory;
 mod nccl;
 mod occupancy;
 mod order;
+mod point_to_point;
 mod pools;
 mod random;
+mod raw;
 mod thread_streams;
 mod time;
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         nccl::checks(),
         occupancy::checks(),
         order::checks(),
+        point_to_point::checks(),
         pools::checks(),
         random::checks(),
         thread_streams::checks(),
