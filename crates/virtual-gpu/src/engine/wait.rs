@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::run::Obstacle;
 use super::stream::OpRef;
 use super::{Engine, State};
-use crate::nccl::{CallKey, CommHandle, Missing, deadlock_report};
+use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
 use crate::status::CudaStatus;
 use crate::thread::ThreadKey;
@@ -23,8 +23,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
     Ops(Vec<OpRef>),
-    /// Communicators of this thread that are being made.
-    Communicators(Vec<CommHandle>),
+    /// Communicators of this thread that are being made, split or finalized.
+    Nccl(Vec<Awaiting>),
 }
 
 /// A host thread's wait.
@@ -84,7 +84,7 @@ impl State {
     fn is_over(&self, wait: &Wait) -> bool {
         match wait {
             Wait::Ops(ops) => ops.iter().all(|&op| self.is_done(op)),
-            Wait::Communicators(handles) => handles.iter().all(|&handle| self.nccl.is_settled(handle)),
+            Wait::Nccl(awaited) => awaited.iter().all(|&awaiting| self.nccl.is_settled(awaiting)),
         }
     }
 
@@ -97,18 +97,16 @@ impl State {
     /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
     /// holds it up: that will end, so the wait goes on.
     fn give_up(&mut self, thread: ThreadKey, patience: Duration) -> bool {
-        let given_up =
-            format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64());
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Hopeless = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
                 if calls.is_empty() {
                     return self.give_up_host_functions(&ops, patience);
                 }
-                let report = deadlock_report(self, &calls).fact(given_up);
+                let report = deadlock_report(self, &calls).fact(given_up(patience));
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
             }
-            Some(Wait::Communicators(handles)) => self.give_up_joining(&handles, &given_up),
+            Some(Wait::Nccl(awaited)) => self.give_up_joining(&awaited, &given_up(patience)),
             None => return false,
         }
         true
@@ -165,7 +163,21 @@ impl Search<'_> {
                 let ops = ops.clone();
                 self.within(Node::Thread(thread), |search| ops.iter().any(|&op| search.op_is_stuck(op)))
             }
-            Some(Blocked { wait: Wait::Communicators(_), .. }) => false,
+            Some(Blocked { wait: Wait::Nccl(awaited), .. }) => {
+                let awaited = awaited.clone();
+                self.within(Node::Thread(thread), |search| {
+                    awaited.into_iter().any(|awaiting| search.never_held(awaiting))
+                })
+            }
+        }
+    }
+
+    /// Whether it is certain that something which ranks come together for will not happen. Who may still come to an id, nobody
+    /// knows.
+    fn never_held(&mut self, awaiting: Awaiting) -> bool {
+        match awaiting {
+            Awaiting::Assembly { clique, number } => self.call_is_stuck(CallKey::Assembly { clique, number }),
+            Awaiting::Communicator(_) => false,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::communicator::CommHandle;
 use super::operation::{Buffers, Operation};
 use super::run::Job;
+use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
 use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, address_report};
 use crate::report::Report;
@@ -17,6 +18,8 @@ pub(crate) enum CallKey {
     Collective { clique: u64, number: u64 },
     /// The sends and receives that `rank` launched together, its `number`th such group.
     Exchange { clique: u64, rank: usize, number: u64 },
+    /// The `number`th call of a clique that the threads of all ranks wait in: a split, a finalize.
+    Assembly { clique: u64, number: u64 },
 }
 
 #[cfg(test)]
@@ -74,10 +77,14 @@ impl Request {
                 let given = operation.given(rank, world_size);
                 let got = operation.got(rank, world_size);
                 let given = given.map(|bytes| access(send, buffers.send, bytes, false));
-                given
-                    .into_iter()
-                    .chain(got.map(|bytes| access(receive, buffers.receive, bytes, true)))
-                    .collect()
+                let got = got.map(|bytes| access(receive, buffers.receive, bytes, true));
+                let scale = match buffers.scale {
+                    Some(Scale::At(address)) => {
+                        Some(access(("scalar", "scalar"), address, operation.data_type.size(), false))
+                    }
+                    _ => None,
+                };
+                given.into_iter().chain(got).chain(scale).collect()
             }
             Self::Transfer(transfer, _) if transfer.count == 0 => Vec::new(),
             Self::Transfer(transfer, buffer) => vec![match transfer.direction {
@@ -227,6 +234,9 @@ impl super::Nccl {
             CallKey::Exchange { clique, rank, number } => {
                 self.pending(clique, (rank, number)).into_iter().map(|pending| pending.missing).collect()
             }
+            CallKey::Assembly { clique, number } => {
+                self.absent((clique, number)).into_iter().map(|(_, missing)| missing).collect()
+            }
         }
     }
 }
@@ -237,6 +247,7 @@ impl State {
         match key {
             CallKey::Collective { clique, number } => self.arrive_at_collective((clique, number)),
             CallKey::Exchange { clique, rank, number } => self.arrive_at_exchange(clique, (rank, number)),
+            CallKey::Assembly { .. } => None,
         }
     }
 
@@ -248,6 +259,9 @@ impl State {
                 CallKey::Collective { clique, number } => self.fail_collective((clique, number), &failure),
                 CallKey::Exchange { clique, rank, number } => {
                     self.fail_exchange(clique, (rank, number), &failure);
+                }
+                CallKey::Assembly { clique, number } => {
+                    self.fail_assembly((clique, number), NcclStatus::Timeout, &failure);
                 }
             }
         }

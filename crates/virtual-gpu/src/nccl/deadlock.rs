@@ -1,5 +1,6 @@
 //! The report of calls that can never be complete.
 
+use super::assembly::waiting_attendees;
 use super::call::{CallKey, Missing};
 use super::collective::CollectiveKey;
 use super::exchange::Pending;
@@ -9,18 +10,21 @@ use crate::site::Site;
 
 const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return or a condition";
+const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, one that wants no communicator gives NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
 const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
 
 /// Who waits for whom, for calls that were found hopeless together.
 pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
+    let assembly = calls.iter().any(|key| matches!(key, CallKey::Assembly { .. }));
     let collective = calls.iter().any(|key| matches!(key, CallKey::Collective { .. }));
     let exchange = calls.iter().any(|key| matches!(key, CallKey::Exchange { .. }));
-    let mut report = Report::new(match (collective, exchange) {
-        (true, false) => "deadlock: a collective that never completes",
-        (false, _) => "deadlock: a send or receive that never completes",
-        (true, true) => "deadlock: a collective and a send or receive that never complete",
+    let mut report = Report::new(match (collective, exchange, assembly) {
+        (true, false, false) => "deadlock: a collective that never completes",
+        (false, true, false) => "deadlock: a send or receive that never completes",
+        (false, false, _) => "deadlock: a call of all ranks to which one never comes",
+        _ => "deadlock: calls that never complete",
     });
     let mut help = None;
     for &key in calls {
@@ -31,6 +35,20 @@ pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
                     let (text, site, mend) = absence(state, (clique, number), rank, &missing);
                     report = report.at(text, &site);
                     help.get_or_insert(mend);
+                }
+            }
+            CallKey::Assembly { clique, number } => {
+                report = waiting_attendees(state, (clique, number), report);
+                for (rank, missing) in state.nccl.absent((clique, number)) {
+                    let (where_it_is, site) = match missing {
+                        Missing::NotCalled(thread) => state.whereabouts(thread),
+                        _ => {
+                            let (how, site) = departure(state, clique, rank);
+                            (format!("it {how}"), site)
+                        }
+                    };
+                    report = report.at(format!("rank {rank} never comes: {where_it_is}"), &site);
+                    help.get_or_insert(EVERY_RANK_OF_PARENT);
                 }
             }
             CallKey::Exchange { clique, rank, number } => {

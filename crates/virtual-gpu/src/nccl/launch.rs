@@ -45,11 +45,12 @@ impl Engine {
                 return Err(error);
             }
         }
+        let in_progress = state.start_progress(&calls)?;
         for plan in plans(calls) {
             state.enqueue_plan(plan)?;
         }
         drop(self.run_ready(state));
-        Ok(())
+        if in_progress { Err(NcclStatus::InProgress.into()) } else { Ok(()) }
     }
 }
 
@@ -80,6 +81,22 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
 }
 
 impl State {
+    /// Whether these calls are on communicators that are not blocking, which are in progress from now on.
+    fn start_progress(&mut self, calls: &[Checked]) -> NcclResult<bool> {
+        let mut kinds = [false; 2];
+        for call in calls {
+            let Some(clique) = self.nccl.cliques.get_mut(&call.clique) else { continue };
+            let rank = &mut clique.ranks[call.rank];
+            kinds[usize::from(rank.config.blocking)] = true;
+            rank.polls = u32::from(!rank.config.blocking);
+        }
+        if kinds == [true, true] {
+            let message = "blocking and nonblocking communicators can't share a group";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
+        Ok(kinds[0])
+    }
+
     /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
     /// holds all of them up (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {

@@ -1,6 +1,7 @@
 //! What a collective is: its arguments, how much each rank gives and gets, and what may lie where.
 
-use super::reduce::{DataType, Operator, Reduction};
+use super::reduce::{DataType, Operator};
+use super::scale::Scale;
 use crate::time::collective::Pattern;
 
 /// A collective operation. A root is a rank's number.
@@ -50,13 +51,15 @@ pub struct Operation {
     pub data_type: DataType,
 }
 
-/// Device addresses of a rank's buffers.
+/// Device addresses of a rank's buffers, and what its data is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     /// What the rank gives.
     pub send: u64,
     /// Where its result goes.
     pub receive: u64,
+    /// The scalar of an operator that the program made.
+    pub scale: Option<Scale>,
 }
 
 impl Operation {
@@ -143,7 +146,7 @@ impl Operation {
     /// Says what is wrong with buffers that overlap otherwise than in place.
     pub(super) fn overlap(&self, buffers: Buffers, rank: usize, world_size: usize) -> Option<String> {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
-        let Buffers { send, receive } = buffers;
+        let Buffers { send, receive, .. } = buffers;
         let part = rank as u64 * self.bytes();
         let (in_place, place) = match self.collective {
             Collective::AllGather | Collective::Gather { .. } => {
@@ -157,11 +160,6 @@ impl Operation {
         };
         let apart = send + given <= receive || receive + got <= send;
         (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {place}", self.function()))
-    }
-
-    /// How its elements are combined, where they are.
-    pub(super) fn reduction(&self, ranks: usize) -> Option<Reduction> {
-        self.operator().map(|operator| Reduction { data_type: self.data_type, operator, ranks })
     }
 
     /// The pieces that the whole consists of.
@@ -267,7 +265,7 @@ mod tests {
 
     #[test]
     fn only_the_documented_overlaps_are_in_place() {
-        let at = |send, receive| Buffers { send, receive };
+        let at = |send, receive| Buffers { send, receive, scale: None };
         let bad = |collective, buffers| operation(collective).overlap(buffers, 1, 3).is_some();
         let sum = Collective::AllReduce(Operator::Sum);
         assert!(!bad(sum, at(100, 100)) && !bad(sum, at(100, 116)) && bad(sum, at(100, 104)));

@@ -9,6 +9,7 @@ use super::collective::{CollectiveKey, Part};
 use super::exchange::{End, Moving};
 use super::operation::Piece;
 use super::reduce::Reduction;
+use super::scale::Scale;
 use super::transfer::Direction;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, Touched, address_report};
@@ -115,6 +116,7 @@ impl Engine {
         let mut memories = self.memories(shares.iter().map(|share| share.device));
         let mut touched: Vec<Vec<Touched>> = Vec::new();
         let mut places = [Vec::new(), Vec::new()];
+        let mut scales = Vec::new();
         for (share, buffers) in shares.iter().zip(buffers) {
             let mut own = Vec::new();
             let sides = [
@@ -129,11 +131,32 @@ impl Engine {
                     place
                 }));
             }
+            let scale = match buffers.scale {
+                Some(Scale::Value(bytes)) => bytes,
+                Some(Scale::At(address)) => {
+                    let len = operation.data_type.size();
+                    let (place, read) = self.find(&memories, share, address, len, false)?;
+                    own.push(read);
+                    let seen =
+                        place.allocation(&memories).map(|from| from.seen(place.offset..place.offset + len));
+                    let mut bytes = [0; 8];
+                    bytes[..len as usize].copy_from_slice(&seen.unwrap_or_default());
+                    bytes
+                }
+                None => [0; 8],
+            };
+            scales.push(scale);
             touched.push(own);
         }
         let [send, receive] = places;
         let pieces = operation.pieces(ranks);
-        move_pieces(&pieces, operation.reduction(ranks), &mut memories, &send, &receive);
+        let reduction = operation.operator().map(|operator| Reduction {
+            data_type: operation.data_type,
+            operator,
+            ranks,
+            scales,
+        });
+        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send, &receive);
         Ok(touched)
     }
 
@@ -278,7 +301,7 @@ impl Engine {
 /// all that in-place buffers need.
 fn move_pieces(
     pieces: &[Piece],
-    reduction: Option<Reduction>,
+    reduction: Option<&Reduction>,
     memories: &mut Memories<'_>,
     send: &[Option<Place>],
     receive: &[Option<Place>],
@@ -288,18 +311,20 @@ fn move_pieces(
         for start in (0..piece.bytes).step_by(BLOCK as usize) {
             let len = BLOCK.min(piece.bytes - start);
             let out = &mut block[..len as usize];
-            let inputs: Vec<Cow<'_, [u8]>> = piece
+            let inputs: Vec<(usize, Cow<'_, [u8]>)> = piece
                 .sources
                 .iter()
                 .filter_map(|&(rank, at)| {
                     let place = send[rank]?;
                     let from = place.offset + at + start;
-                    Some(place.allocation(memories)?.seen(from..from + len))
+                    Some((rank, place.allocation(memories)?.seen(from..from + len)))
                 })
                 .collect();
-            match &reduction {
-                Some(reduction) => reduction.reduce(out, inputs.iter().map(AsRef::as_ref)),
-                None => inputs.iter().for_each(|input| out.copy_from_slice(input)),
+            match reduction {
+                Some(reduction) => {
+                    reduction.reduce(out, inputs.iter().map(|(rank, input)| (*rank, input.as_ref())));
+                }
+                None => inputs.iter().for_each(|(_, input)| out.copy_from_slice(input)),
             }
             drop(inputs);
             for &(rank, at) in &piece.destinations {
