@@ -49,10 +49,10 @@ pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
 }
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
-    let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
-    if to.is_null() && count > 0 {
+    if to.is_null() {
         return Err(invalid("ncclCommInitAll: the pointer for the communicators is null"));
     }
+    let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
         true => (0..count as c_int).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
@@ -392,5 +392,6 @@ fn call(
 }
 
 fn element(function: &str, data_type: c_uint) -> NcclResult<DataType> {
-    DataType::from_value(data_type).ok_or_else(|| invalid(format!("{function}: {data_type} is no data type")))
+    DataType::from_value(data_type)
+        .ok_or_else(|| invalid(format!("{function}: datatype {data_type} is unknown")))
 }

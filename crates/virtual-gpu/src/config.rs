@@ -33,19 +33,11 @@ pub struct Config {
     pub patience: Duration,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
     pub preset: &'static Preset,
-    /// Whether ranks of one communicator may share a GPU (`NCCL_MULTI_RANK_GPU_ENABLE=1`).
-    pub ranks_share_gpus: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            gpus: 8,
-            checks: Checks::Error,
-            patience: Duration::from_secs(10),
-            preset: &CLASSROOM_H100,
-            ranks_share_gpus: false,
-        }
+        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset: &CLASSROOM_H100 }
     }
 }
 
@@ -102,10 +94,6 @@ impl Config {
                     format!("VIRTUAL_GPU_TOPOLOGY={value}: it is one of {}", known.join(", "))
                 })?;
         }
-        // As NCCL reads its switches: what is no number counts as not set.
-        let shares =
-            variable("NCCL_MULTI_RANK_GPU_ENABLE").and_then(|value| value.trim().parse::<i64>().ok());
-        config.ranks_share_gpus = shares.is_some_and(|value| value != 0);
         Ok(config)
     }
 }

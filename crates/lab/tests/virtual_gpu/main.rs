@@ -6,6 +6,9 @@ mod functions;
 mod host_functions;
 mod host_memory;
 mod nccl;
+mod nccl_errors;
+mod nccl_values;
+mod nccl_wrong;
 mod occupancy;
 mod order;
 mod point_to_point;
@@ -14,6 +17,7 @@ mod random;
 mod raw;
 mod thread_streams;
 mod time;
+mod twins;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,6 +44,9 @@ fn main() -> ExitCode {
         host_functions::checks(),
         host_memory::checks(),
         nccl::checks(),
+        nccl_errors::checks(),
+        nccl_values::checks(),
+        nccl_wrong::checks(),
         occupancy::checks(),
         order::checks(),
         point_to_point::checks(),

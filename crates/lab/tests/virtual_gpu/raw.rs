@@ -1,5 +1,6 @@
 //! NCCL as C has it: what cudarc's safe layer does not offer, or would hide.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
@@ -29,6 +30,7 @@ pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) n: usize,
     pub(crate) stream: Arc<CudaStream>,
+    pub(crate) leaked: Cell<bool>,
 }
 
 /// A collective's arguments beside its buffers.
@@ -57,22 +59,29 @@ pub(crate) enum Function {
 impl Rank {
     /// Joins a communicator, on the GPU of `stream`.
     pub(crate) fn join(id: ncclUniqueId, rank: usize, n: usize, stream: Arc<CudaStream>) -> Self {
+        hide_own_lines();
         stream.context().bind_to_thread().unwrap();
         let mut comm = std::ptr::null_mut();
         // SAFETY: `comm` can be written.
         answer(unsafe { sys::ncclCommInitRank(&mut comm, n as i32, id, rank as i32) }).unwrap();
-        Self { comm, rank, n, stream }
+        Self { comm, rank, n, stream, leaked: Cell::default() }
     }
 
     /// Of a communicator that was made otherwise.
     pub(crate) fn of(comm: ncclComm_t, stream: Arc<CudaStream>) -> Self {
+        hide_own_lines();
         let (mut rank, mut n) = (0, 0);
         // SAFETY: both can be written.
         unsafe {
             answer(sys::ncclCommUserRank(comm, &mut rank)).unwrap();
             answer(sys::ncclCommCount(comm, &mut n)).unwrap();
         }
-        Self { comm, rank: rank as usize, n: n as usize, stream }
+        Self { comm, rank: rank as usize, n: n as usize, stream, leaked: Cell::default() }
+    }
+
+    /// Leaves the communicator alone when the rank goes.
+    pub(crate) fn leak(&self) {
+        self.leaked.set(true);
     }
 
     /// A collective, or a send or receive whose peer is the root. Its buffers are not looked at here.
@@ -114,14 +123,34 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // SAFETY: the communicator is this rank's alone.
-        unsafe { sys::ncclCommDestroy(self.comm) };
+        if !self.leaked.get() {
+            // SAFETY: the communicator is this rank's alone.
+            unsafe { sys::ncclCommDestroy(self.comm) };
+        }
     }
 }
 
 /// `count` floats, summed or to or from rank 0.
 pub(crate) fn floats(count: usize) -> Arguments {
     Arguments { count, data_type: ncclDataType_t::ncclFloat32, operator: ncclRedOp_t::ncclSum, root: 0 }
+}
+
+/// Makes reports show the lines of the checks, and not of what they call here.
+fn hide_own_lines() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the library is loaded and stays so; its function takes a C string and returns nothing.
+        let hide: extern "C" fn(*const std::ffi::c_char) = unsafe {
+            let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+            let hide = libc::dlsym(library, c"virtualGpuHideLibrary".as_ptr());
+            assert!(!hide.is_null());
+            std::mem::transmute(hide)
+        };
+        for file in ["raw.rs", "twins.rs"] {
+            let path = format!("{}/tests/virtual_gpu/{file}", env!("CARGO_MANIFEST_DIR"));
+            hide(std::ffi::CString::new(path).unwrap().as_ptr());
+        }
+    });
 }
 
 /// Runs a thread for each of `n` ranks, on GPUs from `first` on.
@@ -152,4 +181,39 @@ pub(crate) fn untracked(gpu: usize) -> Arc<CudaContext> {
     // SAFETY: each test says what orders its streams.
     unsafe { context.disable_event_tracking() };
     context
+}
+
+/// `ncclCommInitAll`.
+pub(crate) fn communicators(devices: &[i32]) -> Result<Vec<ncclComm_t>, (ncclResult_t, String)> {
+    let mut comms = vec![std::ptr::null_mut(); devices.len()];
+    // SAFETY: there are as many of both as it says.
+    answer(unsafe { sys::ncclCommInitAll(comms.as_mut_ptr(), devices.len() as i32, devices.as_ptr()) })?;
+    Ok(comms)
+}
+
+/// `NCCL_CONFIG_INITIALIZER`.
+pub(crate) fn config() -> sys::ncclConfig_t {
+    const UNSET: i32 = i32::MIN;
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: 0xcafe_beef,
+        version: 23_007,
+        blocking: UNSET,
+        cgaClusterSize: UNSET,
+        minCTAs: UNSET,
+        maxCTAs: UNSET,
+        netName: std::ptr::null(),
+        splitShare: UNSET,
+        trafficClass: UNSET,
+        commName: std::ptr::null(),
+        collnetEnable: UNSET,
+        CTAPolicy: UNSET,
+        shrinkShare: UNSET,
+        nvlsCTAs: UNSET,
+        nChannelsPerNetPeer: UNSET,
+        nvlinkCentricSched: UNSET,
+        graphUsageMode: UNSET,
+        numRmaCtx: UNSET,
+        maxP2pPeers: UNSET,
+    }
 }

@@ -4,7 +4,7 @@
 //! the thread that drives it. A wait is hopeless when everything it still needs has ended, or waits in the same
 //! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -88,10 +88,41 @@ impl State {
         }
     }
 
-    /// The collectives that keep a blocked thread waiting for ever, if that is certain.
+    /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
+    /// and what will never come. What waits for them in turn may go on once they have failed, whoever looks first.
     fn hopeless(&self, thread: ThreadKey) -> Option<Hopeless> {
         let mut search = Search { state: self, open: Vec::new(), hopeless: Hopeless::new() };
-        search.thread_is_stuck(thread).then_some(search.hopeless).filter(|found| !found.is_empty())
+        let found = search.thread_is_stuck(thread).then_some(search.hopeless)?;
+        let reach: BTreeMap<CallKey, Hopeless> =
+            found.iter().map(|&call| (call, self.reachable(call, &found))).collect();
+        let is_root = |call: &CallKey| reach[call].iter().all(|other| reach[other].contains(call));
+        let root = found.iter().find(|call| is_root(call))?;
+        let mut calls = reach[root].clone();
+        calls.insert(*root);
+        Some(calls)
+    }
+
+    /// The calls among `all` that a call waits for, directly or not.
+    fn reachable(&self, call: CallKey, all: &Hopeless) -> Hopeless {
+        let mut seen = Hopeless::new();
+        let mut next = vec![call];
+        while let Some(call) = next.pop() {
+            for missing in self.nccl.missing(call) {
+                let ahead = match missing {
+                    Missing::Gone => Vec::new(),
+                    Missing::InStream(op) => self.collective_ahead(op).into_iter().collect(),
+                    Missing::NotCalled(thread) => match self.blocked(thread).map(|blocked| &blocked.wait) {
+                        Some(Wait::Ops(ops)) => {
+                            ops.iter().filter_map(|&op| self.collective_ahead(op)).collect()
+                        }
+                        Some(Wait::Nccl(awaited)) => awaited.iter().filter_map(Awaiting::call).collect(),
+                        None => Vec::new(),
+                    },
+                };
+                next.extend(ahead.into_iter().filter(|ahead| all.contains(ahead) && seen.insert(*ahead)));
+            }
+        }
+        seen
     }
 
     /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
@@ -166,18 +197,9 @@ impl Search<'_> {
             Some(Blocked { wait: Wait::Nccl(awaited), .. }) => {
                 let awaited = awaited.clone();
                 self.within(Node::Thread(thread), |search| {
-                    awaited.into_iter().any(|awaiting| search.never_held(awaiting))
+                    awaited.iter().filter_map(Awaiting::call).any(|call| search.call_is_stuck(call))
                 })
             }
-        }
-    }
-
-    /// Whether it is certain that something which ranks come together for will not happen. Who may still come to an id, nobody
-    /// knows.
-    fn never_held(&mut self, awaiting: Awaiting) -> bool {
-        match awaiting {
-            Awaiting::Assembly { clique, number } => self.call_is_stuck(CallKey::Assembly { clique, number }),
-            Awaiting::Communicator(_) => false,
         }
     }
 

@@ -63,6 +63,16 @@ pub(crate) enum Awaiting {
     Assembly { clique: u64, number: u64 },
 }
 
+impl Awaiting {
+    /// The call that is waited for, where it is known who has to come. Who may still come to an id, nobody knows.
+    pub(crate) fn call(&self) -> Option<CallKey> {
+        match *self {
+            Self::Communicator(_) => None,
+            Self::Assembly { clique, number } => Some(CallKey::Assembly { clique, number }),
+        }
+    }
+}
+
 impl Engine {
     /// `ncclCommSplit`: ranks of one colour get a communicator, in the order of their keys and then of their ranks. A rank
     /// with [`NO_COLOR`] takes part and gets none. Returns once all ranks have come; `deliver` is called then. Inside a

@@ -198,7 +198,7 @@ impl Engine {
         for &device in devices {
             let gpu =
                 self.check_device(device).map_err(|e| Error::new(NcclStatus::InvalidArgument, e.message))?;
-            if gpus.contains(&gpu) && !self.config().ranks_share_gpus {
+            if gpus.contains(&gpu) && !ranks_share_gpus() {
                 let message = format!(
                     "GPU {gpu} is in the list twice: each rank needs a GPU of its own (or NCCL_MULTI_RANK_GPU_ENABLE=1)"
                 );
@@ -235,7 +235,7 @@ impl Engine {
         let mut state = self.state();
         let handle = CommHandle(state.new_handle());
         let member = Member { handle, config, device, thread: state.current_thread(), site: Site::here() };
-        state.join(id, size, number, member, self.config().ranks_share_gpus);
+        state.join(id, size, number, member);
         let awaiting = Awaiting::Communicator(handle);
         if state.thread().group.is_open() {
             state.thread().group.joining.push(awaiting);
@@ -420,7 +420,7 @@ impl State {
     }
 
     /// One rank comes to a meeting; the last one makes the communicator.
-    fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member, shares_gpus: bool) {
+    fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
         let (handle, config) = (member.handle, member.config);
         let meeting = self.nccl.meetings.entry(id).or_insert_with(|| Meeting {
             world_size,
@@ -451,14 +451,14 @@ impl State {
         }
         meeting.members.insert(rank, member);
         if meeting.members.len() == world_size {
-            self.complete_meeting(id, shares_gpus);
+            self.complete_meeting(id);
         }
     }
 
-    fn complete_meeting(&mut self, id: UniqueId, shares_gpus: bool) {
+    fn complete_meeting(&mut self, id: UniqueId) {
         let Some(meeting) = self.nccl.meetings.get(&id) else { return };
         let mut seen = BTreeMap::new();
-        for (&rank, member) in meeting.members.iter().filter(|_| !shares_gpus) {
+        for (&rank, member) in meeting.members.iter().filter(|_| !ranks_share_gpus()) {
             let Some((first, site)) = seen.insert(member.device, (rank, member.site.clone())) else {
                 continue;
             };
@@ -609,6 +609,13 @@ impl State {
             self.finish(stream);
         }
     }
+}
+
+/// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
+/// no number counts as not set.
+fn ranks_share_gpus() -> bool {
+    let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
+    value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)
 }
 
 /// Why a wait that can't be decided has ended.

@@ -34,6 +34,7 @@ impl Engine {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
             Error::new(NcclStatus::InvalidUsage, failure.report)
         };
+        let blocking = state.is_blocking(&calls)?;
         if let Some(report) = state.left_behind(&calls).or_else(|| lonely_self_transfer(&calls)) {
             return Err(usage(&report));
         }
@@ -45,12 +46,14 @@ impl Engine {
                 return Err(error);
             }
         }
-        let in_progress = state.start_progress(&calls)?;
+        if !blocking {
+            state.start_progress(&calls);
+        }
         for plan in plans(calls) {
             state.enqueue_plan(plan)?;
         }
         drop(self.run_ready(state));
-        if in_progress { Err(NcclStatus::InProgress.into()) } else { Ok(()) }
+        if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
     }
 }
 
@@ -81,20 +84,28 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
 }
 
 impl State {
-    /// Whether these calls are on communicators that are not blocking, which are in progress from now on.
-    fn start_progress(&mut self, calls: &[Checked]) -> NcclResult<bool> {
-        let mut kinds = [false; 2];
+    /// Whether these calls are on communicators that are blocking, all alike.
+    fn is_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
+        let of_call = |call: &Checked| {
+            self.nccl.cliques.get(&call.clique).is_none_or(|clique| clique.ranks[call.rank].config.blocking)
+        };
+        let (blocking, free): (Vec<&Checked>, Vec<&Checked>) = calls.iter().partition(|call| of_call(call));
+        match (blocking.first(), free.first()) {
+            (Some(_), Some(_)) => {
+                let message = "blocking and nonblocking communicators can't share a group";
+                Err(Error::new(NcclStatus::InvalidArgument, message))
+            }
+            (_, first_free) => Ok(first_free.is_none()),
+        }
+    }
+
+    /// Communicators that are not blocking are in progress from now on.
+    fn start_progress(&mut self, calls: &[Checked]) {
         for call in calls {
-            let Some(clique) = self.nccl.cliques.get_mut(&call.clique) else { continue };
-            let rank = &mut clique.ranks[call.rank];
-            kinds[usize::from(rank.config.blocking)] = true;
-            rank.polls = u32::from(!rank.config.blocking);
+            if let Some(clique) = self.nccl.cliques.get_mut(&call.clique) {
+                clique.ranks[call.rank].polls = 1;
+            }
         }
-        if kinds == [true, true] {
-            let message = "blocking and nonblocking communicators can't share a group";
-            return Err(Error::new(NcclStatus::InvalidArgument, message));
-        }
-        Ok(kinds[0])
     }
 
     /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
