@@ -118,6 +118,9 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
         }),
     };
     let Err(Error { status, message }) = answer else { return NcclStatus::Success as c_uint };
+    if status == NcclStatus::InProgress {
+        return status as c_uint;
+    }
     let text = keep(if message.is_empty() { status.meaning() } else { &message });
     for_both(|said| said.nccl = Some(text));
     status as c_uint

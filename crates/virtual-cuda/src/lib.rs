@@ -27,7 +27,7 @@ pub use host::HostFunction;
 pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
-pub use pointer::{Arguments, Out, Source, Text};
+pub use pointer::{Arguments, Bytes, Out, Source, Text};
 pub use pool::{Pool, PoolProperties};
 
 /// An exported symbol.
@@ -161,26 +161,39 @@ macro_rules! exports {
                 fn ncclGetUniqueId(id: Out<Id>) = nccl::unique_id;
                 fn ncclCommInitAll(comms: Out<Communicator>, count: c_int, devices: Source<c_int>) = nccl::init_all;
                 fn ncclCommInitRank(comm: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) = nccl::init_rank;
+                fn ncclCommInitRankConfig(comm: Out<Communicator>, world_size: c_int, id: Id, rank: c_int, config: Bytes) = nccl::init_rank_config;
+                fn ncclCommSplit(comm: Communicator, color: c_int, key: c_int, child: Out<Communicator>, config: Bytes) = nccl::split;
+                fn ncclCommFinalize(comm: Communicator) = nccl::finalize;
                 fn ncclCommDestroy(comm: Communicator) = nccl::destroy;
                 fn ncclCommAbort(comm: Communicator) = nccl::abort;
                 fn ncclCommCount(comm: Communicator, count: Out<c_int>) = nccl::count;
                 fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
                 fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
                 fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
+                fn ncclRedOpCreatePreMulSum(operator: Out<c_uint>, scalar: Bytes, data_type: c_uint, residence: c_uint, comm: Communicator) = nccl::create_operator;
+                fn ncclRedOpDestroy(operator: c_uint, comm: Communicator) = nccl::destroy_operator;
                 fn ncclGroupStart() = nccl::group_start;
                 fn ncclGroupEnd() = nccl::group_end;
                 fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
                 fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
+                fn ncclBcast(buffer: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::bcast;
                 fn ncclReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::reduce;
                 fn ncclAllGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_gather;
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
+                fn ncclAlltoAll(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, comm: Communicator, stream: Stream) = nccl::all_to_all;
+                fn ncclGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::gather;
+                fn ncclScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::scatter;
+                fn ncclSend(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::send;
+                fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {
-                ncclCommInitRankConfig ncclCommSplit ncclCommFinalize ncclRedOpCreatePreMulSum ncclRedOpDestroy
-                ncclSend ncclRecv
+                ncclCommInitRankScalable ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
+                ncclCommSuspend ncclCommResume ncclCommMemStats
+                ncclCommRegister ncclCommDeregister ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr
+                ncclMemAlloc ncclMemFree ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal
             }
         }
     };

@@ -3,12 +3,15 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::StreamHandle;
-use virtual_gpu::nccl::{Buffers, Collective, CommHandle, DataType, Operation, Operator, UniqueId, VERSION};
+use virtual_gpu::nccl::{
+    Buffers, Collective, CommConfig, CommHandle, DataType, Direction, Operation, Operator, Request, Scale,
+    Transfer, UniqueId, VERSION,
+};
 use virtual_gpu::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::driver::{DevicePointer, Stream};
 use crate::engine;
-use crate::pointer::{Out, Source};
+use crate::pointer::{Bytes, Out, Source};
 
 /// `ncclComm_t`
 pub type Communicator = *mut c_void;
@@ -46,10 +49,10 @@ pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
 }
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
-    let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
-    if to.is_null() && count > 0 {
+    if to.is_null() {
         return Err(invalid("ncclCommInitAll: the pointer for the communicators is null"));
     }
+    let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
         true => (0..count as c_int).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
@@ -60,12 +63,98 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
 }
 
 pub(crate) fn init_rank(to: Out<Communicator>, world_size: c_int, id: Id, rank: c_int) -> NcclResult<()> {
+    init("ncclCommInitRank", to, world_size, id, rank, CommConfig::default())
+}
+
+pub(crate) fn init_rank_config(
+    to: Out<Communicator>,
+    world_size: c_int,
+    id: Id,
+    rank: c_int,
+    config: Bytes,
+) -> NcclResult<()> {
+    let config = read_config(config)?.unwrap_or_default();
+    init("ncclCommInitRankConfig", to, world_size, id, rank, config)
+}
+
+fn init(
+    function: &str,
+    to: Out<Communicator>,
+    world_size: c_int,
+    id: Id,
+    rank: c_int,
+    config: CommConfig,
+) -> NcclResult<()> {
     if to.is_null() {
-        return Err(invalid("ncclCommInitRank: the pointer for the communicator is null"));
+        return Err(invalid(format!("{function}: the pointer for the communicator is null")));
     }
     let id = UniqueId::from_bytes(id.0)?;
-    let made = started()?.nccl_init_rank(world_size, id, rank)?;
-    give(to, made.0 as Communicator)
+    let made = started()?.nccl_init_rank(world_size, id, rank, config)?;
+    give(to, made.0 as Communicator)?;
+    if config.blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
+}
+
+/// A `ncclConfig_t`, whose first field says how long it is. None where the caller gave none.
+fn read_config(config: Bytes) -> NcclResult<Option<CommConfig>> {
+    let Some(size) = config.read(size_of::<usize>()) else { return Ok(None) };
+    let size = size.try_into().map_or(0, usize::from_ne_bytes);
+    let bytes = config.read(size.min(CommConfig::SIZE)).unwrap_or_default();
+    CommConfig::from_bytes(bytes).map(Some)
+}
+
+pub(crate) fn split(
+    of: Communicator,
+    color: c_int,
+    key: c_int,
+    to: Out<Communicator>,
+    config: Bytes,
+) -> NcclResult<()> {
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let config = read_config(config)?;
+    give(to, std::ptr::null_mut())?;
+    let to = to.address();
+    // The caller's variable outlives the split, as NCCL asks.
+    let deliver = move |made: CommHandle| {
+        let _ = Out::at(to).give(made.0 as Communicator);
+    };
+    engine.nccl_split(comm(of), color, key, config, Box::new(deliver))
+}
+
+pub(crate) fn finalize(of: Communicator) -> NcclResult<()> {
+    if of.is_null() { Ok(()) } else { started()?.nccl_finalize(comm(of)) }
+}
+
+pub(crate) fn create_operator(
+    to: Out<c_uint>,
+    scalar: Bytes,
+    data_type: c_uint,
+    residence: c_uint,
+    of: Communicator,
+) -> NcclResult<()> {
+    let function = "ncclRedOpCreatePreMulSum";
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let data_type = element(function, data_type)?;
+    let scale = match residence {
+        0 => Scale::At(scalar.address() as u64),
+        1 => {
+            let bytes = scalar.read(data_type.size() as usize);
+            let bytes = bytes.ok_or_else(|| invalid(format!("{function}: scalar is null")))?;
+            let mut value = [0; 8];
+            value[..bytes.len()].copy_from_slice(bytes);
+            Scale::Value(value)
+        }
+        _ => return Err(invalid(format!("{function}: {residence} is no residence of a scalar"))),
+    };
+    if to.is_null() {
+        return Err(invalid(format!("{function}: the pointer for op is null")));
+    }
+    give(to, engine.nccl_create_operator(comm(of), data_type, scale)?)
+}
+
+pub(crate) fn destroy_operator(operator: c_uint, of: Communicator) -> NcclResult<()> {
+    started()?.nccl_destroy_operator(comm(of), operator)
 }
 
 pub(crate) fn destroy(of: Communicator) -> NcclResult<()> {
@@ -115,8 +204,8 @@ pub(crate) fn all_reduce(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let collective = |function: &str| Ok(Collective::AllReduce(reduction(function, operator)?));
-    call("ncclAllReduce", of, collective, count, data_type, Buffers { send, receive }, stream)
+    let collective = |operator| Collective::AllReduce(operator);
+    reduction("ncclAllReduce", of, collective, operator, count, data_type, [send, receive], stream)
 }
 
 pub(crate) fn broadcast(
@@ -128,8 +217,20 @@ pub(crate) fn broadcast(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let collective = |_: &str| Ok(Collective::Broadcast { root });
-    call("ncclBroadcast", of, collective, count, data_type, Buffers { send, receive }, stream)
+    let collective = Collective::Broadcast { root };
+    call("ncclBroadcast", of, collective, count, data_type, [send, receive], stream)
+}
+
+/// The older, in-place form.
+pub(crate) fn bcast(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    broadcast(buffer, buffer, count, data_type, root, of, stream)
 }
 
 #[expect(clippy::too_many_arguments, reason = "as many as ncclReduce has")]
@@ -143,9 +244,8 @@ pub(crate) fn reduce(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let collective =
-        |function: &str| Ok(Collective::Reduce { operator: reduction(function, operator)?, root });
-    call("ncclReduce", of, collective, count, data_type, Buffers { send, receive }, stream)
+    let collective = |operator| Collective::Reduce { operator, root };
+    reduction("ncclReduce", of, collective, operator, count, data_type, [send, receive], stream)
 }
 
 pub(crate) fn all_gather(
@@ -156,8 +256,8 @@ pub(crate) fn all_gather(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let collective = |_: &str| Ok(Collective::AllGather);
-    call("ncclAllGather", of, collective, count, data_type, Buffers { send, receive }, stream)
+    let collective = Collective::AllGather;
+    call("ncclAllGather", of, collective, count, data_type, [send, receive], stream)
 }
 
 pub(crate) fn reduce_scatter(
@@ -169,32 +269,129 @@ pub(crate) fn reduce_scatter(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let collective = |function: &str| Ok(Collective::ReduceScatter(reduction(function, operator)?));
-    call("ncclReduceScatter", of, collective, count, data_type, Buffers { send, receive }, stream)
+    let collective = |operator| Collective::ReduceScatter(operator);
+    reduction("ncclReduceScatter", of, collective, operator, count, data_type, [send, receive], stream)
+}
+
+pub(crate) fn all_to_all(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = Collective::AllToAll;
+    call("ncclAlltoAll", of, collective, count, data_type, [send, receive], stream)
+}
+
+pub(crate) fn gather(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = Collective::Gather { root };
+    call("ncclGather", of, collective, count, data_type, [send, receive], stream)
+}
+
+pub(crate) fn scatter(
+    send: DevicePointer,
+    receive: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    root: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let collective = Collective::Scatter { root };
+    call("ncclScatter", of, collective, count, data_type, [send, receive], stream)
+}
+
+pub(crate) fn send(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    transfer("ncclSend", Direction::Send, buffer, count, data_type, peer, of, stream)
+}
+
+pub(crate) fn receive(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    transfer("ncclRecv", Direction::Receive, buffer, count, data_type, peer, of, stream)
+}
+
+/// A send or a receive. The communicator is checked before everything else, as in NCCL.
+#[expect(clippy::too_many_arguments, reason = "those of ncclSend, and which function it is")]
+fn transfer(
+    function: &str,
+    direction: Direction,
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let transfer =
+        Transfer { direction, peer, count: count as u64, data_type: element(function, data_type)? };
+    engine.nccl_call(comm(of), Request::Transfer(transfer, buffer), StreamHandle(stream as u64))
+}
+
+/// A collective that reduces, from the operator that it is given.
+#[expect(clippy::too_many_arguments, reason = "those of ncclAllReduce, and which function it is")]
+fn reduction(
+    function: &str,
+    of: Communicator,
+    collective: impl FnOnce(Operator) -> Collective,
+    operator: c_uint,
+    count: usize,
+    data_type: c_uint,
+    buffers: [DevicePointer; 2],
+    stream: Stream,
+) -> NcclResult<()> {
+    let engine = started()?;
+    engine.nccl_identity(comm(of))?;
+    let data_type = element(function, data_type)?;
+    let (operator, scale) = engine.nccl_operator(function, comm(of), operator, data_type)?;
+    let operation = Operation { collective: collective(operator), count: count as u64, data_type };
+    let [send, receive] = buffers;
+    let request = Request::Collective(operation, Buffers { send, receive, scale });
+    engine.nccl_call(comm(of), request, StreamHandle(stream as u64))
 }
 
 /// A collective. The communicator is checked before everything else, as in NCCL.
 fn call(
     function: &str,
     of: Communicator,
-    collective: impl FnOnce(&str) -> NcclResult<Collective>,
+    collective: Collective,
     count: usize,
     data_type: c_uint,
-    buffers: Buffers,
+    [send, receive]: [DevicePointer; 2],
     stream: Stream,
 ) -> NcclResult<()> {
     let engine = started()?;
     engine.nccl_identity(comm(of))?;
-    let collective = collective(function)?;
     let operation = Operation { collective, count: count as u64, data_type: element(function, data_type)? };
-    engine.nccl_collective(comm(of), operation, buffers, StreamHandle(stream as u64))
-}
-
-fn reduction(function: &str, operator: c_uint) -> NcclResult<Operator> {
-    Operator::from_value(operator)
-        .ok_or_else(|| invalid(format!("{function}: {operator} is no reduction operator")))
+    let request = Request::Collective(operation, Buffers { send, receive, scale: None });
+    engine.nccl_call(comm(of), request, StreamHandle(stream as u64))
 }
 
 fn element(function: &str, data_type: c_uint) -> NcclResult<DataType> {
-    DataType::from_value(data_type).ok_or_else(|| invalid(format!("{function}: {data_type} is no data type")))
+    DataType::from_value(data_type)
+        .ok_or_else(|| invalid(format!("{function}: datatype {data_type} is unknown")))
 }

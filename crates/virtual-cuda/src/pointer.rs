@@ -22,6 +22,11 @@ impl<T> fmt::Debug for Out<T> {
 }
 
 impl<T: Copy> Out<T> {
+    /// Where a result goes that is written after the call: the address of an earlier one, which the caller keeps alive.
+    pub(crate) fn at(address: usize) -> Self {
+        Self(address as *mut T)
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -123,6 +128,25 @@ impl<T: Copy> Source<T> {
             // SAFETY: not null, and so readable for as many values.
             _ => Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec()),
         }
+    }
+}
+
+/// Bytes to be read whose number depends on what is in them, or on other arguments: null, or as many as it is asked for.
+/// They live as long as the call.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Bytes(*const u8);
+
+impl Bytes {
+    /// The address that it points to.
+    pub(crate) fn address(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The first `count` of them.
+    pub(crate) fn read<'a>(self, count: usize) -> Option<&'a [u8]> {
+        // SAFETY: not null, and so readable for as many bytes as the function's description says.
+        (!self.0.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 }
 

@@ -43,24 +43,24 @@ impl Site {
     /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.
     pub fn line(&self) -> Option<SourceLine> {
         let libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let is_library = |file: &Path| libraries.iter().any(|library| file.starts_with(library));
         let mut of_library = None;
-        for &address in self.0.as_deref()? {
+        // The outermost frame may have no address.
+        for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
             let mut found = None;
-            // A return address points behind its call. The outermost frame of a thread may have none.
-            let Some(call) = address.checked_sub(1) else { continue };
-            backtrace::resolve(call as *mut _, |symbol| {
-                if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
-                    && !is_foreign(file)
-                {
-                    found = Some(SourceLine { file: file.to_owned(), line });
+            // A return address points behind its call. What was inlined there comes first.
+            backtrace::resolve(at as *mut _, |symbol| {
+                let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
+                if found.is_none() && !is_foreign(file) {
+                    let place = SourceLine { file: file.to_owned(), line };
+                    match is_library(file) {
+                        true => drop(of_library.get_or_insert(place)),
+                        false => found = Some(place),
+                    }
                 }
             });
-            match found {
-                Some(line) if libraries.iter().any(|library| line.file.starts_with(library)) => {
-                    of_library.get_or_insert(line);
-                }
-                Some(line) => return Some(line),
-                None => {}
+            if found.is_some() {
+                return found;
             }
         }
         of_library

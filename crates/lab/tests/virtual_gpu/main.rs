@@ -11,14 +11,20 @@ mod leaks;
 mod litmus;
 mod managed;
 mod nccl;
+mod nccl_errors;
+mod nccl_values;
+mod nccl_wrong;
 mod occupancy;
 mod order;
+mod point_to_point;
 mod pools;
 mod printf;
 mod random;
+mod raw;
 mod shared_races;
 mod thread_streams;
 mod time;
+mod twins;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,8 +56,12 @@ fn main() -> ExitCode {
         litmus::checks(),
         managed::checks(),
         nccl::checks(),
+        nccl_errors::checks(),
+        nccl_values::checks(),
+        nccl_wrong::checks(),
         occupancy::checks(),
         order::checks(),
+        point_to_point::checks(),
         pools::checks(),
         printf::checks(),
         random::checks(),

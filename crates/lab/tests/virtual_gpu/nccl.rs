@@ -49,12 +49,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-fn stream(gpu: usize) -> Arc<CudaStream> {
+pub(crate) fn stream(gpu: usize) -> Arc<CudaStream> {
     CudaContext::new(gpu).unwrap().new_stream().unwrap()
 }
 
 /// What NCCL says of this thread's last error.
-fn last_error() -> String {
+pub(crate) fn last_error() -> String {
     // SAFETY: NCCL ignores the communicator; the text lives as long as the process.
     unsafe { std::ffi::CStr::from_ptr(sys::ncclGetLastError(std::ptr::null_mut())) }
         .to_string_lossy()
@@ -62,7 +62,7 @@ fn last_error() -> String {
 }
 
 /// Runs one thread per rank, on GPUs `first..first + n` so that tests don't meet on a GPU.
-fn ranks<T: Send>(first: usize, n: usize, work: impl Fn(usize, Comm) -> T + Sync) -> Vec<T> {
+pub(crate) fn ranks<T: Send>(first: usize, n: usize, work: impl Fn(usize, Comm) -> T + Sync) -> Vec<T> {
     let id = Id::new().unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..n)

@@ -38,7 +38,7 @@ pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 pub use stream::StreamHandle;
 
-pub(crate) use stream::{OpRef, Work};
+pub(crate) use stream::{Awaited, OpRef, Work};
 pub(crate) use touched::Touched;
 pub(crate) use transfer::{address_report, place_of};
 pub(crate) use wait::{Hopeless, Wait};

@@ -6,16 +6,16 @@ use super::stream::{OpRef, StreamHandle, Work};
 use super::touched::Done;
 use super::wait::Blocked;
 use super::{Engine, State};
-use crate::nccl::CallKey;
+use crate::nccl::{self, CallKey};
 use crate::order::View;
 use crate::site::Site;
 use crate::thread::ThreadKey;
-use crate::time::{Cost, Time};
+use crate::time::{Cost, Ticket, Time};
 
 /// Work that has been taken out of its stream and can run without the lock.
 enum Job {
     Op { stream: StreamHandle, device: usize, work: Work, site: Site, start_ns: u64 },
-    Collective(CallKey),
+    Nccl(nccl::Job),
 }
 
 impl Engine {
@@ -47,12 +47,7 @@ impl Engine {
                     state.finish_after(stream, &View::default(), cost);
                     state
                 }
-                Job::Collective(call) => {
-                    let outcome = self.execute_collective(call);
-                    let mut state = self.state();
-                    self.finish_collective(&mut state, call, outcome);
-                    state
-                }
+                Job::Nccl(job) => self.run_nccl(job),
             };
         }
         if state.finished != before && state.blocked > 0 {
@@ -89,8 +84,8 @@ impl State {
             match std::mem::replace(&mut op.work, Work::Nothing) {
                 Work::Collective(call) => {
                     op.work = Work::Collective(call);
-                    if self.arrive(call) {
-                        return Some(Job::Collective(call));
+                    if let Some(job) = self.arrive(call) {
+                        return Some(Job::Nccl(job));
                     }
                 }
                 Work::Free { at } => {
@@ -144,9 +139,15 @@ impl State {
     }
 
     /// Who enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
-    pub(super) fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
+    pub(crate) fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| (first.thread, first.view.clone()))
+    }
+
+    /// The place in time of `op`, which is the first operation of its stream.
+    pub(crate) fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| first.ticket.clone())
     }
 
     /// Where `op`, which is the first operation of its stream, was enqueued.

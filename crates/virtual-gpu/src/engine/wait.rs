@@ -4,14 +4,14 @@
 //! the thread that drives it. A wait is hopeless when everything it still needs has ended, or waits in the same
 //! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::run::Obstacle;
 use super::stream::OpRef;
 use super::{Engine, State};
-use crate::nccl::{CallKey, CommHandle, Missing, deadlock_report};
+use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
 use crate::status::CudaStatus;
 use crate::thread::ThreadKey;
@@ -23,8 +23,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
     Ops(Vec<OpRef>),
-    /// Communicators of this thread that are being made.
-    Communicators(Vec<CommHandle>),
+    /// Communicators of this thread that are being made, split or finalized.
+    Nccl(Vec<Awaiting>),
 }
 
 /// A host thread's wait.
@@ -84,31 +84,60 @@ impl State {
     fn is_over(&self, wait: &Wait) -> bool {
         match wait {
             Wait::Ops(ops) => ops.iter().all(|&op| self.is_done(op)),
-            Wait::Communicators(handles) => handles.iter().all(|&handle| self.nccl.is_settled(handle)),
+            Wait::Nccl(awaited) => awaited.iter().all(|&awaiting| self.nccl.is_settled(awaiting)),
         }
     }
 
-    /// The collectives that keep a blocked thread waiting for ever, if that is certain.
+    /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
+    /// and what will never come. What waits for them in turn may go on once they have failed, whoever looks first.
     fn hopeless(&self, thread: ThreadKey) -> Option<Hopeless> {
         let mut search = Search { state: self, open: Vec::new(), hopeless: Hopeless::new() };
-        search.thread_is_stuck(thread).then_some(search.hopeless).filter(|found| !found.is_empty())
+        let found = search.thread_is_stuck(thread).then_some(search.hopeless)?;
+        let reach: BTreeMap<CallKey, Hopeless> =
+            found.iter().map(|&call| (call, self.reachable(call, &found))).collect();
+        let is_root = |call: &CallKey| reach[call].iter().all(|other| reach[other].contains(call));
+        let root = found.iter().find(|call| is_root(call))?;
+        let mut calls = reach[root].clone();
+        calls.insert(*root);
+        Some(calls)
+    }
+
+    /// The calls among `all` that a call waits for, directly or not.
+    fn reachable(&self, call: CallKey, all: &Hopeless) -> Hopeless {
+        let mut seen = Hopeless::new();
+        let mut next = vec![call];
+        while let Some(call) = next.pop() {
+            for missing in self.nccl.missing(call) {
+                let ahead = match missing {
+                    Missing::Gone => Vec::new(),
+                    Missing::InStream(op) => self.collective_ahead(op).into_iter().collect(),
+                    Missing::NotCalled(thread) => match self.blocked(thread).map(|blocked| &blocked.wait) {
+                        Some(Wait::Ops(ops)) => {
+                            ops.iter().filter_map(|&op| self.collective_ahead(op)).collect()
+                        }
+                        Some(Wait::Nccl(awaited)) => awaited.iter().filter_map(Awaiting::call).collect(),
+                        None => Vec::new(),
+                    },
+                };
+                next.extend(ahead.into_iter().filter(|ahead| all.contains(ahead) && seen.insert(*ahead)));
+            }
+        }
+        seen
     }
 
     /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
     /// holds it up: that will end, so the wait goes on.
     fn give_up(&mut self, thread: ThreadKey, patience: Duration) -> bool {
-        let given_up =
-            format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64());
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Hopeless = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
                 if calls.is_empty() {
                     return self.give_up_host_functions(&ops, patience);
                 }
-                let report = deadlock_report(self, &calls).fact(given_up);
+                let report = deadlock_report(self, &calls).fact(given_up(patience));
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
             }
-            Some(Wait::Communicators(handles)) => self.give_up_joining(&handles, &given_up),
+            Some(Wait::Nccl(awaited)) => self.give_up_joining(&awaited, &given_up(patience)),
             None => return false,
         }
         true
@@ -165,7 +194,12 @@ impl Search<'_> {
                 let ops = ops.clone();
                 self.within(Node::Thread(thread), |search| ops.iter().any(|&op| search.op_is_stuck(op)))
             }
-            Some(Blocked { wait: Wait::Communicators(_), .. }) => false,
+            Some(Blocked { wait: Wait::Nccl(awaited), .. }) => {
+                let awaited = awaited.clone();
+                self.within(Node::Thread(thread), |search| {
+                    awaited.iter().filter_map(Awaiting::call).any(|call| search.call_is_stuck(call))
+                })
+            }
         }
     }
 

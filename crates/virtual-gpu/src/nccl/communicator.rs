@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::call::Call;
-use super::operation::Operation;
+use super::assembly::{Assembly, AssemblyKey, Awaiting};
+use super::call::{Missing, Request};
+use super::collective::Call;
+use super::config::CommConfig;
+use super::exchange::Traffic;
+use super::scale::Scales;
 use crate::config::Checks;
 use crate::engine::Engine;
 use crate::engine::{Failure, OpRef, State, Wait};
@@ -67,10 +72,12 @@ pub(super) struct Meeting {
     world_size: usize,
     members: BTreeMap<usize, Member>,
     failed: Option<Error<NcclStatus>>,
+    since: Instant,
 }
 
 struct Member {
     handle: CommHandle,
+    config: CommConfig,
     device: usize,
     thread: ThreadKey,
     site: Site,
@@ -79,7 +86,7 @@ struct Member {
 /// What a communicator handle stands for.
 pub(super) enum Communicator {
     /// Its rank waits for the others.
-    Joining(UniqueId),
+    Joining(Gathering, CommConfig),
     /// It could not be made.
     Failed(Error<NcclStatus>),
     /// Its rank can communicate.
@@ -91,11 +98,24 @@ pub(super) enum Communicator {
     },
 }
 
+/// Where the ranks of a communicator that is being made come together.
+#[derive(Clone, Copy)]
+pub(super) enum Gathering {
+    /// At an id.
+    Id(UniqueId),
+    /// In a split of another communicator.
+    Assembly(AssemblyKey),
+}
+
 /// All ranks of one communicator.
 pub(super) struct Clique {
     pub(super) ranks: Vec<Rank>,
     /// Calls that are not done, by number from 1.
     pub(super) calls: BTreeMap<u64, Call>,
+    /// Sends and receives that are not done.
+    pub(super) traffic: Traffic,
+    /// Splits and the like to which not all ranks have come, by number from 1.
+    pub(super) assemblies: BTreeMap<u64, Assembly>,
     /// What went wrong in the background.
     pub(super) failed: Option<Error<NcclStatus>>,
     /// Where rank 0's end was made.
@@ -106,24 +126,63 @@ pub(super) struct Rank {
     pub(super) device: usize,
     /// The thread that last used it: who will make its next call.
     pub(super) owner: ThreadKey,
-    /// Calls that it has made.
+    /// Collective calls that it has made.
     pub(super) issued: u64,
-    /// The last of them, with its operation in the stream.
+    /// Groups of sends and receives that it has launched.
+    pub(super) exchanges: u64,
+    /// Its last call that moves data, with its operation in the stream.
     pub(super) last: Option<LastCall>,
+    /// Assemblies that it has come to.
+    pub(super) assemblies: u64,
+    pub(super) config: CommConfig,
+    /// Reduction operators that it has made.
+    pub(super) scales: Scales,
+    pub(super) finalized: bool,
+    /// Where it is not blocking: how often it has still to say that it is in progress, and the assembly that it is in.
+    pub(super) polls: u32,
+    pub(super) awaits: Option<u64>,
     /// How and where it left.
     pub(super) left: Option<(&'static str, Site)>,
 }
 
 /// A rank's last call.
 pub(super) struct LastCall {
-    pub(super) operation: Operation,
+    pub(super) request: Request,
     pub(super) op: OpRef,
     pub(super) site: Site,
 }
 
 impl Rank {
-    fn new(device: usize, owner: ThreadKey) -> Self {
-        Self { device, owner, issued: 0, last: None, left: None }
+    pub(super) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
+        Self {
+            device,
+            owner,
+            issued: 0,
+            exchanges: 0,
+            last: None,
+            assemblies: 0,
+            config,
+            scales: Scales::default(),
+            finalized: false,
+            polls: 0,
+            awaits: None,
+            left: None,
+        }
+    }
+
+    /// Why it has not made a call.
+    pub(super) fn absence(&self) -> Missing {
+        match self.left {
+            Some(_) => Missing::Gone,
+            None => Missing::NotCalled(self.owner),
+        }
+    }
+}
+
+impl Clique {
+    /// Remembers what went wrong in the background; the first failure stays.
+    pub(super) fn note_failure(&mut self, failure: &Failure) {
+        self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
 }
 
@@ -139,8 +198,10 @@ impl Engine {
         for &device in devices {
             let gpu =
                 self.check_device(device).map_err(|e| Error::new(NcclStatus::InvalidArgument, e.message))?;
-            if gpus.contains(&gpu) {
-                let message = format!("GPU {gpu} is in the list twice: each rank needs a GPU of its own");
+            if gpus.contains(&gpu) && !ranks_share_gpus() {
+                let message = format!(
+                    "GPU {gpu} is in the list twice: each rank needs a GPU of its own (or NCCL_MULTI_RANK_GPU_ENABLE=1)"
+                );
                 return Err(Error::new(NcclStatus::InvalidUsage, message));
             }
             gpus.push(gpu);
@@ -148,14 +209,20 @@ impl Engine {
         let mut state = self.state();
         let thread = state.current_thread();
         let handles: Vec<_> = gpus.iter().map(|_| CommHandle(state.new_handle())).collect();
-        let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread)).collect();
+        let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
         state.add_clique(ranks, &handles, Site::here());
         Ok(handles)
     }
 
     /// `ncclCommInitRank`: returns once all ranks have come. Inside a group, the group's end waits instead, and
-    /// the handle is not usable before.
-    pub fn nccl_init_rank(&self, world_size: i32, id: UniqueId, rank: i32) -> NcclResult<CommHandle> {
+    /// the handle is not usable before. One that is not blocking is not usable before it says so.
+    pub fn nccl_init_rank(
+        &self,
+        world_size: i32,
+        id: UniqueId,
+        rank: i32,
+        config: CommConfig,
+    ) -> NcclResult<CommHandle> {
         let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
         let size =
@@ -167,32 +234,46 @@ impl Engine {
 
         let mut state = self.state();
         let handle = CommHandle(state.new_handle());
-        let member = Member { handle, device, thread: state.current_thread(), site: Site::here() };
+        let member = Member { handle, config, device, thread: state.current_thread(), site: Site::here() };
         state.join(id, size, number, member);
+        let awaiting = Awaiting::Communicator(handle);
         if state.thread().group.is_open() {
-            state.thread().group.joining.push(handle);
-            return Ok(handle);
+            state.thread().group.joining.push(awaiting);
+        } else if config.blocking {
+            self.finish_joining(vec![awaiting], "ncclCommInitRank", state)?;
+        } else {
+            drop(state);
+            self.wake_all();
         }
-        self.finish_joining(vec![handle], state)?;
         Ok(handle)
     }
 
-    /// Blocks until communicators are made, or can't be.
+    /// Blocks until communicators are made, or can't be; the same for assemblies.
     pub(super) fn finish_joining(
         &self,
-        handles: Vec<CommHandle>,
+        awaiting: Vec<Awaiting>,
+        caller: &'static str,
         state: std::sync::MutexGuard<'_, State>,
     ) -> NcclResult<()> {
-        let mut state = self.block_on(Wait::Communicators(handles.clone()), "ncclCommInitRank", state);
+        // Others wait for the same ranks.
+        self.wake_all();
+        let mut state = self.block_on(Wait::Nccl(awaiting.clone()), caller, state);
         let mut result = Ok(());
-        for handle in handles {
-            if let Some(Communicator::Failed(error)) = state.nccl.communicators.get(&handle) {
-                result = result.and(Err(error.clone()));
-                state.nccl.communicators.remove(&handle);
-            }
+        for awaiting in awaiting {
+            let failed = match awaiting {
+                Awaiting::Communicator(handle) => match state.nccl.communicators.get(&handle) {
+                    Some(Communicator::Failed(error)) => {
+                        let error = error.clone();
+                        state.nccl.communicators.remove(&handle);
+                        Some(error)
+                    }
+                    _ => None,
+                },
+                Awaiting::Assembly { clique, number } => state.nccl.assembly_failure((clique, number)),
+            };
+            result = result.and(failed.map_or(Ok(()), Err));
         }
         drop(state);
-        // Others wait for the same ranks.
         self.wake_all();
         result
     }
@@ -200,21 +281,54 @@ impl Engine {
     /// `ncclCommCount`, `ncclCommUserRank` and `ncclCommCuDevice`: world size, rank and GPU.
     pub fn nccl_identity(&self, comm: CommHandle) -> NcclResult<(usize, usize, usize)> {
         let state = self.state();
-        let (clique, rank) = state.nccl.member(comm)?;
+        let (clique, rank) = state.nccl.ready_member(comm)?;
         let ranks = &state.nccl.cliques[&clique].ranks;
         Ok((ranks.len(), rank, ranks[rank].device))
     }
 
-    /// `ncclCommGetAsyncError`: what went wrong in the background, if anything did.
+    /// `ncclCommGetAsyncError`: `None` where all is well, `InProgress` while a communicator that is not blocking can't be
+    /// used, or what went wrong in the background.
+    ///
+    /// A call on such a communicator is in progress until this has said so once, so that a program that does not ask in a
+    /// loop is found out on every run.
     pub fn nccl_async_error(&self, comm: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
-        let state = self.state();
-        let (clique, _) = state.nccl.member(comm)?;
-        Ok(state.nccl.cliques[&clique].failed.clone())
+        let in_progress = Ok(Some(NcclStatus::InProgress.into()));
+        let mut state = self.run_ready(self.state());
+        match state.nccl.communicators.get(&comm) {
+            Some(Communicator::Joining(..)) => {
+                state.poll_joining(comm, self.config().patience);
+                return in_progress;
+            }
+            Some(Communicator::Failed(error)) => return Ok(Some(error.clone())),
+            _ => {}
+        }
+        let (clique, rank) = state.nccl.member(comm)?;
+        let awaited = state.nccl.cliques[&clique].ranks[rank].awaits;
+        if let Some(number) = awaited {
+            if !state.nccl.is_held((clique, number)) {
+                return in_progress;
+            }
+            if let Some(error) = state.nccl.assembly_failure((clique, number)) {
+                return Ok(Some(error));
+            }
+        }
+        let Some(entry) = state.nccl.cliques.get_mut(&clique) else { return Ok(None) };
+        entry.ranks[rank].awaits = None;
+        if entry.ranks[rank].polls > 0 {
+            entry.ranks[rank].polls -= 1;
+            return in_progress;
+        }
+        Ok(entry.failed.clone())
     }
 
     /// `ncclCommAbort`: ends the rank's part in the communicator and in whatever is under way. Always succeeds.
     pub fn nccl_abort(&self, comm: CommHandle) {
         let mut state = self.state();
+        if let Some(Communicator::Joining(..)) = state.nccl.communicators.get(&comm) {
+            let message = "a rank aborted the communicator while it was being made";
+            let error = Error::new(NcclStatus::RemoteError, message);
+            state.leave_meetings(&[Awaiting::Communicator(comm)], &error);
+        }
         if let Ok((clique, rank)) = state.nccl.member(comm) {
             if let Some((op, report)) = state.aborted_in_flight(clique, rank)
                 && self.config().checks != Checks::Off
@@ -225,6 +339,7 @@ impl Engine {
                 }
             }
             state.cancel_calls(clique, rank);
+            state.cancel_exchanges(clique, rank);
             state.leave(comm, clique, rank, "has aborted its communicator");
         }
         drop(self.run_ready(state));
@@ -234,7 +349,7 @@ impl Engine {
     /// `ncclCommDestroy`: what the rank has enqueued is still done.
     pub fn nccl_destroy(&self, comm: CommHandle) -> NcclResult<()> {
         let mut state = self.state();
-        let (clique, rank) = state.nccl.member(comm)?;
+        let (clique, rank) = state.nccl.unfinished_member(comm)?;
         state.leave(comm, clique, rank, "has destroyed its communicator");
         drop(state);
         self.wake_all();
@@ -244,16 +359,46 @@ impl Engine {
 
 impl super::Nccl {
     /// Whether a communicator that is being made is ready or has failed.
-    pub(crate) fn is_settled(&self, handle: CommHandle) -> bool {
-        !matches!(self.communicators.get(&handle), Some(Communicator::Joining(_)))
+    pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
+        match awaiting {
+            Awaiting::Communicator(handle) => {
+                !matches!(self.communicators.get(&handle), Some(Communicator::Joining(..)))
+            }
+            Awaiting::Assembly { clique, number } => self.is_held((clique, number)),
+        }
+    }
+
+    /// As [`Self::member`], of a communicator that nothing is in progress on.
+    fn unfinished_member(&self, comm: CommHandle) -> NcclResult<(u64, usize)> {
+        let (clique, rank) = self.member(comm)?;
+        let entry = &self.cliques[&clique].ranks[rank];
+        if entry.polls > 0 || entry.awaits.is_some() {
+            let message =
+                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
+        Ok((clique, rank))
+    }
+
+    /// As [`Self::member`], of a communicator that can be used now.
+    pub(super) fn ready_member(&self, comm: CommHandle) -> NcclResult<(u64, usize)> {
+        let (clique, rank) = self.unfinished_member(comm)?;
+        match self.cliques[&clique].ranks[rank].finalized {
+            true => Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized")),
+            false => Ok((clique, rank)),
+        }
     }
 
     /// The clique and rank of a usable communicator.
     pub(super) fn member(&self, comm: CommHandle) -> NcclResult<(u64, usize)> {
         let message = match self.communicators.get(&comm) {
             Some(&Communicator::Member { clique, rank }) => return Ok((clique, rank)),
-            Some(Communicator::Joining(_)) => {
+            Some(Communicator::Joining(_, CommConfig { blocking: true })) => {
                 "the communicator is not ready before its group ends".to_owned()
+            }
+            Some(Communicator::Joining(..)) => {
+                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not"
+                    .to_owned()
             }
             Some(Communicator::Failed(error)) => return Err(error.clone()),
             None if comm.0 == 0 => "the communicator is NULL".to_owned(),
@@ -264,28 +409,30 @@ impl super::Nccl {
 }
 
 impl State {
-    fn add_clique(&mut self, ranks: Vec<Rank>, handles: &[CommHandle], site: Site) {
+    pub(super) fn add_clique(&mut self, ranks: Vec<Rank>, handles: &[CommHandle], site: Site) {
         self.nccl.made += 1;
         let clique = self.nccl.made;
         for (rank, &handle) in handles.iter().enumerate() {
             self.nccl.communicators.insert(handle, Communicator::Member { clique, rank });
         }
-        self.nccl.cliques.insert(clique, Clique { ranks, calls: BTreeMap::new(), failed: None, site });
+        let (calls, traffic, assemblies) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
+        self.nccl.cliques.insert(clique, Clique { ranks, calls, traffic, assemblies, failed: None, site });
     }
 
     /// One rank comes to a meeting; the last one makes the communicator.
     fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
-        let handle = member.handle;
+        let (handle, config) = (member.handle, member.config);
         let meeting = self.nccl.meetings.entry(id).or_insert_with(|| Meeting {
             world_size,
             members: BTreeMap::new(),
             failed: None,
+            since: Instant::now(),
         });
         if let Some(error) = &meeting.failed {
             self.nccl.communicators.insert(handle, Communicator::Failed(error.clone()));
             return;
         }
-        self.nccl.communicators.insert(handle, Communicator::Joining(id));
+        self.nccl.communicators.insert(handle, Communicator::Joining(Gathering::Id(id), config));
         if meeting.world_size != world_size {
             let report = disagreement_about_size(meeting, world_size, rank, &member);
             self.fail_meeting(id, NcclStatus::InvalidArgument, &report, Some(handle));
@@ -311,7 +458,7 @@ impl State {
     fn complete_meeting(&mut self, id: UniqueId) {
         let Some(meeting) = self.nccl.meetings.get(&id) else { return };
         let mut seen = BTreeMap::new();
-        for (&rank, member) in &meeting.members {
+        for (&rank, member) in meeting.members.iter().filter(|_| !ranks_share_gpus()) {
             let Some((first, site)) = seen.insert(member.device, (rank, member.site.clone())) else {
                 continue;
             };
@@ -326,8 +473,8 @@ impl State {
         let Some(meeting) = self.nccl.meetings.remove(&id) else { return };
         let handles: Vec<_> = meeting.members.values().map(|member| member.handle).collect();
         let site = meeting.members[&0].site.clone();
-        let ranks =
-            meeting.members.into_values().map(|member| Rank::new(member.device, member.thread)).collect();
+        let members = meeting.members.into_values();
+        let ranks = members.map(|member| Rank::new(member.device, member.thread, member.config)).collect();
         self.add_clique(ranks, &handles, site);
     }
 
@@ -344,15 +491,24 @@ impl State {
         }
     }
 
-    /// Ends the meetings of communicators whose other ranks have not come for too long.
-    pub(crate) fn give_up_joining(&mut self, handles: &[CommHandle], given_up: &str) {
-        let ids: Vec<UniqueId> = handles
-            .iter()
-            .filter_map(|handle| match self.nccl.communicators.get(handle) {
-                Some(Communicator::Joining(id)) => Some(*id),
-                _ => None,
-            })
-            .collect();
+    /// Ends what others have not come to for too long: meetings of communicators, and assemblies.
+    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting], given_up: &str) {
+        let mut ids = Vec::new();
+        for awaiting in awaited {
+            match *awaiting {
+                Awaiting::Communicator(handle) => match self.nccl.communicators.get(&handle) {
+                    Some(Communicator::Joining(Gathering::Id(id), _)) => ids.push(*id),
+                    Some(&Communicator::Joining(Gathering::Assembly(key), _)) => {
+                        self.give_up_assembly(key, given_up);
+                    }
+                    _ => {}
+                },
+                Awaiting::Assembly { clique, number } if !self.nccl.is_settled(*awaiting) => {
+                    self.give_up_assembly((clique, number), given_up);
+                }
+                Awaiting::Assembly { .. } => {}
+            }
+        }
         for id in ids {
             let Some(meeting) = self.nccl.meetings.get(&id) else { continue };
             let missing: Vec<usize> =
@@ -374,15 +530,36 @@ impl State {
         }
     }
 
-    /// Takes communicators that a failed group was making out of their meetings; the other ranks get the same error.
-    pub(super) fn leave_meetings(&mut self, handles: &[CommHandle], error: &Error<NcclStatus>) {
-        for handle in handles {
-            let Some(Communicator::Joining(id)) = self.nccl.communicators.remove(handle) else { continue };
+    /// A thread asks for a communicator that is being made, and has done so for too long.
+    fn poll_joining(&mut self, comm: CommHandle, patience: Duration) {
+        if let Some(Communicator::Joining(Gathering::Id(id), _)) = self.nccl.communicators.get(&comm)
+            && self.nccl.meetings.get(id).is_some_and(|meeting| meeting.since.elapsed() > patience)
+        {
+            self.give_up_joining(&[Awaiting::Communicator(comm)], &given_up(patience));
+        }
+    }
+
+    /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
+    pub(super) fn leave_meetings(&mut self, joining: &[Awaiting], error: &Error<NcclStatus>) {
+        for awaiting in joining {
+            let handle = match *awaiting {
+                Awaiting::Communicator(handle) => handle,
+                Awaiting::Assembly { clique, number } => {
+                    let failure = Failure { status: CudaStatus::LaunchFailed, report: error.message.clone() };
+                    self.fail_assembly((clique, number), error.status, &failure);
+                    continue;
+                }
+            };
+            let Some(Communicator::Joining(Gathering::Id(id), _)) = self.nccl.communicators.remove(&handle)
+            else {
+                continue;
+            };
             let Some(meeting) = self.nccl.meetings.get_mut(&id) else { continue };
             meeting.failed = Some(error.clone());
-            let others = std::mem::take(&mut meeting.members).into_values().map(|member| member.handle);
-            for other in others.filter(|other| !handles.contains(other)) {
-                self.nccl.communicators.insert(other, Communicator::Failed(error.clone()));
+            for member in std::mem::take(&mut meeting.members).into_values() {
+                if self.nccl.communicators.contains_key(&member.handle) {
+                    self.nccl.communicators.insert(member.handle, Communicator::Failed(error.clone()));
+                }
             }
         }
     }
@@ -392,7 +569,10 @@ impl State {
         self.nccl.communicators.remove(&comm);
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
         entry.ranks[rank].left = Some((how, Site::here()));
-        if entry.ranks.iter().all(|rank| rank.left.is_some()) && entry.calls.is_empty() {
+        if entry.ranks.iter().all(|rank| rank.left.is_some())
+            && entry.calls.is_empty()
+            && entry.traffic.is_empty()
+        {
             self.nccl.cliques.remove(&clique);
         }
     }
@@ -402,14 +582,14 @@ impl State {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         let entry = self.nccl.cliques.get(&clique).filter(|clique| clique.failed.is_none())?;
-        let LastCall { operation, op, site } = entry.ranks[rank].last.as_ref()?;
+        let LastCall { request, op, site } = entry.ranks[rank].last.as_ref()?;
         let context = self.streams.get(&op.stream)?.context;
         if view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
             return None;
         }
         let report =
             Report::new(format!("rank {rank} aborts its communicator while a collective may be in flight"))
-                .at(format!("{operation}"), site)
+                .at(request.to_string(), site)
                 .at("ncclCommAbort (dropping a Comm calls it)", &Site::here())
                 .help("wait for the communicator's stream first: comm.stream().synchronize()?");
         Some((*op, report))
@@ -429,6 +609,18 @@ impl State {
             self.finish(stream);
         }
     }
+}
+
+/// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
+/// no number counts as not set.
+fn ranks_share_gpus() -> bool {
+    let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
+    value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)
+}
+
+/// Why a wait that can't be decided has ended.
+pub(crate) fn given_up(patience: Duration) -> String {
+    format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64())
 }
 
 fn disagreement_about_size(meeting: &Meeting, world_size: usize, rank: usize, member: &Member) -> Report {

@@ -1,20 +1,65 @@
-//! The report of a collective that can never be complete.
+//! The report of calls that can never be complete.
 
+use super::assembly::waiting_attendees;
 use super::call::{CallKey, Missing};
+use super::collective::CollectiveKey;
+use super::exchange::Pending;
 use crate::engine::{Hopeless, State};
 use crate::report::{Report, ranks};
 use crate::site::Site;
 
-/// Who waits for whom, for collectives that were found hopeless together.
+const EVERY_RANK: &str =
+    "every rank must make every collective call: look for an error, an early return or a condition";
+const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, one that wants no communicator gives NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
+const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
+const TOGETHER: &str =
+    "put sends and receives that need each other between one group_start and one group_end";
+
+/// Who waits for whom, for calls that were found hopeless together.
 pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
-    let mut report = Report::new("deadlock: a collective that never completes");
+    let assembly = calls.iter().any(|key| matches!(key, CallKey::Assembly { .. }));
+    let collective = calls.iter().any(|key| matches!(key, CallKey::Collective { .. }));
+    let exchange = calls.iter().any(|key| matches!(key, CallKey::Exchange { .. }));
+    let mut report = Report::new(match (collective, exchange, assembly) {
+        (true, false, false) => "deadlock: a collective that never completes",
+        (false, true, false) => "deadlock: a send or receive that never completes",
+        (false, false, _) => "deadlock: a call of all ranks to which one never comes",
+        _ => "deadlock: calls that never complete",
+    });
     let mut help = None;
     for &key in calls {
-        report = waiting_side(state, key, report);
-        for (rank, missing) in state.nccl.missing_ranks(key) {
-            let (text, site, mend) = absence(state, key, rank, &missing);
-            report = report.at(text, &site);
-            help.get_or_insert(mend);
+        match key {
+            CallKey::Collective { clique, number } => {
+                report = waiting_ranks(state, (clique, number), report);
+                for (rank, missing) in state.nccl.missing_ranks((clique, number)) {
+                    let (text, site, mend) = absence(state, (clique, number), rank, &missing);
+                    report = report.at(text, &site);
+                    help.get_or_insert(mend);
+                }
+            }
+            CallKey::Assembly { clique, number } => {
+                report = waiting_attendees(state, (clique, number), report);
+                for (rank, missing) in state.nccl.absent((clique, number)) {
+                    let (where_it_is, site) = match missing {
+                        Missing::NotCalled(thread) => state.whereabouts(thread),
+                        _ => {
+                            let (how, site) = departure(state, clique, rank);
+                            (format!("it {how}"), site)
+                        }
+                    };
+                    report = report.at(format!("rank {rank} never comes: {where_it_is}"), &site);
+                    help.get_or_insert(EVERY_RANK_OF_PARENT);
+                }
+            }
+            CallKey::Exchange { clique, rank, number } => {
+                for pending in state.nccl.pending(clique, (rank, number)) {
+                    report = report
+                        .at(format!("rank {rank} waits in {}", pending.own.transfer), &pending.own.site);
+                    let (text, site, mend) = other_end(state, &pending);
+                    report = report.at(text, &site);
+                    help.get_or_insert(mend);
+                }
+            }
         }
     }
     match help {
@@ -23,9 +68,11 @@ pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
     }
 }
 
-fn waiting_side(state: &State, key: CallKey, mut report: Report) -> Report {
-    let (Some(clique), Some(call)) = (state.nccl.clique(key), state.nccl.call(key)) else { return report };
-    let number = key.number;
+fn waiting_ranks(state: &State, key: CollectiveKey, mut report: Report) -> Report {
+    let (Some(clique), Some(call)) = (state.nccl.cliques.get(&key.0), state.nccl.call(key)) else {
+        return report;
+    };
+    let number = key.1;
     report = report
         .at(format!("collective {number} of the communicator of {} ranks", clique.ranks.len()), &clique.site);
     let mut sides: Vec<(Vec<usize>, String, &Site)> = Vec::new();
@@ -45,23 +92,29 @@ fn waiting_side(state: &State, key: CallKey, mut report: Report) -> Report {
     report
 }
 
-/// Why one rank does not come, and what would mend it.
-fn absence(state: &State, key: CallKey, rank: usize, missing: &Missing) -> (String, Site, &'static str) {
+/// How and where a rank left its clique.
+fn departure(state: &State, clique: u64, rank: usize) -> (&'static str, Site) {
+    let clique = state.nccl.cliques.get(&clique);
+    clique.and_then(|clique| clique.ranks[rank].left.clone()).unwrap_or(("has left", Site::unknown()))
+}
+
+/// Why one rank does not come to a collective, and what would mend it.
+fn absence(
+    state: &State,
+    key: CollectiveKey,
+    rank: usize,
+    missing: &Missing,
+) -> (String, Site, &'static str) {
     match missing {
         Missing::Gone => {
-            let left = state.nccl.clique(key).and_then(|clique| clique.ranks[rank].left.clone());
-            let (how, site) = left.unwrap_or(("has left", Site::unknown()));
+            let (how, site) = departure(state, key.0, rank);
             match state.nccl.call(key).is_some_and(|call| call.parts[rank].is_some()) {
                 true => (
                     format!("rank {rank} has called it, but {how}"),
                     site,
                     "synchronise before a Comm is dropped: that aborts what it still has in flight",
                 ),
-                false => (
-                    format!("rank {rank} never called it, and {how}"),
-                    site,
-                    "every rank must make every collective call: look for an error, an early return or a condition",
-                ),
+                false => (format!("rank {rank} never called it, and {how}"), site, EVERY_RANK),
             }
         }
         Missing::InStream(_) => {
@@ -79,6 +132,40 @@ fn absence(state: &State, key: CallKey, rank: usize, missing: &Missing) -> (Stri
                 }
             };
             (format!("rank {rank} never comes: {where_it_is}"), site, mend)
+        }
+    }
+}
+
+/// Why the other end of a message does not come, and what would mend it.
+fn other_end(state: &State, pending: &Pending) -> (String, Site, &'static str) {
+    let Pending { key, own, other, missing } = pending;
+    let direction = own.transfer.direction.other();
+    let rank = key.rank(direction);
+    let function = direction.function();
+    match (missing, other) {
+        (Missing::Gone, Some(other)) => {
+            let left = state.nccl.cliques.get(&key.clique).and_then(|clique| clique.ranks[rank].left.clone());
+            let (how, _) = left.unwrap_or(("that call has failed", Site::unknown()));
+            (
+                format!("rank {rank} has called the {function} for it, but {how}"),
+                other.site.clone(),
+                EVERY_END,
+            )
+        }
+        (Missing::Gone, None) => {
+            let (how, site) = departure(state, key.clique, rank);
+            (format!("rank {rank} never called the {function} for it, and {how}"), site, EVERY_END)
+        }
+        (Missing::InStream(_), other) => {
+            let site = other.as_ref().map_or_else(Site::unknown, |end| end.site.clone());
+            let text =
+                format!("rank {rank} has called the {function} for it, behind work that never completes");
+            (text, site, TOGETHER)
+        }
+        (Missing::NotCalled(thread), _) => {
+            let (where_it_is, site) = state.whereabouts(*thread);
+            let mend = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
+            (format!("rank {rank} never calls the {function} for it: {where_it_is}"), site, mend)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Groups: calls kept back until the outermost `ncclGroupEnd`.
 
+use super::assembly::Awaiting;
 use super::call::Checked;
-use super::communicator::CommHandle;
 use crate::engine::{Engine, State, StreamHandle};
 use crate::report::Report;
 use crate::site::Site;
@@ -14,7 +14,7 @@ pub(crate) struct Group {
     /// The first error of a call inside; the end returns it and launches nothing.
     error: Option<Error<NcclStatus>>,
     pub(super) calls: Vec<Checked>,
-    pub(super) joining: Vec<CommHandle>,
+    pub(super) joining: Vec<Awaiting>,
 }
 
 impl Group {
@@ -70,7 +70,12 @@ impl Engine {
             return Err(error);
         }
         if !joining.is_empty() {
-            return self.finish_joining(joining, state);
+            if joining.iter().any(|&awaiting| !state.nccl.is_blocking(awaiting)) {
+                drop(state);
+                self.wake_all();
+                return Err(NcclStatus::InProgress.into());
+            }
+            return self.finish_joining(joining, "ncclGroupEnd", state);
         }
         self.launch_calls(calls, state)
     }
@@ -86,7 +91,7 @@ impl State {
         let held = self.thread().group.held_on(is_meant)?;
         let report =
             Report::new(format!("{caller} inside an open group waits for nothing that was called in it"))
-                .at(held.operation.to_string(), &held.site)
+                .at(held.request.to_string(), &held.site)
                 .at(caller, &Site::here())
                 .help("end the group first: group_end()? launches what was called since group_start()?");
         Some(report)

@@ -1,6 +1,7 @@
 //! What a collective is: its arguments, how much each rank gives and gets, and what may lie where.
 
-use super::reduce::{DataType, Operator, Reduction};
+use super::reduce::{DataType, Operator};
+use super::scale::Scale;
 use crate::time::collective::Pattern;
 
 /// A collective operation. A root is a rank's number.
@@ -24,6 +25,18 @@ pub enum Collective {
     AllGather,
     /// Every rank gets its part of the reduction of all ranks' buffers.
     ReduceScatter(Operator),
+    /// Every rank gets its part of each rank's buffer, in the order of ranks.
+    AllToAll,
+    /// The root gets all ranks' buffers, in the order of ranks.
+    Gather {
+        /// The rank that gets them.
+        root: i32,
+    },
+    /// Every rank gets its part of the root's buffer.
+    Scatter {
+        /// The rank that gives.
+        root: i32,
+    },
 }
 
 /// What all ranks of one call must agree on.
@@ -31,20 +44,22 @@ pub enum Collective {
 pub struct Operation {
     /// The operation, with its operator or root.
     pub collective: Collective,
-    /// Elements, as the C function counts them: those that a rank gives to an all-gather or gets from a
-    /// reduce-scatter, and those of the whole buffer otherwise.
+    /// Elements, as the C function counts them: those of one rank's part, where a buffer has a part for each rank, and
+    /// those of the whole buffer otherwise.
     pub count: u64,
     /// Type of the elements.
     pub data_type: DataType,
 }
 
-/// Device addresses of a rank's buffers.
+/// Device addresses of a rank's buffers, and what its data is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     /// What the rank gives.
     pub send: u64,
     /// Where its result goes.
     pub receive: u64,
+    /// The scalar of an operator that the program made.
+    pub scale: Option<Scale>,
 }
 
 impl Operation {
@@ -56,12 +71,27 @@ impl Operation {
             Collective::Reduce { .. } => "ncclReduce",
             Collective::AllGather => "ncclAllGather",
             Collective::ReduceScatter(_) => "ncclReduceScatter",
+            Collective::AllToAll => "ncclAlltoAll",
+            Collective::Gather { .. } => "ncclGather",
+            Collective::Scatter { .. } => "ncclScatter",
         }
     }
 
     pub(super) fn root(&self) -> Option<i32> {
         match self.collective {
-            Collective::Broadcast { root } | Collective::Reduce { root, .. } => Some(root),
+            Collective::Broadcast { root }
+            | Collective::Reduce { root, .. }
+            | Collective::Gather { root }
+            | Collective::Scatter { root } => Some(root),
+            _ => None,
+        }
+    }
+
+    pub(super) fn operator(&self) -> Option<Operator> {
+        match self.collective {
+            Collective::AllReduce(operator)
+            | Collective::ReduceScatter(operator)
+            | Collective::Reduce { operator, .. } => Some(operator),
             _ => None,
         }
     }
@@ -74,8 +104,10 @@ impl Operation {
     /// Bytes that `rank` gives. `None` where its send buffer is not looked at.
     pub(super) fn given(&self, rank: usize, world_size: usize) -> Option<u64> {
         match self.collective {
-            Collective::Broadcast { root } if root as usize != rank => None,
-            Collective::ReduceScatter(_) => Some(self.bytes().saturating_mul(world_size as u64)),
+            Collective::Broadcast { root } | Collective::Scatter { root } if root as usize != rank => None,
+            Collective::ReduceScatter(_) | Collective::AllToAll | Collective::Scatter { .. } => {
+                Some(self.bytes().saturating_mul(world_size as u64))
+            }
             _ => Some(self.bytes()),
         }
     }
@@ -83,8 +115,10 @@ impl Operation {
     /// Bytes that `rank` gets. `None` where its receive buffer is not looked at.
     pub(super) fn got(&self, rank: usize, world_size: usize) -> Option<u64> {
         match self.collective {
-            Collective::Reduce { root, .. } if root as usize != rank => None,
-            Collective::AllGather => Some(self.bytes().saturating_mul(world_size as u64)),
+            Collective::Reduce { root, .. } | Collective::Gather { root } if root as usize != rank => None,
+            Collective::AllGather | Collective::AllToAll | Collective::Gather { .. } => {
+                Some(self.bytes().saturating_mul(world_size as u64))
+            }
             _ => Some(self.bytes()),
         }
     }
@@ -92,53 +126,40 @@ impl Operation {
     /// Bytes of the larger of a rank's two buffers.
     pub(super) fn large_side(&self, world_size: usize) -> u64 {
         match self.collective {
-            Collective::AllGather | Collective::ReduceScatter(_) => {
-                self.bytes().saturating_mul(world_size as u64)
+            Collective::AllReduce(_) | Collective::Broadcast { .. } | Collective::Reduce { .. } => {
+                self.bytes()
             }
-            _ => self.bytes(),
+            _ => self.bytes().saturating_mul(world_size as u64),
         }
     }
 
-    /// How it moves around the ring.
+    /// How it moves.
     pub(super) fn pattern(&self) -> Pattern {
         match self.collective {
             Collective::AllReduce(_) => Pattern::AllReduce,
             Collective::AllGather | Collective::ReduceScatter(_) => Pattern::OneSided,
             Collective::Broadcast { .. } | Collective::Reduce { .. } => Pattern::Rooted,
+            Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. } => Pattern::Direct,
         }
     }
 
     /// Says what is wrong with buffers that overlap otherwise than in place.
     pub(super) fn overlap(&self, buffers: Buffers, rank: usize, world_size: usize) -> Option<String> {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
-        let Buffers { send, receive } = buffers;
+        let Buffers { send, receive, .. } = buffers;
         let part = rank as u64 * self.bytes();
         let (in_place, place) = match self.collective {
-            Collective::AllGather => (send == receive + part, "the rank's own part of the receive buffer"),
-            Collective::ReduceScatter(_) => {
-                (receive == send + part, "the rank's own part of the send buffer")
+            Collective::AllGather | Collective::Gather { .. } => {
+                (send == receive + part, "in place means the rank's own part of the receive buffer")
             }
-            _ => (send == receive, "the very same buffer"),
+            Collective::ReduceScatter(_) | Collective::Scatter { .. } => {
+                (receive == send + part, "in place means the rank's own part of the send buffer")
+            }
+            Collective::AllToAll => (false, "it can't be done in place"),
+            _ => (send == receive, "in place means the very same buffer"),
         };
         let apart = send + given <= receive || receive + got <= send;
-        (!in_place && !apart).then(|| {
-            let function = self.function();
-            format!(
-                "{function}: the send and receive buffers overlap: in place means {place}, and nothing else"
-            )
-        })
-    }
-
-    /// How its elements are combined, where they are.
-    pub(super) fn reduction(&self, ranks: usize) -> Option<Reduction> {
-        match self.collective {
-            Collective::AllReduce(operator)
-            | Collective::ReduceScatter(operator)
-            | Collective::Reduce { operator, .. } => {
-                Some(Reduction { data_type: self.data_type, operator, ranks })
-            }
-            Collective::Broadcast { .. } | Collective::AllGather => None,
-        }
+        (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {place}", self.function()))
     }
 
     /// The pieces that the whole consists of.
@@ -182,6 +203,29 @@ impl Operation {
                 let root = root as usize;
                 vec![Piece { sources: ring(root + 1, 0), destinations: vec![(root, 0)], bytes }]
             }
+            Collective::AllToAll => {
+                let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+                let piece = |(from, to)| Piece {
+                    sources: vec![(from, to as u64 * bytes)],
+                    destinations: vec![(to, from as u64 * bytes)],
+                    bytes,
+                };
+                pairs.map(piece).collect()
+            }
+            Collective::Gather { root } => (0..ranks)
+                .map(|rank| Piece {
+                    sources: vec![(rank, 0)],
+                    destinations: vec![(root as usize, rank as u64 * bytes)],
+                    bytes,
+                })
+                .collect(),
+            Collective::Scatter { root } => (0..ranks)
+                .map(|rank| Piece {
+                    sources: vec![(root as usize, rank as u64 * bytes)],
+                    destinations: vec![(rank, 0)],
+                    bytes,
+                })
+                .collect(),
         }
     }
 }
@@ -201,10 +245,7 @@ impl std::fmt::Display for Operation {
     /// `ncclReduce(count 10, float32, sum, root 2)`
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}(count {}, {}", self.function(), self.count, self.data_type)?;
-        if let Collective::AllReduce(operator)
-        | Collective::ReduceScatter(operator)
-        | Collective::Reduce { operator, .. } = self.collective
-        {
+        if let Some(operator) = self.operator() {
             write!(f, ", {operator}")?;
         }
         if let Some(root) = self.root() {
@@ -224,13 +265,18 @@ mod tests {
 
     #[test]
     fn only_the_documented_overlaps_are_in_place() {
-        let at = |send, receive| Buffers { send, receive };
+        let at = |send, receive| Buffers { send, receive, scale: None };
         let bad = |collective, buffers| operation(collective).overlap(buffers, 1, 3).is_some();
         let sum = Collective::AllReduce(Operator::Sum);
         assert!(!bad(sum, at(100, 100)) && !bad(sum, at(100, 116)) && bad(sum, at(100, 104)));
         // Rank 1 of 3 gives 16 bytes and gets 48; its own part starts at byte 16.
         let gather = Collective::AllGather;
         assert!(!bad(gather, at(116, 100)) && bad(gather, at(100, 100)) && !bad(gather, at(148, 100)));
+        assert!(bad(Collective::AllToAll, at(100, 100)) && !bad(Collective::AllToAll, at(100, 148)));
+        assert!(
+            !bad(Collective::Gather { root: 1 }, at(116, 100))
+                && bad(Collective::Gather { root: 1 }, at(100, 100))
+        );
         let scatter = Collective::ReduceScatter(Operator::Sum);
         assert!(!bad(scatter, at(100, 116)) && bad(scatter, at(100, 100)) && !bad(scatter, at(100, 84)));
         // Off the root there is no second buffer to overlap.

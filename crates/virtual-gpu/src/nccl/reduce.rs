@@ -47,8 +47,9 @@ impl DataType {
         DATA_TYPES[self as usize].2
     }
 
-    pub(super) fn is_unsupported(self) -> bool {
-        matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
+    /// Whether elements can be combined here. The others can only be moved.
+    pub(super) fn is_reducible(self) -> bool {
+        !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 }
 
@@ -68,10 +69,11 @@ pub enum Operator {
     Max = 2,
     Min = 3,
     Average = 4,
+    PreMulSum = 5,
 }
 
 impl Operator {
-    /// The operator with this C value.
+    /// The operator with this C value. Values of operators that a program made are its communicator's.
     pub fn from_value(value: u32) -> Option<Self> {
         [Self::Sum, Self::Product, Self::Max, Self::Min, Self::Average]
             .into_iter()
@@ -87,6 +89,7 @@ impl std::fmt::Display for Operator {
             Self::Max => "max",
             Self::Min => "min",
             Self::Average => "avg",
+            Self::PreMulSum => "premulsum",
         })
     }
 }
@@ -94,17 +97,19 @@ impl std::fmt::Display for Operator {
 /// How the elements of several ranks become one.
 ///
 /// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
-/// does.
-#[derive(Clone, Copy, Debug)]
+/// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
+#[derive(Clone, Debug)]
 pub(super) struct Reduction {
     pub(super) data_type: DataType,
     pub(super) operator: Operator,
     pub(super) ranks: usize,
+    /// Each rank's scalar, for `PreMulSum`: as many of its bytes as the type has.
+    pub(super) scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
-    /// Reduces inputs of equally many little-endian elements into `out`, in their order.
-    pub(super) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = &'a [u8]>) {
+    /// Reduces inputs of equally many little-endian elements into `out`, in their order. Each is given with its rank.
+    pub(super) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = (usize, &'a [u8])>) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
             DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),
@@ -123,26 +128,34 @@ impl Reduction {
     fn of_type<'a, T: Element<SIZE>, const SIZE: usize>(
         &self,
         out: &mut [u8],
-        mut inputs: impl Iterator<Item = &'a [u8]>,
+        inputs: impl Iterator<Item = (usize, &'a [u8])>,
     ) {
-        let &Self { operator, ranks, .. } = self;
-        let Some(first) = inputs.next() else { return };
-        fold::<T, SIZE>(out, first, |_, x| T::prepare(x, operator, ranks));
-        for input in inputs {
-            // One loop for each operator, which the compiler can make wide.
-            match operator {
-                Operator::Sum => fold::<T, SIZE>(out, input, |sum, x| T::combine(sum, x, Operator::Sum)),
-                Operator::Max => fold::<T, SIZE>(out, input, |sum, x| T::combine(sum, x, Operator::Max)),
-                _ => {
-                    fold::<T, SIZE>(out, input, |sum, x| {
-                        T::combine(sum, T::prepare(x, operator, ranks), operator)
-                    });
+        for (at, (rank, input)) in inputs.enumerate() {
+            let factor = match self.operator {
+                Operator::Average => T::reciprocal(self.ranks),
+                Operator::PreMulSum => {
+                    self.scales[rank].first_chunk().map(|bytes: &[u8; SIZE]| T::read(*bytes))
                 }
+                _ => None,
+            };
+            // One loop for each operator, which the compiler can make wide.
+            match (at, factor) {
+                (0, None) => out.copy_from_slice(input),
+                (0, Some(factor)) => fold::<T, SIZE>(out, input, |_, x| x.times(factor)),
+                (_, Some(factor)) => fold::<T, SIZE>(out, input, |sum, x| sum.plus(x.times(factor))),
+                (_, None) => match self.operator {
+                    Operator::Sum | Operator::Average | Operator::PreMulSum => {
+                        fold::<T, SIZE>(out, input, T::plus);
+                    }
+                    Operator::Product => fold::<T, SIZE>(out, input, T::times),
+                    Operator::Max => fold::<T, SIZE>(out, input, T::larger),
+                    Operator::Min => fold::<T, SIZE>(out, input, T::smaller),
+                },
             }
         }
-        if operator == Operator::Average {
+        if self.operator == Operator::Average && T::reciprocal(self.ranks).is_none() {
             for element in out.as_chunks_mut::<SIZE>().0 {
-                *element = T::finish(T::read(*element), operator, ranks).write();
+                *element = T::read(*element).divided(self.ranks).write();
             }
         }
     }
@@ -161,90 +174,49 @@ fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: im
 trait Element<const SIZE: usize>: Copy {
     fn read(bytes: [u8; SIZE]) -> Self;
     fn write(self) -> [u8; SIZE];
-    fn combine(a: Self, b: Self, operator: Operator) -> Self;
-    /// What is done to each rank's element first.
-    fn prepare(x: Self, operator: Operator, ranks: usize) -> Self;
-    /// What is done to the combined element last.
-    fn finish(x: Self, operator: Operator, ranks: usize) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    /// What an average multiplies each rank's elements with, rounded to the type. None where it divides their sum.
+    fn reciprocal(ranks: usize) -> Option<Self>;
+    fn divided(self, ranks: usize) -> Self;
 }
 
 macro_rules! integer {
-    ($($t:ident $size:literal $wide:ident),*) => { $(
-        impl Element<$size> for $t {
-            fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
-            fn write(self) -> [u8; $size] { self.to_le_bytes() }
-            fn combine(a: Self, b: Self, operator: Operator) -> Self {
-                match operator {
-                    Operator::Sum | Operator::Average => a.wrapping_add(b),
-                    Operator::Product => a.wrapping_mul(b),
-                    Operator::Max => a.max(b),
-                    Operator::Min => a.min(b),
-                }
-            }
-            fn prepare(x: Self, _: Operator, _: usize) -> Self { x }
-            fn finish(x: Self, operator: Operator, ranks: usize) -> Self {
-                match operator {
-                    Operator::Average => (x as $wide / ranks as $wide) as Self,
-                    _ => x,
-                }
-            }
-        }
-    )* };
-}
-integer!(i8 1 i128, u8 1 i128, i32 4 i128, u32 4 i128, i64 8 i128, u64 8 i128);
-
-macro_rules! float {
     ($($t:ident $size:literal),*) => { $(
         impl Element<$size> for $t {
             fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
             fn write(self) -> [u8; $size] { self.to_le_bytes() }
-            fn combine(a: Self, b: Self, operator: Operator) -> Self {
-                match operator {
-                    Operator::Sum | Operator::Average => a + b,
-                    Operator::Product => a * b,
-                    Operator::Max => if a.is_nan() || a > b { a } else { b },
-                    Operator::Min => if a.is_nan() || a < b { a } else { b },
-                }
-            }
-            fn prepare(x: Self, operator: Operator, ranks: usize) -> Self {
-                match operator {
-                    Operator::Average => x * Self::reciprocal(ranks),
-                    _ => x,
-                }
-            }
-            fn finish(x: Self, _: Operator, _: usize) -> Self { x }
+            fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            fn larger(self, other: Self) -> Self { self.max(other) }
+            fn smaller(self, other: Self) -> Self { self.min(other) }
+            fn reciprocal(_: usize) -> Option<Self> { None }
+            fn divided(self, ranks: usize) -> Self { (self as i128 / ranks as i128) as Self }
         }
     )* };
 }
-float!(f32 4, f64 8, f16 2, bf16 2);
+integer!(i8 1, u8 1, i32 4, u32 4, i64 8, u64 8);
 
-/// 1/n, rounded to the type.
-trait Reciprocal {
-    fn reciprocal(n: usize) -> Self;
+macro_rules! float {
+    ($($t:ident $size:literal $from:path),*) => { $(
+        impl Element<$size> for $t {
+            fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
+            fn write(self) -> [u8; $size] { self.to_le_bytes() }
+            fn plus(self, other: Self) -> Self { self + other }
+            fn times(self, other: Self) -> Self { self * other }
+            fn larger(self, other: Self) -> Self { if self.is_nan() || self > other { self } else { other } }
+            fn smaller(self, other: Self) -> Self { if self.is_nan() || self < other { self } else { other } }
+            fn reciprocal(ranks: usize) -> Option<Self> { Some($from(1.0 / ranks as f64)) }
+            fn divided(self, _: usize) -> Self { self }
+        }
+    )* };
 }
+float!(f32 4 to_f32, f64 8 std::convert::identity, f16 2 f16::from_f64, bf16 2 bf16::from_f64);
 
-impl Reciprocal for f32 {
-    fn reciprocal(n: usize) -> Self {
-        1.0 / n as f32
-    }
-}
-
-impl Reciprocal for f64 {
-    fn reciprocal(n: usize) -> Self {
-        1.0 / n as f64
-    }
-}
-
-impl Reciprocal for f16 {
-    fn reciprocal(n: usize) -> Self {
-        f16::from_f32(1.0 / n as f32)
-    }
-}
-
-impl Reciprocal for bf16 {
-    fn reciprocal(n: usize) -> Self {
-        bf16::from_f32(1.0 / n as f32)
-    }
+fn to_f32(x: f64) -> f32 {
+    x as f32
 }
 
 #[cfg(test)]
@@ -253,7 +225,9 @@ mod tests {
 
     fn reduce(data_type: DataType, operator: Operator, inputs: &[&[u8]]) -> Vec<u8> {
         let mut out = vec![0; inputs[0].len()];
-        Reduction { data_type, operator, ranks: inputs.len() }.reduce(&mut out, inputs.iter().copied());
+        let scales = vec![2.0f32.to_le_bytes().to_vec().repeat(2).try_into().unwrap(); inputs.len()];
+        let reduction = Reduction { data_type, operator, ranks: inputs.len(), scales };
+        reduction.reduce(&mut out, inputs.iter().copied().enumerate());
         out
     }
 
@@ -270,6 +244,7 @@ mod tests {
         assert_eq!(of(Operator::Product), [6.0, -30.0, 32.0, 0.5]);
         assert_eq!(of(Operator::Max), [3.0, 5.0, 8.0, 2.0]);
         assert_eq!(of(Operator::Min), [1.0, -2.0, 2.0, 0.5]);
+        assert_eq!(of(Operator::PreMulSum), [12.0, 12.0, 24.0, 6.0]);
         let third = 1.0f32 / 3.0;
         assert_eq!(of(Operator::Average)[0], third + 3.0 * third + 2.0 * third);
     }

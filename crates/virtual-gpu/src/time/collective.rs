@@ -12,6 +12,8 @@ pub(crate) enum Pattern {
     OneSided,
     /// Broadcast and reduce: down the ring.
     Rooted,
+    /// All to all, gather and scatter: each part goes straight to its rank.
+    Direct,
 }
 
 /// A protocol's base latency and latency per NVLink hop, in µs, for the ring and for the tree; and what part of the
@@ -73,13 +75,17 @@ pub(crate) fn duration(preset: &Preset, pattern: Pattern, ranks: usize, bytes: u
     }
     let steps = match pattern {
         Pattern::AllReduce => 2.0 * (n - 1.0),
-        Pattern::OneSided => n - 1.0,
+        Pattern::OneSided | Pattern::Direct => n - 1.0,
         Pattern::Rooted => n,
     };
     let time = |latency_us: f64, bandwidth: f64| latency_us * 1e3 + bytes / bandwidth * 1e9;
     let mut best = f64::INFINITY;
     for protocol in &PROTOCOLS {
-        let hops = if pattern == Pattern::AllReduce { steps } else { n - 1.0 };
+        let hops = match pattern {
+            Pattern::AllReduce => steps,
+            Pattern::Direct => 1.0,
+            _ => n - 1.0,
+        };
         let latency = protocol.ring.0 + hops * protocol.ring.1;
         best = best.min(time(latency, (protocol.ring_bandwidth)(preset) * n / steps));
         if pattern == Pattern::AllReduce {
@@ -92,6 +98,12 @@ pub(crate) fn duration(preset: &Preset, pattern: Pattern, ranks: usize, bytes: u
         best = best.min(time(SWITCH_LATENCY, preset.switch_bytes * n / steps));
     }
     best as u64
+}
+
+/// Nanoseconds that messages between two ranks of one node take, of which each moves `bytes` through one GPU's links.
+pub(crate) fn message_duration(preset: &Preset, bytes: u64) -> u64 {
+    // What a direct pattern of two ranks takes for twice as many: each keeps half.
+    duration(preset, Pattern::Direct, 2, bytes.saturating_mul(2))
 }
 
 #[cfg(test)]

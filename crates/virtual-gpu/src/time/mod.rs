@@ -33,7 +33,7 @@ pub(crate) struct Span {
 pub(crate) type When = Arc<OnceLock<Span>>;
 
 /// What an operation needs of its GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Cost {
     /// An event, a wait, a free.
     Nothing,
@@ -58,6 +58,10 @@ pub(crate) enum Cost {
         call: CallKey,
         ranks: usize,
         duration: u64,
+    },
+    /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
+    Exchange {
+        partners: Vec<(Ticket, u64)>,
     },
 }
 
@@ -166,13 +170,22 @@ impl Time {
 
     fn settle_one(&mut self, key: (usize, u64)) {
         let Some((ticket, cost)) = self.done.get(&key) else { return };
-        let Some(ready) = ready(ticket) else { return };
-        if let Cost::Collective { call, ranks, duration } = *cost {
-            self.settle_collective(call, ranks, duration);
-            return;
-        }
-        let cost = *cost;
-        let span = self.run(key.0, ready, cost);
+        let Some(own) = ready(ticket) else { return };
+        let span = match cost {
+            &Cost::Collective { call, ranks, duration } => {
+                return self.settle_collective(call, ranks, duration);
+            }
+            Cost::Exchange { partners } => {
+                let moved = |(partner, duration): &(Ticket, u64)| Some(own.max(ready(partner)?) + duration);
+                let ends: Option<Vec<u64>> = partners.iter().map(moved).collect();
+                let Some(ends) = ends else { return };
+                Span { start: own, end: ends.into_iter().max().unwrap_or(own) }
+            }
+            cost => {
+                let cost = cost.clone();
+                self.run(key.0, own, cost)
+            }
+        };
         if let Some((ticket, _)) = self.done.remove(&key) {
             // Set once: the entry is gone now.
             let _ = ticket.when.set(span);
@@ -208,7 +221,9 @@ impl Time {
             Span { start, end: start + duration }
         };
         match cost {
-            Cost::Nothing | Cost::Collective { .. } => Span { start: ready, end: ready },
+            Cost::Nothing | Cost::Collective { .. } | Cost::Exchange { .. } => {
+                Span { start: ready, end: ready }
+            }
             Cost::Upload(bytes) => {
                 serial(&mut gpu.upload_free, COPY_LATENCY + nanoseconds(bytes, preset.upload_bytes))
             }

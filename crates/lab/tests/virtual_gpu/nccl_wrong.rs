@@ -1,0 +1,426 @@
+//! Wrong programs. Each must end by itself, without a look at the clock, with a report that holds these words and the lines of both sides; its
+//! right twin is silent.
+
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+use lab::Check;
+
+use crate::raw::{Arguments, Function, address, answer, floats, in_group};
+use crate::twins::{Place, Said, driver, pair, peer, said, split, twins, wait};
+
+/// One check for each program: its name, its ranks, the words, and what each rank does.
+macro_rules! programs {
+    ($($name:ident($n:literal, [$($word:literal),*]) |$place:ident| $body:block)*) => {
+        pub(crate) fn checks() -> Vec<Check> {
+            vec![$(Check::new(
+                concat!("nccl_wrong::", stringify!($name)),
+                || twins($n, $name, &[$($word),*]),
+            )),*]
+        }
+        $(fn $name($place: &Place) -> Said $body)*
+    };
+}
+
+programs! {
+    counts_differ(3, ["ranks disagree about collective 1", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |place| {
+        let buffer = place.buffer(if place.is_wrong(2) { 5 } else { 4 });
+        place.all_reduce(&buffer)?;
+        place.wait()
+    }
+
+    types_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, int32, sum)"]) |place| {
+        let data_type = if place.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
+        place.call(Function::AllReduce, &place.buffer(4), Arguments { data_type, ..floats(4) })?;
+        place.wait()
+    }
+
+    operators_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, float32, max)"]) |place| {
+        let operator = if place.is_wrong(1) { ncclRedOp_t::ncclMax } else { ncclRedOp_t::ncclSum };
+        place.call(Function::AllReduce, &place.buffer(4), Arguments { operator, ..floats(4) })?;
+        place.wait()
+    }
+
+    roots_differ(3, ["ranks 0 and 2: ncclBroadcast(count 4, float32, root 0)", "rank 1: ncclBroadcast(count 4, float32, root 1)"]) |place| {
+        let buffer = place.buffer(4);
+        place.call(Function::Broadcast, &buffer, peer(usize::from(place.is_wrong(1)), 4))?;
+        place.wait()
+    }
+
+    functions_differ(2, ["rank 0: ncclAllReduce", "rank 1: ncclReduce"]) |place| {
+        let function = if place.is_wrong(1) { Function::Reduce } else { Function::AllReduce };
+        let buffer = place.buffer(4);
+        place.call(function, &buffer, floats(4))?;
+        place.wait()
+    }
+
+    order_of_calls_differs(2, ["ranks disagree about collective 1", "ncclAllReduce", "ncclBroadcast"]) |place| {
+        let (one, other) = (place.buffer(4), place.buffer(4));
+        let mut calls = [(Function::AllReduce, &one), (Function::Broadcast, &other)];
+        if place.is_wrong(1) {
+            calls.reverse();
+        }
+        for (function, buffer) in calls {
+            place.call(function, buffer, floats(4))?;
+        }
+        place.wait()
+    }
+
+    parts_of_an_all_to_all_differ(2, ["rank 0: ncclAlltoAll(count 4,", "rank 1: ncclAlltoAll(count 3,"]) |place| {
+        let (from, to) = (place.buffer(8), place.buffer(8));
+        let count = if place.is_wrong(1) { 3 } else { 4 };
+        said(place.own.call(Function::AllToAll, address(&from), address(&to), floats(count)))?;
+        place.wait()
+    }
+
+    a_gather_to_two_roots(2, ["ncclGather(count 4, float32, root 0)", "ncclGather(count 4, float32, root 1)"]) |place| {
+        let (from, to) = (place.buffer(4), place.buffer(8));
+        let root = usize::from(place.is_wrong(1));
+        said(place.own.call(Function::Gather, address(&from), address(&to), peer(root, 4)))?;
+        place.wait()
+    }
+
+    a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never comes: its thread has ended"]) |place| {
+        let buffer = place.buffer(4);
+        if place.is_wrong(2) {
+            // As where an error is returned, and the communicator is leaked.
+            place.own.leak();
+            return Ok(());
+        }
+        place.all_reduce(&buffer)?;
+        place.wait()
+    }
+
+    a_call_of_one_rank_alone(2, ["rank 0 waits in ncclAllReduce(count 4", "rank 1 never called it, and has destroyed its communicator"]) |place| {
+        let buffer = place.buffer(4);
+        place.all_reduce(&buffer)?;
+        if place.is_wrong(0) {
+            place.all_reduce(&buffer)?;
+        }
+        place.wait()
+    }
+
+    one_round_more(2, ["rank 1 waits in ncclAllReduce", "rank 0 never", "collective 4"]) |place| {
+        let buffer = place.buffer(4);
+        for _ in 0..3 + usize::from(place.is_wrong(1)) {
+            place.all_reduce(&buffer)?;
+        }
+        place.wait()
+    }
+
+    two_communicators_in_opposite_order(2, ["deadlock", "its thread waits in cuStreamSynchronize", "the same calls in the same order"]) |place| {
+        let second = place.second();
+        let buffer = place.buffer(4);
+        let mut order = [&place.own, &second];
+        if place.is_wrong(1) {
+            order.reverse();
+        }
+        for rank in order {
+            said(rank.call(Function::AllReduce, address(&buffer), address(&buffer), floats(4)))?;
+            wait(&rank.stream)?;
+        }
+        Ok(())
+    }
+
+    two_communicators_in_opposite_order_on_one_stream(2, ["has called it, behind work that never completes", "in one order on every rank"]) |place| {
+        let second = place.second();
+        let buffer = place.buffer(4);
+        let mut order = [&place.own, &second];
+        if place.is_wrong(1) {
+            order.reverse();
+        }
+        for rank in order {
+            said(rank.call_on(&place.own.stream, Function::AllReduce, address(&buffer), address(&buffer), floats(4)))?;
+        }
+        place.wait()
+    }
+
+    a_cycle_over_events_and_two_communicators(2, ["deadlock", "behind work that never completes", "ncclAllReduce", "ncclBroadcast"]) |place| {
+        let second = place.second();
+        let (one, other) = (place.buffer(4), place.buffer(4));
+        let broadcast = || said(second.call(Function::Broadcast, address(&other), address(&other), floats(4)));
+        // Each rank lets one communicator's stream wait for the other's; one of them the other way around.
+        if place.is_wrong(1) {
+            broadcast()?;
+            driver(place.own.stream.join(&second.stream))?;
+            place.all_reduce(&one)?;
+        } else {
+            place.all_reduce(&one)?;
+            driver(second.stream.join(&place.own.stream))?;
+            broadcast()?;
+        }
+        wait(&second.stream)?;
+        place.wait()
+    }
+
+    crossed_sends(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 waits in ncclSend(count 4, float32, to rank 0)", "rank 1 has called the ncclRecv for it, behind work", "group_start"]) |place| {
+        let (from, to) = (place.buffer(4), place.buffer(4));
+        let other = 1 - place.rank;
+        let exchange = || place.send(&from, other).and_then(|()| place.receive(&to, other));
+        match place.wrong {
+            true => exchange()?,
+            false => said(in_group(|| exchange().unwrap()))?,
+        }
+        place.wait()
+    }
+
+    crossed_receives(2, ["rank 0 waits in ncclRecv", "rank 1 waits in ncclRecv", "behind work that never completes"]) |place| {
+        let (from, to) = (place.buffer(4), place.buffer(4));
+        let other = 1 - place.rank;
+        // In the right twin, one of them sends first.
+        if place.wrong || place.rank == 0 {
+            place.receive(&to, other)?;
+            place.send(&from, other)?;
+        } else {
+            place.send(&from, other)?;
+            place.receive(&to, other)?;
+        }
+        place.wait()
+    }
+
+    a_ring_without_a_group(3, ["rank 0 waits in ncclSend", "rank 1 waits in ncclSend", "rank 2 waits in ncclSend", "between one group_start and one group_end"]) |place| {
+        let (from, to) = (place.buffer(4), place.buffer(4));
+        let (next, last) = ((place.rank + 1) % 3, (place.rank + 2) % 3);
+        let pass = || place.send(&from, next).and_then(|()| place.receive(&to, last));
+        match place.wrong {
+            true => pass()?,
+            false => said(in_group(|| pass().unwrap()))?,
+        }
+        place.wait()
+    }
+
+    a_receive_without_a_send(2, ["rank 1 waits in ncclRecv(count 4, float32, from rank 0)", "rank 0 never called the ncclSend for it", "destroyed"]) |place| {
+        let buffer = place.buffer(4);
+        match place.rank {
+            1 => place.receive(&buffer, 0)?,
+            _ if place.wrong => {}
+            _ => place.send(&buffer, 1)?,
+        }
+        place.wait()
+    }
+
+    a_send_without_a_receive(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 never called the ncclRecv for it"]) |place| {
+        let buffer = place.buffer(4);
+        match place.rank {
+            0 => place.send(&buffer, 1)?,
+            _ if place.wrong => {}
+            _ => place.receive(&buffer, 0)?,
+        }
+        place.wait()
+    }
+
+    a_send_to_the_wrong_rank(3, ["rank 0 waits in ncclSend(count 4, float32, to rank 2)", "rank 2 never called the ncclRecv for it"]) |place| {
+        let buffer = place.buffer(4);
+        match place.rank {
+            0 => place.send(&buffer, if place.wrong { 2 } else { 1 })?,
+            1 => place.receive(&buffer, 0)?,
+            _ => {}
+        }
+        place.wait()
+    }
+
+    messages_of_different_sizes(2, ["ranks disagree about message 1 from rank 0 to rank 1", "rank 0: ncclSend(count 4, float32, to rank 1)", "rank 1: ncclRecv(count 3, float32, from rank 0)", "nccl_wrong.rs:"]) |place| {
+        let buffer = place.buffer(if place.is_wrong(1) { 3 } else { 4 });
+        match place.rank {
+            0 => place.send(&buffer, 1)?,
+            _ => place.receive(&buffer, 0)?,
+        }
+        place.wait()
+    }
+
+    messages_of_different_types(2, ["ncclSend(count 4, float32, to rank 1)", "ncclRecv(count 4, int32, from rank 0)"]) |place| {
+        let buffer = place.buffer(4);
+        let data_type = if place.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
+        match place.rank {
+            0 => place.send(&buffer, 1)?,
+            _ => place.call(Function::Recv, &buffer, Arguments { data_type, ..peer(0, 4) })?,
+        }
+        place.wait()
+    }
+
+    receives_in_another_order_than_the_sends(2, ["ranks disagree about message 1 from rank 0 to rank 1", "count 4", "count 7"]) |place| {
+        let mut buffers = [place.buffer(4), place.buffer(7)];
+        if place.is_wrong(1) {
+            buffers.reverse();
+        }
+        said(in_group(|| {
+            for buffer in &buffers {
+                match place.rank {
+                    0 => place.send(buffer, 1).unwrap(),
+                    _ => place.receive(buffer, 0).unwrap(),
+                }
+            }
+        }))?;
+        place.wait()
+    }
+
+    a_broadcast_that_one_rank_receives(2, ["deadlock: calls that never complete", "rank 0 waits in ncclBroadcast", "rank 1 waits in ncclRecv"]) |place| {
+        let buffer = place.buffer(4);
+        match place.is_wrong(1) {
+            true => place.receive(&buffer, 0)?,
+            false => place.call(Function::Broadcast, &buffer, floats(4))?,
+        }
+        place.wait()
+    }
+
+    a_split_that_one_rank_skips(3, ["ranks 0 and 1 wait in ncclCommSplit", "rank 2 never comes", "NCCL_SPLIT_NOCOLOR"]) |place| {
+        if !place.is_wrong(2) {
+            let mut child = std::ptr::null_mut();
+            let color = if place.rank == 2 { -1 } else { 0 };
+            said(split(place.own.comm, color, &mut child))?;
+            // SAFETY: it is this rank's own, or null.
+            unsafe { sys::ncclCommDestroy(child) };
+        }
+        Ok(())
+    }
+
+    a_split_where_another_rank_finalizes(2, ["ranks disagree about a call that all of them make together", "rank 0: ncclCommSplit", "rank 1: ncclCommFinalize"]) |place| {
+        if place.wrong && place.rank == 1 {
+            // SAFETY: the communicator is alive.
+            return said(answer(unsafe { sys::ncclCommFinalize(place.own.comm) }));
+        }
+        let mut child = std::ptr::null_mut();
+        said(split(place.own.comm, -1, &mut child))
+    }
+
+    a_finalize_that_one_rank_skips(2, ["rank 0 waits in ncclCommFinalize", "rank 1 never comes"]) |place| {
+        // SAFETY: the communicator is alive.
+        let finalize = || said(answer(unsafe { sys::ncclCommFinalize(place.own.comm) }));
+        if place.is_wrong(1) { Ok(()) } else { finalize() }
+    }
+
+    use_after_an_abort(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has aborted its communicator"]) |place| {
+        let buffer = place.buffer(4);
+        if place.is_wrong(1) {
+            // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
+            unsafe { sys::ncclCommAbort(place.own.comm) };
+            return place.all_reduce(&buffer);
+        }
+        place.all_reduce(&buffer)?;
+        place.wait()
+    }
+
+    an_abort_in_flight(2, ["aborts its communicator while a collective may be in flight", "ncclAllReduce(count 4", "ncclCommAbort"]) |place| {
+        let buffer = place.buffer(4);
+        place.all_reduce(&buffer)?;
+        if !place.wrong {
+            place.wait()?;
+        }
+        // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
+        unsafe { sys::ncclCommAbort(place.own.comm) };
+        place.wait()
+    }
+
+    a_group_that_is_never_ended(2, ["rank 0 waits in ncclAllReduce", "rank 1 never"]) |place| {
+        let buffer = place.buffer(4);
+        if place.is_wrong(1) {
+            // SAFETY: it takes no argument.
+            unsafe { sys::ncclGroupStart() };
+            return place.all_reduce(&buffer);
+        }
+        said(in_group(|| place.all_reduce(&buffer).unwrap()))?;
+        place.wait()
+    }
+
+    one_thread_that_groups_nothing(1, ["deadlock: rank 1 is missing in a group, and one thread drives all of them", "ncclAllReduce(count 4, float32, sum) by rank 0"]) |place| {
+        let pair = pair(place);
+        let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
+        let call = |at: usize| said(pair[at].call(Function::AllReduce, address(&buffers[at]), address(&buffers[at]), floats(4)));
+        match place.wrong {
+            true => call(0).and_then(|()| call(1))?,
+            false => said(in_group(|| call(0).and_then(|()| call(1)).unwrap()))?,
+        }
+        pair.iter().try_for_each(|rank| wait(&rank.stream))
+    }
+
+    one_thread_that_sends_to_itself_ungrouped(1, ["deadlock: rank 1 is missing in a group", "ncclSend(count 4, float32, to rank 1) by rank 0"]) |place| {
+        let pair = pair(place);
+        let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
+        let call = |function, at: usize| said(pair[at].call(function, address(&buffers[at]), address(&buffers[at]), peer(1 - at, 4)));
+        let both = || call(Function::Send, 0).and_then(|()| call(Function::Recv, 1));
+        match place.wrong {
+            true => both()?,
+            false => said(in_group(|| both().unwrap()))?,
+        }
+        pair.iter().try_for_each(|rank| wait(&rank.stream))
+    }
+
+    a_result_that_is_used_in_its_own_group(2, ["two calls of rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |place| {
+        let (buffer, all) = (place.buffer(4), place.buffer(8));
+        let gather = || said(place.own.call(Function::AllGather, address(&buffer), address(&all), floats(4)));
+        match place.wrong {
+            true => said(in_group(|| place.all_reduce(&buffer).and_then(|()| gather()).unwrap()))?,
+            false => place.all_reduce(&buffer).and_then(|()| gather())?,
+        }
+        place.wait()
+    }
+
+    an_exchange_in_place(2, ["two calls of rank", "ncclSend(count 4", "ncclRecv(count 4"]) |place| {
+        let (from, to) = (place.buffer(4), place.buffer(4));
+        let target = if place.wrong { &from } else { &to };
+        let other = 1 - place.rank;
+        said(in_group(|| place.send(&from, other).and_then(|()| place.receive(target, other)).unwrap()))?;
+        place.wait()
+    }
+
+    a_receive_buffer_that_is_too_short(2, ["the receive buffer of rank 1 can't be used (recvbuff)", "4 bytes outside", "nccl_wrong.rs:"]) |place| {
+        let buffer = place.buffer(if place.is_wrong(1) { 3 } else { 4 });
+        let (function, other) = if place.rank == 0 { (Function::Send, 1) } else { (Function::Recv, 0) };
+        place.call(function, &buffer, peer(other, 4))?;
+        place.wait()
+    }
+
+    data_that_nothing_wrote(2, ["ncclAllReduce(count 4, float32, sum) reads bytes that nothing wrote, on rank 0", "nccl_wrong.rs:"]) |place| {
+        // SAFETY: that its values are not set is what this is about.
+        let mut buffer = unsafe { driver(place.own.stream.alloc::<f32>(4))? };
+        if !place.is_wrong(0) {
+            driver(place.own.stream.memset_zeros(&mut buffer))?;
+        }
+        place.all_reduce(&buffer)?;
+        place.wait()
+    }
+
+    a_collective_that_does_not_wait_for_its_data(2, ["data race", "written by a memset", "ncclAllReduce", "nccl_wrong.rs:"]) |place| {
+        let mut buffer = place.buffer(4);
+        let other = driver(place.own.stream.context().new_stream())?;
+        driver(other.memset_zeros(&mut buffer))?;
+        if !place.wrong {
+            driver(place.own.stream.join(&other))?;
+        }
+        place.all_reduce(&buffer)?;
+        wait(&other)?;
+        place.wait()
+    }
+
+    data_that_is_used_before_it_was_received(2, ["data race", "written by ncclRecv", "a copy", "nccl_wrong.rs:"]) |place| {
+        let (buffer, mut copy) = (place.buffer(4), place.buffer(4));
+        let other = driver(place.own.stream.context().new_stream())?;
+        match place.rank {
+            0 => place.send(&buffer, 1)?,
+            _ => {
+                place.receive(&buffer, 0)?;
+                if !place.wrong {
+                    driver(other.join(&place.own.stream))?;
+                }
+                driver(other.memcpy_dtod(&buffer, &mut copy))?;
+            }
+        }
+        place.wait()?;
+        wait(&other)
+    }
+
+    a_buffer_that_is_changed_while_it_is_sent(2, ["data race", "read by ncclSend", "a memset"]) |place| {
+        let mut buffer = place.buffer(4);
+        let other = driver(place.own.stream.context().new_stream())?;
+        match place.rank {
+            1 => place.receive(&buffer, 0)?,
+            _ => {
+                place.send(&buffer, 1)?;
+                if !place.wrong {
+                    driver(other.join(&place.own.stream))?;
+                }
+                driver(other.memset_zeros(&mut buffer))?;
+            }
+        }
+        place.wait()?;
+        wait(&other)
+    }
+}

@@ -1,0 +1,219 @@
+//! NCCL as C has it: what cudarc's safe layer does not offer, or would hide.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use cudarc::nccl::result::get_uniqueid;
+use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
+
+use crate::nccl::{last_error, stream};
+
+/// A result code that is no success, with what NCCL says of it.
+pub(crate) type Answer = Result<(), (ncclResult_t, String)>;
+
+pub(crate) fn answer(code: ncclResult_t) -> Answer {
+    match code {
+        ncclResult_t::ncclSuccess => Ok(()),
+        code => Err((code, last_error())),
+    }
+}
+
+/// Where a slice lies.
+pub(crate) fn address<T>(slice: &CudaSlice<T>) -> u64 {
+    slice.device_ptr(slice.stream()).0
+}
+
+/// One rank's end of a communicator, which is the thread's own. It is destroyed when it goes.
+pub(crate) struct Rank {
+    pub(crate) comm: ncclComm_t,
+    pub(crate) rank: usize,
+    pub(crate) n: usize,
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) leaked: Cell<bool>,
+}
+
+/// A collective's arguments beside its buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arguments {
+    pub(crate) count: usize,
+    pub(crate) data_type: ncclDataType_t,
+    pub(crate) operator: ncclRedOp_t,
+    pub(crate) root: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    Gather,
+    Scatter,
+    Send,
+    Recv,
+}
+
+impl Rank {
+    /// Joins a communicator, on the GPU of `stream`.
+    pub(crate) fn join(id: ncclUniqueId, rank: usize, n: usize, stream: Arc<CudaStream>) -> Self {
+        hide_own_lines();
+        stream.context().bind_to_thread().unwrap();
+        let mut comm = std::ptr::null_mut();
+        // SAFETY: `comm` can be written.
+        answer(unsafe { sys::ncclCommInitRank(&mut comm, n as i32, id, rank as i32) }).unwrap();
+        Self { comm, rank, n, stream, leaked: Cell::default() }
+    }
+
+    /// Of a communicator that was made otherwise.
+    pub(crate) fn of(comm: ncclComm_t, stream: Arc<CudaStream>) -> Self {
+        hide_own_lines();
+        let (mut rank, mut n) = (0, 0);
+        // SAFETY: both can be written.
+        unsafe {
+            answer(sys::ncclCommUserRank(comm, &mut rank)).unwrap();
+            answer(sys::ncclCommCount(comm, &mut n)).unwrap();
+        }
+        Self { comm, rank: rank as usize, n: n as usize, stream, leaked: Cell::default() }
+    }
+
+    /// Leaves the communicator alone when the rank goes.
+    pub(crate) fn leak(&self) {
+        self.leaked.set(true);
+    }
+
+    /// A collective, or a send or receive whose peer is the root. Its buffers are not looked at here.
+    pub(crate) fn call(&self, function: Function, send: u64, receive: u64, with: Arguments) -> Answer {
+        self.call_on(&self.stream, function, send, receive, with)
+    }
+
+    /// As [`Self::call`], on another stream.
+    pub(crate) fn call_on(
+        &self,
+        stream: &CudaStream,
+        function: Function,
+        send: u64,
+        receive: u64,
+        with: Arguments,
+    ) -> Answer {
+        let Arguments { count, data_type, operator, root } = with;
+        let (from, to) = (send as *const _, receive as *mut _);
+        let (comm, stream) = (self.comm, stream.cu_stream().cast());
+        // SAFETY: the library checks the addresses. A test that wants the results waits before its buffers go.
+        answer(unsafe {
+            match function {
+                Function::AllReduce => sys::ncclAllReduce(from, to, count, data_type, operator, comm, stream),
+                Function::Broadcast => sys::ncclBroadcast(from, to, count, data_type, root, comm, stream),
+                Function::Reduce => sys::ncclReduce(from, to, count, data_type, operator, root, comm, stream),
+                Function::AllGather => sys::ncclAllGather(from, to, count, data_type, comm, stream),
+                Function::ReduceScatter => {
+                    sys::ncclReduceScatter(from, to, count, data_type, operator, comm, stream)
+                }
+                Function::AllToAll => sys::ncclAlltoAll(from, to, count, data_type, comm, stream),
+                Function::Gather => sys::ncclGather(from, to, count, data_type, root, comm, stream),
+                Function::Scatter => sys::ncclScatter(from, to, count, data_type, root, comm, stream),
+                Function::Send => sys::ncclSend(from, count, data_type, root, comm, stream),
+                Function::Recv => sys::ncclRecv(to, count, data_type, root, comm, stream),
+            }
+        })
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if !self.leaked.get() {
+            // SAFETY: the communicator is this rank's alone.
+            unsafe { sys::ncclCommDestroy(self.comm) };
+        }
+    }
+}
+
+/// `count` floats, summed or to or from rank 0.
+pub(crate) fn floats(count: usize) -> Arguments {
+    Arguments { count, data_type: ncclDataType_t::ncclFloat32, operator: ncclRedOp_t::ncclSum, root: 0 }
+}
+
+/// Makes reports show the lines of the checks, and not of what they call here.
+fn hide_own_lines() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the library is loaded and stays so; its function takes a C string and returns nothing.
+        let hide: extern "C" fn(*const std::ffi::c_char) = unsafe {
+            let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+            let hide = libc::dlsym(library, c"virtualGpuHideLibrary".as_ptr());
+            assert!(!hide.is_null());
+            std::mem::transmute(hide)
+        };
+        for file in ["raw.rs", "twins.rs"] {
+            let path = format!("{}/tests/virtual_gpu/{file}", env!("CARGO_MANIFEST_DIR"));
+            hide(std::ffi::CString::new(path).unwrap().as_ptr());
+        }
+    });
+}
+
+/// Runs a thread for each of `n` ranks, on GPUs from `first` on.
+pub(crate) fn raw_ranks<T: Send>(first: usize, n: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
+    let id = get_uniqueid().unwrap();
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..n)
+            .map(|rank| scope.spawn(move || work(Rank::join(id, rank, n, stream(first + rank)))))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Runs `calls` between a group's start and its end; the end's answer.
+pub(crate) fn in_group(calls: impl FnOnce()) -> Answer {
+    // SAFETY: neither takes an argument.
+    unsafe {
+        answer(sys::ncclGroupStart()).unwrap();
+        calls();
+        answer(sys::ncclGroupEnd())
+    }
+}
+
+/// A GPU without cudarc's tracking, which would order streams behind a test's back.
+pub(crate) fn untracked(gpu: usize) -> Arc<CudaContext> {
+    let context = CudaContext::new(gpu).unwrap();
+    // SAFETY: each test says what orders its streams.
+    unsafe { context.disable_event_tracking() };
+    context
+}
+
+/// `ncclCommInitAll`.
+pub(crate) fn communicators(devices: &[i32]) -> Result<Vec<ncclComm_t>, (ncclResult_t, String)> {
+    let mut comms = vec![std::ptr::null_mut(); devices.len()];
+    // SAFETY: there are as many of both as it says.
+    answer(unsafe { sys::ncclCommInitAll(comms.as_mut_ptr(), devices.len() as i32, devices.as_ptr()) })?;
+    Ok(comms)
+}
+
+/// `NCCL_CONFIG_INITIALIZER`.
+pub(crate) fn config() -> sys::ncclConfig_t {
+    const UNSET: i32 = i32::MIN;
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: 0xcafe_beef,
+        version: 23_007,
+        blocking: UNSET,
+        cgaClusterSize: UNSET,
+        minCTAs: UNSET,
+        maxCTAs: UNSET,
+        netName: std::ptr::null(),
+        splitShare: UNSET,
+        trafficClass: UNSET,
+        commName: std::ptr::null(),
+        collnetEnable: UNSET,
+        CTAPolicy: UNSET,
+        shrinkShare: UNSET,
+        nvlsCTAs: UNSET,
+        nChannelsPerNetPeer: UNSET,
+        nvlinkCentricSched: UNSET,
+        graphUsageMode: UNSET,
+        numRmaCtx: UNSET,
+        maxP2pPeers: UNSET,
+    }
+}

@@ -1,0 +1,126 @@
+//! Programs that come as twins, a wrong one and a right one.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use cudarc::nccl::result::get_uniqueid;
+use cudarc::nccl::sys::{self, ncclComm_t, ncclUniqueId};
+
+use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats, untracked};
+use crate::text;
+
+/// What a rank was told.
+pub(crate) type Said = Result<(), String>;
+
+/// Where one rank's thread runs a program.
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) n: usize,
+    /// Which twin it is.
+    pub(crate) wrong: bool,
+    pub(crate) first_gpu: usize,
+    pub(crate) own: Rank,
+    pub(crate) second_id: ncclUniqueId,
+}
+
+impl Place {
+    /// Another communicator of the same ranks, on a stream of its own.
+    pub(crate) fn second(&self) -> Rank {
+        let stream = self.own.stream.context().new_stream().unwrap();
+        Rank::join(self.second_id, self.rank, self.n, stream)
+    }
+
+    pub(crate) fn buffer(&self, len: usize) -> CudaSlice<f32> {
+        let buffer = self.own.stream.clone_htod(&vec![1.0; len]).unwrap();
+        self.own.stream.synchronize().unwrap();
+        buffer
+    }
+
+    /// A call in place, on the rank's own communicator and stream.
+    pub(crate) fn call(&self, function: Function, buffer: &CudaSlice<f32>, with: Arguments) -> Said {
+        said(self.own.call(function, address(buffer), address(buffer), with))
+    }
+
+    pub(crate) fn all_reduce(&self, buffer: &CudaSlice<f32>) -> Said {
+        self.call(Function::AllReduce, buffer, floats(buffer.len()))
+    }
+
+    pub(crate) fn send(&self, buffer: &CudaSlice<f32>, to: usize) -> Said {
+        self.call(Function::Send, buffer, peer(to, buffer.len()))
+    }
+
+    pub(crate) fn receive(&self, buffer: &CudaSlice<f32>, from: usize) -> Said {
+        self.call(Function::Recv, buffer, peer(from, buffer.len()))
+    }
+
+    pub(crate) fn wait(&self) -> Said {
+        wait(&self.own.stream)
+    }
+
+    /// Whether this is the wrong twin's `rank`.
+    pub(crate) fn is_wrong(&self, rank: usize) -> bool {
+        self.wrong && self.rank == rank
+    }
+}
+
+pub(crate) fn said(answer: Answer) -> Said {
+    answer.map_err(|(_, text)| text)
+}
+
+pub(crate) fn driver<T>(result: Result<T, DriverError>) -> Result<T, String> {
+    result.map_err(text)
+}
+
+pub(crate) fn wait(stream: &CudaStream) -> Said {
+    driver(stream.synchronize())
+}
+
+pub(crate) fn peer(rank: usize, count: usize) -> Arguments {
+    Arguments { root: rank as i32, ..floats(count) }
+}
+
+pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
+    let (id, second_id) = (get_uniqueid().unwrap(), get_uniqueid().unwrap());
+    // A failure is sticky: each twin has GPUs of its own.
+    let first_gpu = if wrong { 4 } else { 0 };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let stream = untracked(first_gpu + rank).new_stream().unwrap();
+                    let own = Rank::join(id, rank, n, stream);
+                    program(&Place { rank, n, wrong, first_gpu, own, second_id })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Runs both twins: the right one must be silent, the wrong one must end with a report of these words,
+/// and not by the wall clock.
+pub(crate) fn twins(n: usize, program: fn(&Place) -> Said, words: &[&str]) -> anyhow::Result<()> {
+    for (rank, said) in run(n, program, false).into_iter().enumerate() {
+        anyhow::ensure!(said.is_ok(), "the right twin, rank {rank}: {}", said.unwrap_err());
+    }
+    let reports: Vec<String> = run(n, program, true).into_iter().filter_map(Result::err).collect();
+    let fits = |report: &String| words.iter().all(|word| report.contains(word));
+    anyhow::ensure!(reports.iter().any(fits), "no report with {words:?} in:\n{}", reports.join("\n---\n"));
+    let guessed = reports.iter().find(|report| report.contains("not proved"));
+    anyhow::ensure!(guessed.is_none(), "decided by the wall clock: {}", guessed.unwrap_or(&String::new()));
+    Ok(())
+}
+
+pub(crate) fn split(comm: ncclComm_t, color: i32, child: &mut ncclComm_t) -> Answer {
+    // SAFETY: the communicator is alive, and the child can be written until it is made.
+    answer(unsafe { sys::ncclCommSplit(comm, color, 0, child, std::ptr::null_mut()) })
+}
+
+/// A communicator of two GPUs that one thread drives.
+pub(crate) fn pair(place: &Place) -> [Rank; 2] {
+    let gpus = [place.first_gpu + 1, place.first_gpu + 2];
+    let streams: [Arc<CudaStream>; 2] = gpus.map(|gpu| untracked(gpu).new_stream().unwrap());
+    let comms = communicators(&gpus.map(|gpu| gpu as i32)).unwrap();
+    let [one, other] = streams;
+    [Rank::of(comms[0], one), Rank::of(comms[1], other)]
+}

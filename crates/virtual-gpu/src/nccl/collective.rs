@@ -1,0 +1,212 @@
+//! Collectives: matched by number, run when every rank's stream has come to them.
+
+use super::call::{CallKey, Checked, Missing, Request};
+use super::communicator::LastCall;
+use super::operation::{Buffers, Operation};
+use super::run::Job;
+use crate::engine::{Awaited, Failure, OpRef, State, Work};
+use crate::report::{Report, ranks};
+use crate::site::Site;
+use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+
+/// A collective's clique, and its number there.
+pub(super) type CollectiveKey = (u64, u64);
+
+/// One collective, as its ranks come to it.
+pub(super) struct Call {
+    pub(super) parts: Vec<Option<Part>>,
+    pub(super) running: bool,
+    failure: Option<Failure>,
+}
+
+/// One rank's part in a call.
+pub(super) struct Part {
+    pub(super) operation: Operation,
+    pub(super) op: OpRef,
+    pub(super) site: Site,
+    /// Its stream has come to it.
+    pub(super) arrived: bool,
+    /// Its rank has aborted.
+    pub(super) cancelled: bool,
+    pub(super) buffers: Buffers,
+    pub(super) device: usize,
+}
+
+impl super::Nccl {
+    pub(super) fn call(&self, (clique, number): CollectiveKey) -> Option<&Call> {
+        self.cliques.get(&clique)?.calls.get(&number)
+    }
+
+    fn call_mut(&mut self, (clique, number): CollectiveKey) -> Option<&mut Call> {
+        self.cliques.get_mut(&clique)?.calls.get_mut(&number)
+    }
+
+    /// The ranks that have not come to a collective, in the order of their numbers.
+    pub(super) fn missing_ranks(&self, key: CollectiveKey) -> Vec<(usize, Missing)> {
+        let (Some(clique), Some(call)) = (self.cliques.get(&key.0), self.call(key)) else {
+            return Vec::new();
+        };
+        if call.failure.is_some() || call.running {
+            return Vec::new();
+        }
+        let ranks = clique.ranks.iter().zip(&call.parts).enumerate();
+        ranks
+            .filter_map(|(rank, (entry, part))| match part {
+                Some(part) if part.cancelled => Some((rank, Missing::Gone)),
+                Some(part) if part.arrived => None,
+                Some(part) => Some((rank, Missing::InStream(part.op))),
+                None => Some((rank, entry.absence())),
+            })
+            .collect()
+    }
+}
+
+impl State {
+    /// Enqueues one rank's part of a collective, to come after others.
+    pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
+        let Checked { clique, rank, stream, request, site, .. } = checked;
+        let Request::Collective(operation, buffers) = request else { return Ok(()) };
+        let owner = self.current_thread();
+        let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
+            return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
+        };
+        let number = entry.ranks[rank].issued + 1;
+        let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
+        let work = Work::Collective(CallKey::Collective { clique, number });
+        let op = self.enqueue(stream, work, after, site.clone())?.op;
+        let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
+        entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
+        entry.ranks[rank].issued = number;
+        entry.ranks[rank].owner = owner;
+        let call = entry.calls.entry(number).or_insert_with(|| Call {
+            parts: (0..world_size).map(|_| None).collect(),
+            running: false,
+            failure: None,
+        });
+        call.parts[rank] =
+            Some(Part { operation, op, site, arrived: false, cancelled: false, buffers, device });
+        self.compare_parts((clique, number));
+        Ok(())
+    }
+
+    /// Once every rank has called: do they agree?
+    fn compare_parts(&mut self, key: CollectiveKey) {
+        let Some(call) = self.nccl.call(key) else { return };
+        if call.failure.is_some() || call.parts.iter().any(Option::is_none) {
+            return;
+        }
+        let parts: Vec<&Part> = call.parts.iter().flatten().collect();
+        if parts.windows(2).all(|pair| pair[0].operation == pair[1].operation) {
+            return;
+        }
+        let report = disagreement(&parts, key.1);
+        self.fail_collective(key, &Failure::announce(CudaStatus::LaunchFailed, &report));
+    }
+
+    /// One rank's stream has come to a collective. Returns it where it can run now.
+    pub(super) fn arrive_at_collective(&mut self, key: CollectiveKey) -> Option<Job> {
+        let context_failure = self.part_failure(key);
+        let call = self.nccl.call_mut(key)?;
+        let mut leaving = Vec::new();
+        for part in call.parts.iter_mut().flatten().filter(|part| !part.arrived) {
+            if self.streams.get(&part.op.stream).is_some_and(|stream| stream.is_at(part.op)) {
+                part.arrived = true;
+                if part.cancelled || call.failure.is_some() {
+                    leaving.push(part.op.stream);
+                }
+            }
+        }
+        let failure = call.failure.clone();
+        let complete = failure.is_none()
+            && call
+                .parts
+                .iter()
+                .all(|part| part.as_ref().is_some_and(|part| part.arrived && !part.cancelled));
+        call.running = complete && context_failure.is_none();
+        let runs = call.running;
+        for stream in leaving {
+            if let Some(failure) = &failure {
+                self.fail_stream(stream, failure);
+            }
+            self.finish(stream);
+        }
+        if failure.is_some() {
+            self.forget_if_over(key);
+        }
+        if let Some(report) = context_failure.filter(|_| complete) {
+            self.fail_collective(key, &Failure::announce(CudaStatus::LaunchFailed, &report));
+        }
+        runs.then_some(Job::Collective(key))
+    }
+
+    /// Whether the GPU of one of the ranks has failed, so that it can't take part.
+    fn part_failure(&self, key: CollectiveKey) -> Option<Report> {
+        let call = self.nccl.call(key)?;
+        let parts = call.parts.iter().enumerate().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));
+        parts.into_iter().find_map(|(rank, part)| {
+            self.failed_gpu(part.op, rank, &Request::Collective(part.operation, part.buffers), &part.site)
+        })
+    }
+
+    /// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
+    pub(super) fn failed_gpu(
+        &self,
+        op: OpRef,
+        rank: usize,
+        request: &Request,
+        site: &Site,
+    ) -> Option<Report> {
+        let failure = self.failure_of(self.streams.get(&op.stream)?.context)?;
+        let cause = failure.report.lines().next().unwrap_or_default();
+        let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
+            .at(format!("rank {rank}: {request}"), site)
+            .fact(format!("its failure: {cause}"));
+        Some(report)
+    }
+
+    /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
+    pub(super) fn fail_collective(&mut self, key: CollectiveKey, failure: &Failure) {
+        let Some(clique) = self.nccl.cliques.get_mut(&key.0) else { return };
+        clique.note_failure(failure);
+        let Some(call) = clique.calls.get_mut(&key.1) else { return };
+        call.failure = Some(failure.clone());
+        let parts = call.parts.iter().flatten();
+        let arrived = parts.filter(|part| part.arrived && !part.cancelled).map(|part| part.op.stream);
+        for stream in arrived.collect::<Vec<_>>() {
+            self.fail_stream(stream, failure);
+            self.finish(stream);
+        }
+        self.forget_if_over(key);
+    }
+
+    /// Forgets a failed call once all its ranks have come.
+    fn forget_if_over(&mut self, (clique, number): CollectiveKey) {
+        let Some(clique) = self.nccl.cliques.get_mut(&clique) else { return };
+        let over = |call: &Call| call.parts.iter().all(|part| part.as_ref().is_some_and(|part| part.arrived));
+        if clique.calls.get(&number).is_some_and(over) {
+            clique.calls.remove(&number);
+        }
+    }
+}
+
+/// Which ranks called what.
+fn disagreement(parts: &[&Part], number: u64) -> Report {
+    let mut report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
+    let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
+    for (rank, part) in parts.iter().enumerate() {
+        let line = part.site.line();
+        match sides
+            .iter_mut()
+            .find(|(_, other)| other.operation == part.operation && other.site.line() == line)
+        {
+            Some((ranks, _)) => ranks.push(rank),
+            None => sides.push((vec![rank], part)),
+        }
+    }
+    for (of_side, part) in sides {
+        report = report.at(format!("{}: {}", ranks(&of_side), part.operation), &part.site);
+    }
+    report.help(
+        "every rank must make the same calls in the same order, with the same count, type, operator and root",
+    )
+}
