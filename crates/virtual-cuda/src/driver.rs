@@ -352,9 +352,36 @@ pub(crate) fn launch(
         let message = "virtual GPU: cuLaunchKernel's `extra` is not supported: pass kernelParams";
         return Err(Error::new(CudaStatus::NotSupported, message));
     }
-    let engine = engine::get()?;
     let function = FunctionHandle(function as u64);
-    let kernel = engine.kernel(function)?;
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch(function, shape, stream(of), packed)
+}
+
+#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchCooperativeKernel has")]
+pub(crate) fn launch_cooperative(
+    function: Function,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    dynamic_shared: c_uint,
+    of: Stream,
+    arguments: Arguments,
+) -> CudaResult<()> {
+    let function = FunctionHandle(function as u64);
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch_cooperative(function, shape, stream(of), packed)
+}
+
+/// A launch's parameters, one after the other as the kernel's own list says.
+fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
+    let kernel = engine::get()?.kernel(function)?;
     let mut packed = vec![0; kernel.parameter_bytes()];
     for (index, parameter) in kernel.parameters().iter().enumerate() {
         let (start, size) = (parameter.offset as usize, parameter.size as usize);
@@ -363,7 +390,5 @@ pub(crate) fn launch(
         })?;
         packed[start..start + size].copy_from_slice(bytes);
     }
-    let shape =
-        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-    engine.launch(function, shape, stream(of), packed)
+    Ok(packed)
 }

@@ -154,6 +154,7 @@ macro_rules! exports {
                 fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
                 fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
                 fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
+                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = driver::launch_cooperative;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;
@@ -175,7 +176,6 @@ macro_rules! exports {
                 fn ncclReduceScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::reduce_scatter;
             }
             unsupported cuda {
-                cuLaunchCooperativeKernel
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {

@@ -249,9 +249,7 @@ impl Bench {
             dynamic_shared: 4 * block[0],
             parameters: &parameters,
             globals: &globals,
-            start_ns: 0,
-            instruction_limit: u64::MAX,
-            thread_limit: u64::MAX,
+            ..Launch::default()
         };
         machine::run(kernel, &launch, &mut self.memory).unwrap_or_else(|fault| panic!("{fault}"))
     }

@@ -111,7 +111,7 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         90 => 1,              // compute preemption
         91 => 0,              // registered host memory
         92..=94 => 0,         // stream memory operations, version 1
-        95 => 0,              // cooperative launch
+        95 => 1,              // cooperative launch
         96 => 0,              // cooperative launch on several devices
         97 => SHARED_PER_BLOCK_OPT_IN as i32,
         98 => 0,        // flush of remote writes

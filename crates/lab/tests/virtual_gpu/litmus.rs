@@ -132,7 +132,11 @@ const LITMUS: &[Litmus] = &[
         name: "a_kernel_before_the_start",
         program: before_the_start,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` goes out of bounds", "4 bytes before the buffer of 256 bytes", "litmus.cu:6"],
+        says: &[
+            "kernel `write` goes out of bounds",
+            "4 bytes before the start of the buffer of 256 bytes",
+            "litmus.cu:6",
+        ],
     },
     Litmus {
         name: "a_kernel_in_freed_memory",

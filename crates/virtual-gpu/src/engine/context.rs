@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::settings::{self, Settings};
 use super::stream::StreamKind;
 use super::{Engine, Failure, State, StreamHandle};
+use crate::machine::Printed;
 use crate::memory::AllocationId;
 use crate::order::OF_A_GRAPH;
 use crate::site::Site;
@@ -39,6 +40,8 @@ pub(super) struct Context {
     pub(super) settings: Settings,
     /// What `cuMemAlloc` made in it, by address. It goes when the context does, unlike what pools give.
     allocations: Allocations,
+    /// What its kernels have printed and nothing has shown yet.
+    pub(super) printed: Printed,
 }
 
 impl Engine {
@@ -109,6 +112,7 @@ impl Engine {
 
     /// Takes a context away with its streams, events, modules and memory.
     fn tear_down(&self, context: ContextHandle) {
+        self.flush_printed(context);
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
         let variables = variables.into_iter().map(|address| (device, address, None));
@@ -189,6 +193,7 @@ impl State {
                 told: false,
                 settings,
                 allocations: HashMap::new(),
+                printed: Printed::default(),
             },
         );
         context

@@ -54,7 +54,11 @@ impl Engine {
                 continue;
             };
             state.hears(op);
+            let context = state.streams.get(&op.stream).map(|stream| stream.context);
             drop(state);
+            if let Some(context) = context {
+                self.flush_printed(context);
+            }
             // A panic has been printed by its hook; the stream goes on.
             let _ = catch_unwind(AssertUnwindSafe(|| function()));
             state = self.state();

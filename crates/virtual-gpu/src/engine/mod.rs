@@ -16,6 +16,7 @@ mod launch;
 mod leaks;
 mod managed;
 mod pool;
+mod print;
 mod run;
 mod settings;
 mod stream;

@@ -56,7 +56,7 @@ impl CachePreference {
 pub(super) struct Settings {
     pub(super) flags: u32,
     stack: u64,
-    printf_buffer: u64,
+    pub(super) printf_buffer: u64,
     heap: u64,
     pending_launches: u64,
     pub(super) cache: CachePreference,
@@ -236,7 +236,8 @@ mod tests {
         settings.set_limit(2, 64 << 20).unwrap();
         assert_eq!(settings.limit(2).unwrap(), 64 << 20);
         assert_eq!(settings.set_limit(1, 1 << 60).unwrap_err().status, CudaStatus::OutOfMemory);
-        assert_eq!(settings.limit(3).unwrap_err().status, CudaStatus::UnsupportedLimit);
+        assert_eq!(settings.limit(3).unwrap(), 2);
+        assert_eq!(settings.set_limit(3, 2).unwrap_err().status, CudaStatus::UnsupportedLimit);
         assert_eq!(settings.set_limit(8, 1).unwrap_err().status, CudaStatus::InvalidValue);
         assert!(settings.limit(10).unwrap_err().message.contains("10 is no limit"));
     }

@@ -256,7 +256,10 @@ impl Engine {
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
         let mut state = self.block_on(Wait::Ops(ops), caller, state);
         state.saw(awaited);
-        state.tell(context)
+        let told = state.tell(context);
+        drop(state);
+        self.flush_printed(context);
+        told
     }
 }
 

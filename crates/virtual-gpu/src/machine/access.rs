@@ -4,7 +4,7 @@
 use super::block::{Block, Machine, Shared, Stop};
 use super::fault::{Access as Kind, FaultKind};
 use super::file::{Mask, WIDTH};
-use super::stretch::{self, Source, Target};
+use super::stretch::{self, Source, Target, Watched};
 use super::window;
 use crate::memory::{POISON, Written};
 use crate::ptx::instruction::{Access, Address, Slot, Space, Value};
@@ -20,6 +20,7 @@ pub(super) enum Home {
 impl Machine<'_> {
     /// `ld`
     pub(super) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.looks += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {
@@ -33,9 +34,12 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
+                let watched = self.watched_lanes(access, mask, base, false);
                 let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
                 let mut source = Source { base, bytes, written, touched: None };
+                left = watched;
                 stretch::load(files, access, &mut source, &mut left);
+                left = left.or(&mask.without(&watched));
             }
             None => {}
         }
@@ -51,6 +55,7 @@ impl Machine<'_> {
 
     /// `st`
     pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.changes += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {
@@ -65,9 +70,12 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
+                let watched = self.watched_lanes(access, mask, base, true);
                 let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
                 let mut target = Target { base, bytes, written, touched: None };
+                left = watched;
                 stretch::store(files, access, &mut target, &mut left);
+                left = left.or(&mask.without(&watched));
             }
             None => {}
         }
@@ -79,6 +87,21 @@ impl Machine<'_> {
             self.store_lane(access, lane, address, unit)?;
         }
         Ok(())
+    }
+
+    /// Of the lanes that access shared memory, those that race with nothing; what they do is noted.
+    fn watched_lanes(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if !shadow.is_on {
+            return *mask;
+        }
+        if access.is_atomic {
+            return Mask::NONE;
+        }
+        let mut lanes = *mask;
+        let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write };
+        stretch::watch(files, access, &mut watched, &mut lanes);
+        lanes
     }
 
     /// The address that one lane accesses.
@@ -148,6 +171,7 @@ impl Machine<'_> {
     fn load_lane(&mut self, access: &Access, lane: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
+        self.watch_read(access, lane, address, unit);
         self.read_bytes(access.space, Kind::Read, lane, address, &mut bytes[..unit as usize])?;
         for (element, value) in access.values.iter().enumerate() {
             let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);
@@ -224,6 +248,7 @@ impl Machine<'_> {
             let bits = value.map_or(0, |value| self.value_of(value, lane));
             bytes[element * size..(element + 1) * size].copy_from_slice(&bits.to_le_bytes()[..size]);
         }
+        self.watch_write(access.space, lane, address, &bytes[..unit as usize], access.is_atomic);
         self.write_bytes(access.space, Kind::Write, lane, address, &bytes[..unit as usize])
     }
 

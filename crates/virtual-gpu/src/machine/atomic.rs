@@ -13,11 +13,8 @@ use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Val
 impl Machine<'_> {
     /// `atom` and `red`
     pub(super) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
-        let size = match atomic.kind {
-            AtomicType::B16 | AtomicType::F16 | AtomicType::Bf16 => 2,
-            AtomicType::U32 | AtomicType::S32 | AtomicType::F32 | AtomicType::F16x2 | AtomicType::Bf16x2 => 4,
-            AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
-        };
+        let size = usize::from(atomic.kind.bytes());
+        self.looks += 1;
         for lane in mask.lanes() {
             let address = self.address_of(atomic.address, lane);
             let (a, b) = (self.value_of(atomic.a, lane), atomic.b.map_or(0, |b| self.value_of(b, lane)));
@@ -30,7 +27,10 @@ impl Machine<'_> {
                 (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
                 (op, kind) => combine(op, kind, old, a, b),
             };
-            self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new.to_le_bytes()[..size])?;
+            let new = new.to_le_bytes();
+            self.changes += u64::from(new[..size] != bytes[..size]);
+            self.watch_atomic(atomic.space, lane, address, size as u64);
+            self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new[..size])?;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, lane, old as u32),
                 Some(Value::Long(slot)) => self.block.files.set_long(slot, lane, old),

@@ -3,6 +3,7 @@
 
 use super::features::vectorised;
 use super::file::{FULL, Files, Longs, Mask, Span, WIDTH, Words, bits};
+use super::shadow::Shadow;
 use super::touched::Bits;
 use crate::memory::Written;
 use crate::ptx::instruction::{Access, Address, Value};
@@ -413,6 +414,73 @@ fn store_longs<const COUNT: usize, const ROW: usize>(
         let get = |element: usize, lane: usize| values[element].0[lane].to_le_bytes();
         if target.put::<8, COUNT, ROW>(&addresses, *lanes, get) {
             *lanes = 0;
+        }
+    }
+}
+
+/// Shared memory whose accesses are watched.
+pub(super) struct Watched<'m> {
+    pub(super) shadow: &'m mut Shadow,
+    /// Address of the first byte.
+    pub(super) base: u64,
+    /// Bytes.
+    pub(super) size: usize,
+    /// The instruction.
+    pub(super) pc: usize,
+    pub(super) is_write: bool,
+}
+
+vectorised! {
+    /// Notes what the chunks access, and clears those in `mask` that may race or leave the memory: their lanes are to be
+    /// looked at one by one.
+    fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
+}
+
+#[inline(always)]
+fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) {
+    let unit = u64::from(access.bytes) * access.values.len() as u64;
+    for (chunk, lanes) in mask.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != 0 {
+            let addresses = addresses(files, access.address, chunk);
+            if !watched.admits(&addresses, *lanes, chunk * WIDTH, unit) {
+                *lanes = 0;
+            }
+        }
+    }
+}
+
+impl Watched<'_> {
+    #[inline(always)]
+    fn admits(&mut self, addresses: &Longs, lanes: u16, thread: usize, unit: u64) -> bool {
+        let Self { base, size, pc, is_write, .. } = *self;
+        let first_lane = lanes.trailing_zeros() as usize % WIDTH;
+        let offset = addresses.0[first_lane].wrapping_sub(base);
+        match pattern(addresses, lanes, first_lane, unit) {
+            Pattern::Row => {
+                let run = lanes.count_ones() as usize;
+                if offset & (unit - 1) != 0 || !is_inside(offset, run as u64 * unit, size) {
+                    return false;
+                }
+                match is_write {
+                    true => self.shadow.write_row(offset, unit, run, thread + first_lane, pc),
+                    false => self.shadow.read_row(offset, unit, run, thread + first_lane, pc),
+                }
+            }
+            Pattern::Same if !is_write => {
+                let last_lane = WIDTH - 1 - lanes.leading_zeros() as usize;
+                offset & (unit - 1) == 0
+                    && is_inside(offset, unit, size)
+                    && self.shadow.read_same(offset, unit, [thread + first_lane, thread + last_lane], pc)
+            }
+            _ => bits(lanes).all(|lane| {
+                let offset = addresses.0[lane].wrapping_sub(base);
+                offset & (unit - 1) == 0
+                    && is_inside(offset, unit, size)
+                    && match is_write {
+                        true => self.shadow.write_row(offset, unit, 1, thread + lane, pc),
+                        false => self.shadow.read_row(offset, unit, 1, thread + lane, pc),
+                    }
+            }),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::decode::Call;
 use super::diagnostic::Diagnostic;
 use super::indirect::{callable, code_address};
-use super::instruction::{Condition, Instruction, Operation, Predicate, Slot};
+use super::instruction::{Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall};
 use super::kernel::{
     AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
 };
@@ -151,6 +151,7 @@ pub(super) struct Lowering<'f, 'a> {
     uniform_longs: Uniforms,
     lane_constants: Vec<(Slot, LaneConstant)>,
     shared: HashMap<&'a str, u32>,
+    shared_variables: Vec<(String, u32, u64)>,
     shared_bytes: u32,
     dynamic_align: u32,
     local_bytes: u64,
@@ -200,6 +201,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             uniform_longs: Uniforms::default(),
             lane_constants: Vec::new(),
             shared: HashMap::new(),
+            shared_variables: Vec::new(),
             shared_bytes: 0,
             dynamic_align: 1,
             local_bytes: 0,
@@ -264,6 +266,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
             parameter_bytes: bytes,
             shared_bytes: self.shared_bytes,
             dynamic_shared_offset,
+            shared_variables: std::mem::take(&mut self.shared_variables),
+            shared_unit: self.code.iter().filter_map(shared_bytes).min().unwrap_or(4),
+            has_partial_barriers: self.code.iter().any(orders_parts),
             local_bytes: self.local_bytes.next_multiple_of(8) as u32,
             max_threads: function.max_threads,
             required_threads: function.required_threads,
@@ -428,6 +433,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             Ok(end) if end <= 1 << 24 => self.shared_bytes = end,
             _ => self.report(variable.line, format!("`{}` is too large for shared memory", variable.name)),
         }
+        self.shared_variables.push((variable.name.to_owned(), offset as u32, variable.size));
         Binding::Shared(offset as u32)
     }
 
@@ -538,6 +544,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let Some(&function) = self.index.functions.get(call.name) else {
             return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
         };
+        if function.body.is_none() && self.system_call(&call)? {
+            return Ok(());
+        }
         self.place(function, &call)
     }
 
@@ -582,6 +591,26 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(())
     }
 
+    /// A call of what the driver brings; false where it brings nothing of that name and shape.
+    fn system_call(&mut self, call: &super::decode::Call<'_, 'a>) -> Result<bool, String> {
+        let mut places = Vec::new();
+        for actual in call.arguments.iter().chain(call.returns) {
+            match self.find(actual) {
+                Some(Binding::Local(offset)) => places.push(offset),
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        let call = match (call.name, call.returns.len(), places.as_slice()) {
+            ("vprintf", 1, &[format, arguments, result]) => SystemCall::Print { format, arguments, result },
+            ("__assertfail", 0, &[message, file, line, function, _]) => {
+                SystemCall::AssertFail { message, file, line, function }
+            }
+            _ => return Ok(false),
+        };
+        self.emit(Operation::System(call));
+        Ok(true)
+    }
+
     /// Turns label indices into instruction indices.
     fn resolve_branches(&mut self) {
         for instruction in &mut self.code {
@@ -589,5 +618,24 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 *target = self.labels[*target as usize];
             }
         }
+    }
+}
+
+/// Bytes of an instruction's elements, where it may access shared memory.
+fn shared_bytes(instruction: &Instruction) -> Option<u8> {
+    let (space, bytes) = match &instruction.operation {
+        Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
+        Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
+        _ => return None,
+    };
+    matches!(space, Space::Shared | Space::Generic).then_some(bytes)
+}
+
+/// Whether an instruction orders some threads of a block and not all, beyond their warp.
+fn orders_parts(instruction: &Instruction) -> bool {
+    match &instruction.operation {
+        Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,
+        Operation::Fence => true,
+        _ => false,
     }
 }

@@ -412,6 +412,17 @@ pub enum AtomicType {
     B16,
 }
 
+impl AtomicType {
+    /// Bytes of a value.
+    pub fn bytes(self) -> u8 {
+        match self {
+            Self::B16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::S32 | Self::F32 | Self::F16x2 | Self::Bf16x2 => 4,
+            Self::U64 | Self::S64 | Self::F64 => 8,
+        }
+    }
+}
+
 /// `shfl`'s direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]

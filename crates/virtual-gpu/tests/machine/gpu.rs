@@ -43,6 +43,10 @@ pub(crate) struct Gpu {
     /// Instructions of one thread.
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
+    pub(crate) resident: u64,
+    pub(crate) print_buffer: u64,
+    /// Where the barrier of a cooperative launch lies.
+    pub(crate) workspace: u64,
 }
 
 impl Gpu {
@@ -65,7 +69,17 @@ impl Gpu {
             allocation.bytes_mut()[..image.len()].copy_from_slice(&image);
             allocation.mark_written(0..variable.size);
         }
-        Some(Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 })
+        Some(Self {
+            memory,
+            module,
+            globals,
+            limit: 1 << 32,
+            thread_limit: 1 << 32,
+            dynamic_shared: 0,
+            resident: 264,
+            print_buffer: 1 << 20,
+            workspace: 0,
+        })
     }
 
     pub(crate) fn buffer<T: Plain>(&mut self, values: &[T]) -> u64 {
@@ -107,6 +121,10 @@ impl Gpu {
             parameters: &parameters,
             globals: &self.globals,
             start_ns: 1_000_000,
+            resident: self.resident,
+            workspace: self.workspace,
+            print_buffer: self.print_buffer,
+            watch_shared: true,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };

@@ -69,8 +69,8 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Fences and prefetches: a block's threads see one another's writes at once here.
-    pub(super) fn nothing(&mut self, raw: &Raw<'a>) -> Decoded {
+    /// Fences, which order what threads see of one another, and prefetches.
+    pub(super) fn fence_or_nothing(&mut self, raw: &Raw<'a>) -> Decoded {
         let is_known = match raw.opcode {
             "membar" => matches!(raw.modifiers.as_slice(), ["cta" | "gl" | "sys"]),
             "fence" => {
@@ -84,7 +84,10 @@ impl<'a> Lowering<'_, 'a> {
         if !is_known {
             return unsupported(raw);
         }
-        self.emit(Operation::Nothing);
+        self.emit(match raw.opcode {
+            "membar" | "fence" => Operation::Fence,
+            _ => Operation::Nothing,
+        });
         Ok(())
     }
 

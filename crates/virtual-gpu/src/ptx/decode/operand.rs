@@ -172,6 +172,8 @@ impl<'a> Lowering<'_, 'a> {
             ("%lanemask_le", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskLe)),
             ("%lanemask_gt", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGt)),
             ("%lanemask_ge", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGe)),
+            ("%envreg1", _) => Uniform::WorkspaceHigh,
+            ("%envreg2", _) => Uniform::WorkspaceLow,
             _ if name.starts_with('%') && component.is_empty() => return Err(unknown(name)),
             _ if name.starts_with('%') => {
                 return Err(format!("unsupported special register `{name}.{component}`"));
