@@ -6,6 +6,9 @@ use virtual_gpu::ptx::{self, LoadError};
 
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 
+/// What a refusal may take, on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A kernel with this body, which starts on line 6.
 fn kernel(body: &str) -> String {
     format!("{HEAD}.visible .entry f(.param .u64 p)\n{{\n{body}\nret;\n}}\n")
@@ -19,7 +22,7 @@ fn refused(source: &str) -> LoadError {
         Ok(_) => panic!("this must not load: {}", &source[..source.len().min(300)]),
         Err(error) => error,
     };
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}: {error}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{:?}: {error}", start.elapsed());
     error
 }
 
@@ -138,7 +141,7 @@ fn calls_without_end() {
     let source = format!("{HEAD}{table}{functions}.visible .entry k() {body}\n");
     let start = Instant::now();
     let _ = ptx::load(&source);
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < PATIENCE);
 }
 
 #[test]
