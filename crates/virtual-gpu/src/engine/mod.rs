@@ -30,6 +30,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
+pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
