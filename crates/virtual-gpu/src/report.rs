@@ -61,6 +61,12 @@ impl std::fmt::Display for Report {
     }
 }
 
+/// Prints a line to standard error. Where nobody reads that, the program goes on all the same.
+pub(crate) fn print(line: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// `1 byte`, `3 bytes`, `16 KiB`: a size as a person says it.
 pub fn size(bytes: u64) -> String {
     match bytes {

@@ -313,7 +313,7 @@ impl Engine {
             Ok(execution) => execution,
             Err(fault) => {
                 if let FaultKind::Assert(assertion) = &fault.kind {
-                    eprint!("{}", assertion_lines(assertion, fault.at.block));
+                    crate::report::print(assertion_lines(assertion, fault.at.block).trim_end());
                 }
                 let mut report = fault_report(&fault, site);
                 if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {

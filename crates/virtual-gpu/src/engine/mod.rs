@@ -82,7 +82,7 @@ impl Failure {
     /// Makes a failure of a report and prints it.
     pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
         let failure = Self::quietly(status, report);
-        eprintln!("{}", failure.report);
+        crate::report::print(&failure.report);
         failure
     }
 

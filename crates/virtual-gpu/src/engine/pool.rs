@@ -277,10 +277,19 @@ impl Engine {
     ///
     /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
     /// address away again before its free has run.
+    ///
+    /// # Errors
+    /// `NotSupported` in a stream that is captured: memory that a graph owns.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
         let device = {
             let mut state = self.state();
+            let resolved = state.resolve_stream(stream)?;
+            if state.is_capturing(resolved) {
+                let message = "virtual GPU: cuMemAllocAsync in a stream that is captured (memory that a graph owns) is not \
+                               supported: allocate before begin_capture";
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
             let entry = state.pools.get(pool)?;
             entry.take(bytes)?;
             entry.device

@@ -68,6 +68,13 @@ impl Engine {
         }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) {
+            // CUDA: in a capture, the address has to be one that the graph allocates.
+            let message = format!(
+                "{address:#x} is not memory of the graph that is captured: free it after the capture"
+            );
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
         // Also in a context that has failed, so that programs can clean up.
         let op = state.enqueue(stream, Work::Free { at: address }, Vec::new(), site.clone());
         drop(self.run_ready(state));

@@ -484,7 +484,7 @@ impl State {
     /// Ends a meeting: everyone who has come or will come gets the same error.
     fn fail_meeting(&mut self, id: UniqueId, status: NcclStatus, report: &Report, also: Option<CommHandle>) {
         let report: Arc<str> = report.to_string().into();
-        eprintln!("{report}");
+        crate::report::print(&report);
         let error = Error::new(status, report);
         let Some(meeting) = self.nccl.meetings.get_mut(&id) else { return };
         meeting.failed = Some(error.clone());
