@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::{Engine, State, StreamHandle};
+use crate::device::TOTAL_MEMORY;
 use crate::report::size;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
@@ -79,7 +80,9 @@ struct Pool {
 }
 
 impl Pool {
+    /// A pool of at most `most` bytes, as far as the GPU has them.
     fn new(device: usize, most: u64) -> Self {
+        let most = most.min(TOTAL_MEMORY);
         let (reserved, used) = (Gauge::default(), Gauge::default());
         Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
     }
