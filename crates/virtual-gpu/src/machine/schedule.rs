@@ -210,7 +210,6 @@ impl Machine<'_> {
                 Next::Regroup => {
                     group.pc += 1;
                     limit = self.lowest_ready().unwrap_or(usize::MAX);
-                    active = group.mask.count();
                 }
                 Next::Leave(gone) => {
                     self.settle(&group.mask);

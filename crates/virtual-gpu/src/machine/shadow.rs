@@ -289,20 +289,22 @@ impl Shadow {
     }
 
     /// As [`Self::read_row`], of lanes of one warp that all read the same: the lowest and the highest.
-    #[inline(never)]
-    pub(super) fn read_same(&mut self, offset: u64, unit: u64, [low, high]: [usize; 2], pc: usize) -> bool {
+    #[inline(always)]
+    pub(super) fn read_same(&mut self, offset: u64, unit: u64, ends: [usize; 2], pc: usize) -> bool {
         let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
-        if self.is_settled(start, start + cells - 1) {
-            return true;
-        }
+        self.is_settled(start, start + cells - 1) || self.read_same_cells(start..start + cells, ends, pc)
+    }
+
+    #[inline(never)]
+    fn read_same_cells(&mut self, cells: Range<usize>, [low, high]: [usize; 2], pc: usize) -> bool {
         let oldest = self.oldest();
-        for cell in start..start + cells {
+        for cell in cells.clone() {
             let write = self.writes[cell];
             if write.0 >= oldest && !self.is_of_synchronised_warp(write, low) {
                 return false;
             }
         }
-        for cell in start..start + cells {
+        for cell in cells {
             let (reader, other) = (&mut self.readers[cell], &mut self.others[cell]);
             if reader.0 < oldest {
                 (*reader, *other) = (Stamp::new(self.now, low, pc), Stamp(0));
