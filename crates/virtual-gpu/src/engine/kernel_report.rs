@@ -101,6 +101,11 @@ pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
         "`__syncthreads()`"
     };
     let (first, second) = (line_of(earlier), line_of(later));
+    if race.under_way {
+        return report.fact(format!("the copy begun at {first} goes on until its thread waits for it")).help(
+            "`cp.async.wait_all` (`__pipeline_wait_prior(0)`) in the threads that copy; then, for other threads, a barrier",
+        );
+    }
     report.help(match (first == second, race.kind()) {
         (true, "write after write") => format!(
             "all but one thread must not write there at {first} (thread ({x},{y},{z}) did too), or atomically"

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use super::copies::Copies;
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
 use super::print::Printed;
@@ -41,6 +42,7 @@ pub(super) struct Block {
     pub(super) ended: Mask,
     pub(super) watch: Watch,
     pub(super) shadow: Shadow,
+    pub(super) copies: Copies,
 }
 
 /// A block's state and the record of what the launch touches.
@@ -189,6 +191,7 @@ impl<'l> Machine<'l> {
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.gates.clear();
+        self.block.copies.start(self.lanes);
         self.block.shadow.is_on = self.launch.watch_shared && self.race.is_none() && !shared.is_empty();
         if self.block.shadow.is_on {
             self.block.shadow.start();

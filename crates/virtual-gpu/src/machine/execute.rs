@@ -48,8 +48,10 @@ impl Machine<'_> {
             | Operation::Match { .. }
             | Operation::Redux { .. } => return self.warp_operation(operation, group, mask),
             Operation::CopyToShared { to, from, bytes, present } => {
-                self.copy_to_shared(*to, *from, usize::from(*bytes), *present, mask)?;
+                self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }
+            Operation::CommitCopies => self.commit_copies(mask),
+            Operation::WaitForCopies { pending } => self.end_copies(*pending, mask),
             Operation::ActiveMask { d } => self.active_mask(*d, mask),
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),

@@ -10,6 +10,7 @@ mod block;
 mod carry;
 mod compare;
 mod convert;
+mod copies;
 mod double;
 mod execute;
 mod fault;

@@ -38,17 +38,20 @@ pub struct Race {
     pub place: SharedPlace,
     /// Whether both threads belong to one warp.
     pub in_warp: bool,
+    /// Whether the earlier access is a `cp.async` that its thread has not waited for.
+    pub under_way: bool,
 }
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {}: {}; nothing orders it behind {}",
+            "{}, {}: {}; nothing orders it behind {}{}",
             self.later,
             self.place,
             self.kind(),
-            self.earlier
+            self.earlier,
+            if self.under_way { ", a copy that its thread has not waited for" } else { "" }
         )
     }
 }
@@ -99,6 +102,14 @@ impl Machine<'_> {
         self.note_race(found, lane, Kind::Atomic, offset, len);
     }
 
+    /// Notes that a lane begins to copy to shared memory.
+    pub(super) fn watch_copy(&mut self, lane: usize, offset: u64, len: u64) {
+        if self.block.shadow.is_on {
+            let found = self.block.shadow.begin_copy(offset, len, lane, self.pc);
+            self.note_race(found, lane, Kind::Write, offset, len);
+        }
+    }
+
     /// The offset in shared memory, where it is that and inside, and is watched.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
@@ -122,7 +133,8 @@ impl Machine<'_> {
         self.pc = here;
         let (variable, offset) = self.kernel.shared_place(offset);
         let place = SharedPlace { variable, offset };
-        self.race = Some(Box::new(Race { earlier, later, place, in_warp: thread / 32 == lane / 32 }));
+        let (in_warp, under_way) = (thread / 32 == lane / 32, found.earlier.is_under_way());
+        self.race = Some(Box::new(Race { earlier, later, place, in_warp, under_way }));
         self.block.shadow.is_on = false;
     }
 
@@ -140,6 +152,7 @@ fn bytes_of(operation: &Operation) -> u64 {
             u64::from(access.bytes) * access.values.len() as u64
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
+        Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
         _ => 0,
     }
 }

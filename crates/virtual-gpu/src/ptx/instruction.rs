@@ -318,12 +318,19 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
-    /// `cp.async`: copies the first `present` of `bytes` bytes from global to shared memory, and zeros after them.
+    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, and zeros after
+    /// them.
     CopyToShared {
         to: Address,
         from: Address,
         bytes: u8,
         present: Slot,
+    },
+    /// `cp.async.commit_group`
+    CommitCopies,
+    /// `cp.async.wait_group`: waits for all groups of the thread but the last `pending`.
+    WaitForCopies {
+        pending: u32,
     },
     /// Whether a generic address lies in a space.
     IsSpace {

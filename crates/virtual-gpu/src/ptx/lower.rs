@@ -626,6 +626,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     let (space, bytes) = match &instruction.operation {
         Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
+        Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
         _ => return None,
     };
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)

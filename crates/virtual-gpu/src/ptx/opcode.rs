@@ -110,6 +110,15 @@ pub enum WordOp {
     },
     /// Where in `a`, from bit `b` on, the `c`th bit is set.
     Fns,
+    /// `bmsk`: `b` ones from bit `a` on.
+    BitMask {
+        clamp: bool,
+    },
+    /// `szext`: the low `b` bits of `a`, extended.
+    Extend {
+        clamp: bool,
+        signed: bool,
+    },
     /// On both halves.
     Packed(Packed),
     /// On all bytes or halves.

@@ -1,6 +1,7 @@
 //! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
 
 mod bad_input;
+mod copies;
 mod differential;
 mod exact;
 mod faults;

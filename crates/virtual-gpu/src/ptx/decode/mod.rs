@@ -208,6 +208,8 @@ impl<'a> Lowering<'_, 'a> {
             "shf" => self.funnel_shift(raw),
             "popc" | "clz" | "brev" | "bfind" => self.bits(raw),
             "fns" => self.find_nth_set(raw),
+            "bmsk" => self.bit_mask(raw),
+            "szext" => self.extend(raw),
             "bfe" => self.extract(raw),
             "bfi" => self.insert(raw),
             "prmt" => self.permute(raw),
