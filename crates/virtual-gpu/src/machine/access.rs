@@ -203,7 +203,7 @@ impl Machine<'_> {
     fn load_lane(&mut self, access: &Access, lane: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
-        self.watch_read(access, lane, address, unit);
+        self.watch_read(access.space, lane, address, unit, access.is_atomic);
         self.read_bytes(access.space, Kind::Read, lane, address, &mut bytes[..unit as usize])?;
         for (element, value) in access.values.iter().enumerate() {
             let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);

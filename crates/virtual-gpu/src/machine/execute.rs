@@ -46,7 +46,9 @@ impl Machine<'_> {
             | Operation::Shuffle { .. }
             | Operation::Vote { .. }
             | Operation::Match { .. }
-            | Operation::Redux { .. } => return self.warp_operation(operation, group, mask),
+            | Operation::Redux { .. }
+            | Operation::LoadMatrices(_)
+            | Operation::MultiplyMatrices(_) => return self.warp_operation(operation, group, mask),
             Operation::CopyToShared { to, from, bytes, present } => {
                 self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }

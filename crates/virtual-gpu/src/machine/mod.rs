@@ -20,6 +20,7 @@ mod float;
 mod format;
 mod half;
 mod long;
+mod matrix;
 mod print;
 mod race;
 mod resident;

@@ -6,7 +6,7 @@ use super::access::concrete;
 use super::block::Machine;
 use super::fault::{Access as Kind, ThreadReport};
 use super::shadow::{How, Unordered};
-use crate::ptx::instruction::{Access, Operation, Space};
+use crate::ptx::instruction::{Operation, Space};
 
 /// Bytes of shared memory as the program names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +70,9 @@ impl Race {
 
 impl Machine<'_> {
     /// Notes that a lane loads from shared memory.
-    pub(super) fn watch_read(&mut self, access: &Access, lane: usize, address: u64, len: u64) {
-        let Some(offset) = self.watched(access.space, address, len) else { return };
-        let shadow = &mut self.block.shadow;
-        let found = shadow.access(offset, len, lane, self.pc, How::Read, access.is_atomic);
+    pub(super) fn watch_read(&mut self, space: Space, lane: usize, address: u64, len: u64, is_atomic: bool) {
+        let Some(offset) = self.watched(space, address, len) else { return };
+        let found = self.block.shadow.access(offset, len, lane, self.pc, How::Read, is_atomic);
         self.note_race(found, lane, Kind::Read, offset, len);
     }
 
@@ -153,6 +152,7 @@ fn bytes_of(operation: &Operation) -> u64 {
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
+        Operation::LoadMatrices(_) => 16,
         _ => 0,
     }
 }

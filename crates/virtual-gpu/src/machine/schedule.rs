@@ -315,15 +315,8 @@ impl Machine<'_> {
     }
 
     fn members_at(&self, pc: usize, lane: usize) -> u32 {
-        let slot = match self.kernel.code()[pc].operation {
-            Operation::WarpBarrier { members }
-            | Operation::Shuffle { members, .. }
-            | Operation::Vote { members, .. }
-            | Operation::Match { members, .. }
-            | Operation::Redux { members, .. } => members,
-            _ => return 0,
-        };
-        self.block.files.word_of(slot, lane)
+        let members = self.kernel.code()[pc].operation.members();
+        members.map_or(0, |slot| self.block.files.word_of(slot, lane))
     }
 
     /// `bar.sync` and its kin: the lanes of `mask` arrive.

@@ -156,6 +156,9 @@ pub(super) fn scalar(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
         Extend { clamp, signed } => extend(a, b, clamp, signed),
         Packed(op) => packed(op, a, b),
         Video(video) => simd(video, a, b, c),
+        RoundToTf32 if f32::from_bits(a).is_nan() => super::float::NAN,
+        // A carry goes on into the exponent, at last to infinity.
+        RoundToTf32 => a.wrapping_add(1 << 12) & !0x1fff,
         Pack16 => a & 0xffff | b << 16,
         High16 => a >> 16,
     }

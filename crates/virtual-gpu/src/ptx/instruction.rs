@@ -149,6 +149,40 @@ pub struct Carry {
     pub sources: [Value; 3],
 }
 
+/// `ldmatrix`: one matrix of 8 by 8 elements of 16 bits for each destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixLoad {
+    /// Shared or generic.
+    pub space: Space,
+    /// Where a row lies: lanes 0 to 7 have those of the first matrix, and so on.
+    pub address: Address,
+    /// Whether a lane receives elements of a column.
+    pub transposed: bool,
+    /// Each lane's two elements of each matrix.
+    pub destinations: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
+/// `mma`: `d = a * b + c` of matrices that are spread over a warp's registers: `a` has 16 rows, `b` 8 columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixProduct {
+    /// What `a` and `b` consist of.
+    pub element: MatrixElement,
+    /// Whether `c` and `d` are pairs of half-precision numbers, or else single-precision ones.
+    pub in_halves: bool,
+    /// Registers of the fragment of `a`: 2 or 4.
+    pub a: Box<[Slot]>,
+    /// Half as many, of `b`.
+    pub b: Box<[Slot]>,
+    /// 2 or 4.
+    pub c: Box<[Slot]>,
+    /// As many.
+    pub d: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
 /// A call of a function that the driver brings. Each number is where an argument, or the result, lies in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SystemCall {
@@ -377,6 +411,8 @@ pub enum Operation {
         a: Slot,
         members: Slot,
     },
+    LoadMatrices(MatrixLoad),
+    MultiplyMatrices(MatrixProduct),
     ActiveMask {
         d: Slot,
     },

@@ -627,6 +627,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
+        Operation::LoadMatrices(load) => (load.space, 16),
         _ => return None,
     };
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)

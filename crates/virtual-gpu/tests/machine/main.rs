@@ -8,6 +8,7 @@ mod faults;
 mod forms;
 mod gpu;
 mod kernels;
+mod matrix;
 mod mutations;
 mod opcodes;
 mod print;

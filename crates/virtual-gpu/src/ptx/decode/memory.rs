@@ -60,7 +60,7 @@ fn access_kind(raw: &Raw<'_>) -> Decoded<AccessKind> {
 
 impl<'a> Lowering<'_, 'a> {
     /// An address operand, and the space it turns out to be in.
-    fn address(&mut self, operand: &Operand<'a>, space: Space) -> Decoded<(Space, Address)> {
+    pub(super) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Decoded<(Space, Address)> {
         let Operand::Address { name, offset } = operand else {
             return Err("an address in brackets is missing".to_owned());
         };
