@@ -18,6 +18,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::Assert(_) => CudaStatus::Assert,
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
         FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
+        FaultKind::StackOverflow { .. } => CudaStatus::HardwareStackError,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
 }
@@ -47,6 +48,8 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
             report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
+        FaultKind::StackOverflow { size, depth } => report
+            .fact(format!("{depth} calls have not returned, and each thread has a stack of {size} bytes")),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
@@ -147,6 +150,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
         FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
+        FaultKind::StackOverflow { .. } => "calls itself too deeply",
         FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
     }
 }
@@ -213,6 +217,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         ),
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
             "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",
+        ),
+        FaultKind::StackOverflow { .. } => Some(
+            "does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
         ),
         _ => None,
     }

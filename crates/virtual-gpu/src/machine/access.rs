@@ -338,8 +338,14 @@ impl Machine<'_> {
         Err(self.access_fault(fault, space, kind, lane, address, len))
     }
 
-    fn local_offset(&self, kind: Kind, lane: usize, address: u64, len: u64) -> Result<usize, Stop> {
-        let size = u64::from(self.kernel.local_bytes());
+    pub(super) fn local_offset(
+        &self,
+        kind: Kind,
+        lane: usize,
+        address: u64,
+        len: u64,
+    ) -> Result<usize, Stop> {
+        let size = self.local_bytes;
         if address <= size && len <= size - address {
             return Ok(lane * size as usize + address as usize);
         }

@@ -29,6 +29,8 @@ impl Machine<'_> {
     ) -> Result<Next, Stop> {
         match operation {
             Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
+            Operation::Call(call) => return self.call(call, group, mask),
+            Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
                 self.block.ended = self.block.ended.or(mask);
                 return Ok(Next::Leave(*mask));
@@ -184,7 +186,7 @@ fn extent(mask: &[u16], d: Slot) -> &[u16] {
     if d.is_uniform() { &[FULL] } else { mask }
 }
 
-fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
+pub(super) fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
     if *taken == group.mask {
         Next::Jump(target)
     } else if taken.is_empty() {

@@ -7,6 +7,7 @@ mod access;
 mod approximate;
 mod atomic;
 mod block;
+mod call;
 mod carry;
 mod compare;
 mod convert;
@@ -60,6 +61,8 @@ pub struct Launch<'a> {
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
     pub workspace: u64,
+    /// Bytes of each thread's stack, for functions that call themselves.
+    pub stack: u64,
     /// Bytes of what `printf` writes that are kept: of more, the newest.
     pub print_buffer: u64,
     /// Whether races in shared memory are looked for.
@@ -83,6 +86,7 @@ impl Default for Launch<'_> {
             start_ns: 0,
             resident: 1,
             workspace: 0,
+            stack: 1 << 10,
             print_buffer: 1 << 20,
             watch_shared: true,
             instruction_limit: u64::MAX,

@@ -254,7 +254,7 @@ impl Machine<'_> {
         self.instructions += pending * mask.count();
     }
 
-    fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
+    pub(super) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
         let lane = mask.first().unwrap_or(0);
         let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);
         if self.instructions + self.pending * active > all {

@@ -183,28 +183,41 @@ pub struct MatrixProduct {
     pub members: Slot,
 }
 
-/// A call of a function that the driver brings. Each number is where an argument, or the result, lies in local memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A call of a function that calls itself, directly or through others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The function, in [`super::Kernel`]'s list of frames.
+    pub frame: u32,
+    /// Its first instruction.
+    pub target: u32,
+    /// Where in local memory the caller has each argument.
+    pub arguments: Box<[Address]>,
+    /// Where it wants each result.
+    pub results: Box<[Address]>,
+}
+
+/// A call of a function that the driver brings. Each address is where an argument, or the result, lies in local memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SystemCall {
     /// `vprintf`
     Print {
         /// The format's address.
-        format: u32,
+        format: Address,
         /// The address of the arguments.
-        arguments: u32,
+        arguments: Address,
         /// The number of arguments read.
-        result: u32,
+        result: Address,
     },
     /// `__assertfail`
     AssertFail {
         /// Address of the expression's text.
-        message: u32,
+        message: Address,
         /// Address of the file's name.
-        file: u32,
+        file: Address,
         /// The line.
-        line: u32,
+        line: Address,
         /// Address of the function's name.
-        function: u32,
+        function: Address,
     },
 }
 
@@ -375,6 +388,9 @@ pub enum Operation {
     Branch {
         target: u32,
     },
+    Call(Call),
+    /// The end of a function that was called.
+    Return,
     Exit,
     Trap,
     Barrier(Barrier),

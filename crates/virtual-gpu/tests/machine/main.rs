@@ -13,6 +13,7 @@ mod mutations;
 mod opcodes;
 mod print;
 mod reader;
+mod recursion;
 mod resident;
 mod shared_races;
 mod training;

@@ -77,6 +77,10 @@ impl<'a> Lowering<'_, 'a> {
             }
             Binding::Shared(base) => (Space::Shared, fixed(base)),
             Binding::Local(base) => (Space::Local, fixed(base)),
+            Binding::Framed(frame, base) => {
+                let offset = i64::from(base).wrapping_add(*offset);
+                (Space::Local, Address { base: Value::Long(Slot::register(frame)), offset })
+            }
             Binding::Parameter(base) => (Space::Param, fixed(base)),
             Binding::DynamicShared => {
                 let base = Value::Long(self.uniform_long(Uniform::DynamicStart { offset: *offset }));
