@@ -61,6 +61,12 @@ impl std::fmt::Display for Report {
     }
 }
 
+/// Prints a line to standard error. Where nobody reads that, the program goes on all the same.
+pub(crate) fn print(line: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// `1 byte`, `3 bytes`, `16 KiB`: a size as a person says it.
 pub fn size(bytes: u64) -> String {
     match bytes {
@@ -71,15 +77,23 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0, 1 and 3`.
+/// `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`, of numbers that ascend.
 pub fn ranks(list: &[usize]) -> String {
-    let (last, first) = match list {
-        [] => return "no rank".to_owned(),
-        [one] => return format!("rank {one}"),
-        [first @ .., last] => (last, first),
-    };
-    let first: Vec<String> = first.iter().map(usize::to_string).collect();
-    format!("ranks {} and {last}", first.join(", "))
+    if let [one] = list {
+        return format!("rank {one}");
+    }
+    let runs = list.chunk_by(|one, next| one + 1 == *next);
+    let words: Vec<String> = runs
+        .flat_map(|run| match run {
+            [first, _, .., _, last] => vec![format!("{first} to {last}")],
+            few => few.iter().map(usize::to_string).collect(),
+        })
+        .collect();
+    match words.as_slice() {
+        [] => "no rank".to_owned(),
+        [one] => format!("ranks {one}"),
+        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +104,9 @@ mod tests {
     fn lists_and_sizes_read_as_a_person_says_them() {
         assert_eq!(ranks(&[2]), "rank 2");
         assert_eq!(ranks(&[0, 1, 3]), "ranks 0, 1 and 3");
+        assert_eq!(ranks(&[0, 1, 2]), "ranks 0, 1 and 2");
+        assert_eq!(ranks(&[1, 2, 3, 4]), "ranks 1 to 4");
+        assert_eq!(ranks(&[0, 4, 5, 6, 7, 9]), "ranks 0, 4 to 7 and 9");
         assert_eq!(size(1), "1 byte");
         assert_eq!(size(16 << 10), "16 KiB");
         assert_eq!(size(1_025), "1025 bytes");

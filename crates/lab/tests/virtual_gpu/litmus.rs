@@ -160,7 +160,7 @@ const LITMUS: &[Litmus] = &[
         name: "a_kernel_at_another_gpu_s_address",
         program: at_another_gpu,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` uses an address that is none"],
+        says: &["kernel `write` uses an address that is none", "on GPU 2 allocated", "its own GPU's memory"],
     },
     Litmus {
         name: "a_misaligned_address",
@@ -257,7 +257,7 @@ const LITMUS: &[Litmus] = &[
         program: set_beyond,
         code: INVALID_VALUE,
         says: &[
-            "a set 65 bytes of which not all are in one buffer",
+            "a set of 65 bytes of which not all are in one buffer",
             "1 byte outside",
             "the buffer of 64 bytes on GPU 1",
         ],

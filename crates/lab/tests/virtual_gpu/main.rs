@@ -12,6 +12,7 @@ mod litmus;
 mod managed;
 mod nccl;
 mod nccl_errors;
+mod nccl_graphs;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         managed::checks(),
         nccl::checks(),
         nccl_errors::checks(),
+        nccl_graphs::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),

@@ -24,11 +24,21 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
 }
 
 /// The report of a fault in a kernel that was launched at `launched`.
-pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
+///
+/// `foreign` says whose an address is that lies in no memory of the kernel's GPU.
+pub(super) fn fault_report(
+    fault: &Fault,
+    launched: &Site,
+    foreign: impl FnOnce(Report, u64) -> Report,
+) -> Report {
     let at = &fault.at;
     let report = Report::new(format!("kernel `{}` {}", at.kernel, headline(fault)));
     let report = place(report, at);
     let report = match &fault.kind {
+        FaultKind::BadAddress(BadAddress::Unknown) => match at.access.map_or(0, |access| access.address) {
+            0 => report.fact("the pointer is null"),
+            address => foreign(report, address),
+        },
         FaultKind::BadAddress(bad) => bad_address(report, bad, at.access),
         FaultKind::SharedOutOfBounds { size } => {
             report.fact(format!("the block has {size} bytes of shared memory"))
@@ -186,13 +196,7 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
         BadAddress::Freed { freed, offset } => report
             .at(format!("byte {offset} of the buffer of {} allocated", size(freed.size)), &freed.allocated)
             .at("freed", &freed.freed),
-        BadAddress::Unknown => {
-            let address = access.map_or(0, |access| access.address);
-            report.fact(match address {
-                0 => "the pointer is null".to_owned(),
-                _ => format!("{address:#x} lies in no buffer of this GPU: a host pointer, or another GPU's?"),
-            })
-        }
+        BadAddress::Unknown => report,
     }
 }
 

@@ -30,6 +30,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
+pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
@@ -81,7 +82,7 @@ impl Failure {
     /// Makes a failure of a report and prints it.
     pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
         let failure = Self::quietly(status, report);
-        eprintln!("{}", failure.report);
+        crate::report::print(&failure.report);
         failure
     }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::{Engine, State, StreamHandle};
+use crate::device::TOTAL_MEMORY;
 use crate::report::size;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
@@ -79,7 +80,9 @@ struct Pool {
 }
 
 impl Pool {
+    /// A pool of at most `most` bytes, as far as the GPU has them.
     fn new(device: usize, most: u64) -> Self {
+        let most = most.min(TOTAL_MEMORY);
         let (reserved, used) = (Gauge::default(), Gauge::default());
         Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
     }
@@ -277,10 +280,19 @@ impl Engine {
     ///
     /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
     /// address away again before its free has run.
+    ///
+    /// # Errors
+    /// `NotSupported` in a stream that is captured: memory that a graph owns.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
         let device = {
             let mut state = self.state();
+            let resolved = state.resolve_stream(stream)?;
+            if state.is_capturing(resolved) {
+                let message = "virtual GPU: cuMemAllocAsync in a stream that is captured (memory that a graph owns) is not \
+                               supported: allocate before begin_capture";
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
             let entry = state.pools.get(pool)?;
             entry.take(bytes)?;
             entry.device

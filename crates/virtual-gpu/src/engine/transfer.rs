@@ -68,6 +68,13 @@ impl Engine {
         }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) {
+            // CUDA: in a capture, the address has to be one that the graph allocates.
+            let message = format!(
+                "{address:#x} is not memory of the graph that is captured: free it after the capture"
+            );
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
         // Also in a context that has failed, so that programs can clean up.
         let op = state.enqueue(stream, Work::Free { at: address }, Vec::new(), site.clone());
         drop(self.run_ready(state));
@@ -119,11 +126,11 @@ impl Engine {
     }
 
     /// `cuMemcpyHtoD`: returns when it is done.
-    pub fn copy_from_host_now(&self, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+    pub fn copy_from_host_now(&self, to: u64, len: u64, read: impl FnOnce() -> Vec<u8>) -> CudaResult<()> {
         let site = Site::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_range("copy to", to, bytes.len() as u64, &site)?;
-        self.submit_and_wait(LEGACY, Work::Upload { to, bytes }, site, "cuMemcpyHtoD")
+        self.check_range("copy to", to, len, &site)?;
+        self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, site, "cuMemcpyHtoD")
     }
 
     /// `cuMemcpyDtoHAsync`: `write` gets the bytes when the copy's turn comes; this returns then, where the memory is
@@ -174,7 +181,7 @@ impl Engine {
     /// `cuMemsetD8Async`.
     pub fn set(&self, stream: StreamHandle, at: u64, value: u8, len: u64) -> CudaResult<()> {
         let site = Site::here();
-        self.check_range("set", at, len, &site)?;
+        self.check_range("set of", at, len, &site)?;
         self.submit(stream, Work::Set { at, len, value }, site)
     }
 
@@ -350,14 +357,18 @@ pub(crate) fn address_report(
     match memory.explain(address) {
         BadAddress::OutOfBounds { allocation, size: whole, offset, site } => {
             let place = place_of(allocation, device);
-            let end = offset + len as i64;
-            let over = (end - whole as i64).max(-offset).max(0);
+            // Wide enough for any number of bytes that a caller may give.
+            let (start, end) = (i128::from(offset), i128::from(offset) + i128::from(len));
+            let over = (end - i128::from(whole)).max(-start).max(0);
             report
-                .fact(format!("bytes {offset}..{end}: {} outside", size(over as u64)))
+                .fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))
                 .at(format!("the buffer of {} {place} allocated", size(whole)), &site)
         }
         BadAddress::Freed { freed, offset } => report
-            .fact(format!("bytes {offset}..{} of memory that was freed", offset + len))
+            .fact(format!(
+                "bytes {offset}..{} of memory that was freed",
+                u128::from(offset) + u128::from(len)
+            ))
             .at(
                 format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
                 &freed.allocated,
