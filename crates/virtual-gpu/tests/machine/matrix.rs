@@ -304,3 +304,24 @@ fn rounding_to_tf32_is_to_nearest_and_away_from_zero() {
     }
     assert!(f32::from_bits(convert(0x7f80_0001)).is_nan());
 }
+
+#[test]
+fn a_product_that_is_copied_loaded_and_multiplied_by_these_instructions() {
+    let mut gpu = Gpu::new(include_str!("../ptx/matrices.ptx"));
+    let mut numbers = Numbers(7);
+    let k = 80;
+    let mut whole = |count: usize| -> Vec<f64> {
+        (0..count).map(|_| (numbers.next() >> 32) as f64 % 9.0 - 4.0).collect()
+    };
+    let (a, b) = (whole(16 * k), whole(8 * k));
+    let halves =
+        |values: &[f64]| -> Vec<u16> { values.iter().map(|&x| f16::from_f64(x).to_bits()).collect() };
+    let (at_a, at_b, at_c) = (gpu.buffer(&halves(&a)), gpu.buffer(&halves(&b)), gpu.unwritten(4 * 128));
+    let done = gpu.run("product", 1, 32, arguments!(at_a, at_b, at_c, k as i32));
+    assert!(done.race.is_none() && done.unwritten.is_none(), "{:?}", done.race);
+    for (at, got) in gpu.read::<f32>(at_c).into_iter().enumerate() {
+        let (row, column) = (at / 8, at % 8);
+        let expected: f64 = (0..k).map(|i| a[row * k + i] * b[i * 8 + column]).sum();
+        assert_eq!(f64::from(got), expected, "row {row}, column {column}");
+    }
+}

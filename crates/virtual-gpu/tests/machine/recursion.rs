@@ -103,7 +103,7 @@ fn a_stack_ends_and_can_be_larger() {
     let fault = gpu.fault("depth", 1, 4, arguments!(50_000_i32, out));
     assert!(matches!(fault.kind, FaultKind::StackOverflow { size: 0x80000, depth: 5000.. }), "{fault}");
     // It ends, but not soon.
-    gpu.limit = 10_000_000;
+    gpu.limit = 1_000_000;
     let fault = gpu.fault("depth", 1, 4, arguments!(60_i32, out));
     assert!(matches!(fault.kind, FaultKind::Endless { .. }), "{fault}");
 }
