@@ -65,7 +65,7 @@ impl Machine<'_> {
                     self.block.shadow.fence(*mask);
                 }
             }
-            Operation::System(call) => self.system_call(*call, mask)?,
+            Operation::System(call) => self.system_call(**call, mask)?,
             Operation::Nothing => {}
             _ => self.compute(operation, mask),
         }

@@ -427,13 +427,13 @@ pub enum Operation {
         a: Slot,
         members: Slot,
     },
-    LoadMatrices(MatrixLoad),
-    MultiplyMatrices(MatrixProduct),
+    LoadMatrices(Box<MatrixLoad>),
+    MultiplyMatrices(Box<MatrixProduct>),
     ActiveMask {
         d: Slot,
     },
     Sleep {
         nanoseconds: Slot,
     },
-    System(SystemCall),
+    System(Box<SystemCall>),
 }

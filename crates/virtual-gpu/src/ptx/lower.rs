@@ -652,7 +652,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             }
             _ => return Ok(false),
         };
-        self.emit(Operation::System(call));
+        self.emit(Operation::System(call.into()));
         Ok(true)
     }
 

@@ -35,7 +35,7 @@ impl<'a> Lowering<'_, 'a> {
         }
         let members = self.whole_warp();
         let load = MatrixLoad { space, address, transposed, destinations, members };
-        self.emit(Operation::LoadMatrices(load));
+        self.emit(Operation::LoadMatrices(load.into()));
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl<'a> Lowering<'_, 'a> {
         let (c, d) = (self.fragment(raw, c, results, false)?, self.fragment(raw, d, results, true)?);
         let members = self.whole_warp();
         let product = MatrixProduct { element, in_halves, a, b, c, d, members };
-        self.emit(Operation::MultiplyMatrices(product));
+        self.emit(Operation::MultiplyMatrices(product.into()));
         Ok(())
     }
 
