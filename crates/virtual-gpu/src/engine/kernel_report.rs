@@ -58,8 +58,10 @@ pub(super) fn fault_report(
             report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
-        FaultKind::StackOverflow { size, depth } => report
-            .fact(format!("{depth} calls have not returned, and each thread has a stack of {size} bytes")),
+        FaultKind::StackOverflow { size: bytes, depth } => report.fact(format!(
+            "{depth} calls have not returned, and each thread has a stack of {}",
+            size(*bytes)
+        )),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
