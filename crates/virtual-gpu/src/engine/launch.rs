@@ -87,7 +87,7 @@ impl Engine {
             return report.fact(format!("{address:#x} lies in no buffer of a GPU: is it a host pointer?"));
         };
         let report = match self.memory(device).range(address, 1) {
-            Ok((allocation, _)) => report.at(
+            Ok((allocation, _)) => report.before_at(
                 format!("it is in the buffer of {} on GPU {device} allocated", size(allocation.size())),
                 allocation.site(),
             ),

@@ -81,9 +81,8 @@ pub(crate) struct Failure {
 impl Failure {
     /// Makes a failure of a report and prints it.
     pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
-        let failure = Self::quietly(status, report);
-        crate::report::print(&failure.report);
-        failure
+        report.print();
+        Self::quietly(status, report)
     }
 
     /// Makes a failure of a report like one that was printed already.

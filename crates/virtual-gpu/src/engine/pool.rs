@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 
 use super::{Engine, State, StreamHandle};
-use crate::device::TOTAL_MEMORY;
 use crate::report::size;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
@@ -80,27 +79,26 @@ struct Pool {
 }
 
 impl Pool {
-    /// A pool of at most `most` bytes, as far as the GPU has them.
     fn new(device: usize, most: u64) -> Self {
-        let most = most.min(TOTAL_MEMORY);
         let (reserved, used) = (Gauge::default(), Gauge::default());
         Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
     }
 
-    fn take(&mut self, bytes: u64) -> CudaResult<()> {
-        let used = self.used.now.saturating_add(bytes);
-        if used > self.most {
-            let free = size(self.most - self.used.now);
-            let message = format!(
-                "the memory pool of GPU {} has {free} left, {} were asked for",
-                self.device,
-                size(bytes)
-            );
-            return Err(Error::new(CudaStatus::OutOfMemory, message));
+    fn check_room(&self, bytes: u64) -> CudaResult<()> {
+        if self.used.now.saturating_add(bytes) <= self.most {
+            return Ok(());
         }
+        let left = size(self.most.saturating_sub(self.used.now));
+        let message =
+            format!("the memory pool of GPU {} has {left} left, {} were asked for", self.device, size(bytes));
+        Err(Error::new(CudaStatus::OutOfMemory, message))
+    }
+
+    /// Notes bytes that an allocation has got.
+    fn take(&mut self, bytes: u64) {
+        let used = self.used.now + bytes;
         self.used.set(used);
         self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
-        Ok(())
     }
 
     /// Gives back what is held in reserve, as far as no more than `keep` bytes are held.
@@ -293,18 +291,15 @@ impl Engine {
                                supported: allocate before begin_capture";
                 return Err(Error::new(CudaStatus::NotSupported, message));
             }
-            let entry = state.pools.get(pool)?;
-            entry.take(bytes)?;
-            entry.device
+            state.pools.get(pool)?.check_room(bytes)?;
+            state.pools.get(pool)?.device
         };
-        let made = self.allocate_on(device, bytes, Site::here());
+        let address = self.allocate_on(device, bytes, Site::here())?;
         let mut state = self.state();
-        match &made {
-            Ok(address) => {
-                state.pools.allocations.insert(*address, (pool, bytes));
-            }
-            Err(_) => state.pools.return_bytes(pool, bytes),
+        if let Ok(entry) = state.pools.get(pool) {
+            entry.take(bytes);
+            state.pools.allocations.insert(address, (pool, bytes));
         }
-        made
+        Ok(address)
     }
 }

@@ -94,8 +94,16 @@ impl Engine {
             state.pools.freed(address);
             return Ok((device, allocation));
         }
-        let report = address_report("a pointer that can't be freed", &memory, address, 0, device)
-            .at("freed", &site)
+        let bad = memory.explain(address);
+        let report = Report::new("a pointer that can't be freed");
+        let report = match &bad {
+            BadAddress::Freed { .. } => report.at("freed again", &site),
+            BadAddress::OutOfBounds { offset, .. } => {
+                report.at(format!("freed by a pointer to its byte {offset}"), &site)
+            }
+            BadAddress::Unknown => report.at("freed", &site),
+        };
+        let report = owner(report, &bad, address, device)
             .help("free each allocation once, by the pointer that it was made with");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
@@ -293,7 +301,10 @@ impl Engine {
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
                 .fact(format!("byte {first} is the first of them, {}", place_of(allocation.id(), device)))
-                .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
+                .before_at(
+                    format!("in the buffer of {} allocated", size(allocation.size())),
+                    allocation.site(),
+                )
                 .at("copied", site)
                 .help("write the buffer first, or copy only the part that was written");
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
@@ -353,33 +364,42 @@ pub(crate) fn address_report(
     len: u64,
     device: usize,
 ) -> Report {
+    let bad = memory.explain(address);
     let report = Report::new(headline);
-    match memory.explain(address) {
-        BadAddress::OutOfBounds { allocation, size: whole, offset, site } => {
-            let place = place_of(allocation, device);
+    let report = match &bad {
+        BadAddress::OutOfBounds { size: whole, offset, .. } => {
             // Wide enough for any number of bytes that a caller may give.
-            let (start, end) = (i128::from(offset), i128::from(offset) + i128::from(len));
-            let over = (end - i128::from(whole)).max(-start).max(0);
-            report
-                .fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))
-                .at(format!("the buffer of {} {place} allocated", size(whole)), &site)
+            let (start, end) = (i128::from(*offset), i128::from(*offset) + i128::from(len));
+            let over = (end - i128::from(*whole)).max(-start).max(0);
+            report.fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))
         }
-        BadAddress::Freed { freed, offset } => report
-            .fact(format!(
-                "bytes {offset}..{} of memory that was freed",
-                u128::from(offset) + u128::from(len)
-            ))
-            .at(
+        BadAddress::Freed { offset, .. } => {
+            let end = u128::from(*offset) + u128::from(len);
+            report.fact(format!("bytes {offset}..{end} of memory that was freed"))
+        }
+        BadAddress::Unknown => report,
+    };
+    owner(report, &bad, address, device)
+}
+
+/// Adds the buffer that an address belongs to, or the nearest one.
+fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
+    match bad {
+        BadAddress::OutOfBounds { allocation, size: whole, site, .. } => {
+            let place = place_of(*allocation, device);
+            report.before_at(format!("the buffer of {} {place} allocated", size(*whole)), site)
+        }
+        BadAddress::Freed { freed, .. } => report
+            .before_at(
                 format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
                 &freed.allocated,
             )
-            .at("freed", &freed.freed),
+            .before_at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
     }
 }
 
-/// Where a report says that an allocation lies.
 pub(crate) fn place_of(allocation: AllocationId, device: usize) -> String {
     match allocation.is_managed() {
         true => "in managed memory".to_owned(),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::assembly::{Assembly, AssemblyKey, Awaiting};
@@ -483,9 +482,8 @@ impl State {
 
     /// Ends a meeting: everyone who has come or will come gets the same error.
     fn fail_meeting(&mut self, id: UniqueId, status: NcclStatus, report: &Report, also: Option<CommHandle>) {
-        let report: Arc<str> = report.to_string().into();
-        crate::report::print(&report);
-        let error = Error::new(status, report);
+        report.print();
+        let error = Error::new(status, report.to_string());
         let Some(meeting) = self.nccl.meetings.get_mut(&id) else { return };
         meeting.failed = Some(error.clone());
         let handles: Vec<_> = meeting.members.values().map(|member| member.handle).chain(also).collect();
