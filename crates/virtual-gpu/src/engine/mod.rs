@@ -32,7 +32,7 @@ pub use context::ContextHandle;
 pub use event::EventHandle;
 pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
-pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
+pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
 pub use managed::{Advice, Attachment, Location};
 pub use pool::{PoolFigure, PoolHandle};
@@ -110,6 +110,8 @@ pub(crate) struct State {
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
+    /// Copies of pinned memory that nobody has waited for.
+    held: Vec<host_memory::Held>,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -166,6 +168,7 @@ impl Engine {
             graphs: graph::Graphs::default(),
             pools: pool::Pools::default(),
             pinned: host_memory::Pinned::default(),
+            held: Vec::new(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),

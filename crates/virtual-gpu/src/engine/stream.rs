@@ -374,6 +374,7 @@ impl State {
             }
             self.time.wait(thread, &when);
         }
+        self.open_seen();
     }
 
     /// Whether an operation is done. What was in a stream that is gone will never come and holds up nobody.
