@@ -7,6 +7,7 @@ mod host_functions;
 mod host_memory;
 mod nccl;
 mod nccl_errors;
+mod nccl_log;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         host_memory::checks(),
         nccl::checks(),
         nccl_errors::checks(),
+        nccl_log::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),

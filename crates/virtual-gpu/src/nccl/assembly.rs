@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::call::{CallKey, Missing};
 use super::communicator::{CommHandle, Communicator, Gathering, Rank};
 use super::config::CommConfig;
+use super::log;
 use crate::engine::{Engine, Failure, State, Wait};
 use crate::report::{Report, ranks};
 use crate::site::Site;
@@ -110,6 +111,7 @@ impl Engine {
     pub fn nccl_finalize(&self, comm: CommHandle) -> NcclResult<()> {
         let state = self.state();
         let (clique, rank) = state.nccl.ready_member(comm)?;
+        log::ended("Finalize", &state, comm, clique, rank);
         let entry = &state.nccl.cliques[&clique].ranks[rank];
         if let Some(last) = entry.last.as_ref().filter(|_| entry.config.blocking) {
             let ops = vec![last.op];
@@ -251,7 +253,7 @@ impl State {
             let (ranks, children): (Vec<_>, Vec<_>) =
                 members.into_iter().map(|(_, rank, child, _)| (rank, child)).unzip();
             let handles: Vec<_> = children.iter().map(|child| child.handle).collect();
-            self.add_clique(ranks, &handles, site);
+            self.add_clique("ncclCommSplit", ranks, &handles, site);
             for Child { handle, deliver, .. } in children {
                 deliver(handle);
             }

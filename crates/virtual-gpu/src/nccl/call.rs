@@ -1,6 +1,7 @@
 //! Calls that move data: what was asked, checked at the call, in NCCL's order.
 
 use super::communicator::CommHandle;
+use super::log;
 use super::operation::{Buffers, Operation};
 use super::run::Job;
 use super::scale::Scale;
@@ -179,6 +180,7 @@ impl Engine {
         if let Some(fault) = request.fault(world_size) {
             return bad(fault);
         }
+        log::call(&self.state(), comm, (clique, rank), &request, stream);
         if request.is_empty() {
             return Ok(None);
         }

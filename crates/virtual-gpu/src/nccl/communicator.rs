@@ -10,6 +10,7 @@ use super::call::{Missing, Request};
 use super::collective::Call;
 use super::config::CommConfig;
 use super::exchange::Traffic;
+use super::log;
 use super::scale::Scales;
 use crate::config::Checks;
 use crate::engine::Engine;
@@ -210,7 +211,7 @@ impl Engine {
         let thread = state.current_thread();
         let handles: Vec<_> = gpus.iter().map(|_| CommHandle(state.new_handle())).collect();
         let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
-        state.add_clique(ranks, &handles, Site::here());
+        state.add_clique("ncclCommInitAll", ranks, &handles, Site::here());
         Ok(handles)
     }
 
@@ -330,6 +331,7 @@ impl Engine {
             state.leave_meetings(&[Awaiting::Communicator(comm)], &error);
         }
         if let Ok((clique, rank)) = state.nccl.member(comm) {
+            log::ended("Abort", &state, comm, clique, rank);
             if let Some((op, report)) = state.aborted_in_flight(clique, rank)
                 && self.config().checks != Checks::Off
             {
@@ -350,6 +352,7 @@ impl Engine {
     pub fn nccl_destroy(&self, comm: CommHandle) -> NcclResult<()> {
         let mut state = self.state();
         let (clique, rank) = state.nccl.unfinished_member(comm)?;
+        log::ended("Destroy", &state, comm, clique, rank);
         state.leave(comm, clique, rank, "has destroyed its communicator");
         drop(state);
         self.wake_all();
@@ -409,14 +412,23 @@ impl super::Nccl {
 }
 
 impl State {
-    pub(super) fn add_clique(&mut self, ranks: Vec<Rank>, handles: &[CommHandle], site: Site) {
+    /// Makes a communicator of ranks that have come together; `function` is the call that they wait in.
+    pub(super) fn add_clique(
+        &mut self,
+        function: &str,
+        ranks: Vec<Rank>,
+        handles: &[CommHandle],
+        site: Site,
+    ) {
         self.nccl.made += 1;
         let clique = self.nccl.made;
         for (rank, &handle) in handles.iter().enumerate() {
             self.nccl.communicators.insert(handle, Communicator::Member { clique, rank });
         }
         let (calls, traffic, assemblies) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
-        self.nccl.cliques.insert(clique, Clique { ranks, calls, traffic, assemblies, failed: None, site });
+        let entry = Clique { ranks, calls, traffic, assemblies, failed: None, site };
+        log::made(function, clique, &entry, handles);
+        self.nccl.cliques.insert(clique, entry);
     }
 
     /// One rank comes to a meeting; the last one makes the communicator.
@@ -475,7 +487,7 @@ impl State {
         let site = meeting.members[&0].site.clone();
         let members = meeting.members.into_values();
         let ranks = members.map(|member| Rank::new(member.device, member.thread, member.config)).collect();
-        self.add_clique(ranks, &handles, site);
+        self.add_clique("ncclCommInitRank", ranks, &handles, site);
     }
 
     /// Ends a meeting: everyone who has come or will come gets the same error.

@@ -9,6 +9,7 @@ mod deadlock;
 mod exchange;
 mod group;
 mod launch;
+pub mod log;
 mod operation;
 mod reduce;
 mod run;
