@@ -7,7 +7,7 @@
 pub(crate) mod collective;
 pub mod preset;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use crate::nccl::CallKey;
@@ -84,9 +84,18 @@ pub(crate) struct Time {
     seen: u64,
     issued: u64,
     gpus: Vec<Gpu>,
-    /// Operations that are done and have no time yet, by GPU and order of enqueuing.
-    done: BTreeMap<(usize, u64), (Ticket, Cost)>,
+    /// Operations that are done and have no time yet.
+    done: BTreeMap<Key, (Ticket, Cost)>,
+    /// Those of them to look at: new ones, and ones that may have a time now.
+    look_at: BTreeSet<Key>,
+    /// Those that wait for another's time, by the place of that time.
+    waiting: HashMap<usize, Vec<Key>>,
+    /// Parts of collectives that could start, with when.
+    parts: HashMap<CallKey, Vec<(Key, u64)>>,
 }
+
+/// An operation's GPU, and its place in the order of enqueuing.
+type Key = (usize, u64);
 
 /// When the engines of a GPU are free.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +112,17 @@ const REMEMBERED_KERNELS: usize = 128;
 impl Time {
     pub(crate) fn new(preset: &'static Preset, gpus: usize) -> Self {
         let gpus = vec![Gpu::default(); gpus];
-        Self { preset, hosts: HashMap::new(), seen: 0, issued: 0, gpus, done: BTreeMap::new() }
+        Self {
+            preset,
+            hosts: HashMap::new(),
+            seen: 0,
+            issued: 0,
+            gpus,
+            done: BTreeMap::new(),
+            look_at: BTreeSet::new(),
+            waiting: HashMap::new(),
+            parts: HashMap::new(),
+        }
     }
 
     /// The figures that it counts with.
@@ -131,7 +150,9 @@ impl Time {
 
     /// An operation is done, and this is what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
-        self.done.insert((ticket.gpu, ticket.index), (ticket, cost));
+        let key = (ticket.gpu, ticket.index);
+        self.look_at.insert(key);
+        self.done.insert(key, (ticket, cost));
     }
 
     /// A thread has waited for an operation: it goes on when that has ended.
@@ -151,60 +172,60 @@ impl Time {
         when.get().is_none_or(|span| span.end <= *host)
     }
 
-    /// Works out the times of all that is done.
+    /// Works out the times of all that is done, where they can be known.
     pub(crate) fn settle(&mut self) {
-        loop {
-            let keys: Vec<_> = self.done.keys().copied().collect();
-            let before = keys.len();
-            for key in keys {
-                self.settle_one(key);
-            }
-            if self.done.len() == before {
-                return;
-            }
+        while let Some(key) = self.look_at.pop_first() {
+            self.settle_one(key);
         }
     }
 
-    fn settle_one(&mut self, key: (usize, u64)) {
+    fn settle_one(&mut self, key: Key) {
         let Some((ticket, cost)) = self.done.get(&key) else { return };
-        let Some(own) = ready(ticket) else { return };
-        let span = match cost {
+        let own = match ready(ticket) {
+            Ok(own) => own,
+            Err(unknown) => return self.waiting.entry(unknown).or_default().push(key),
+        };
+        match cost {
             &Cost::Collective { call, ranks, duration } => {
-                return self.settle_collective(call, ranks, duration);
+                let parts = self.parts.entry(call).or_default();
+                parts.push((key, own));
+                if parts.len() == ranks {
+                    self.settle_collective(call, duration);
+                }
             }
             Cost::Exchange { partners } => {
-                let moved = |(partner, duration): &(Ticket, u64)| Some(own.max(ready(partner)?) + duration);
-                let ends: Option<Vec<u64>> = partners.iter().map(moved).collect();
-                let Some(ends) = ends else { return };
-                Span { start: own, end: ends.into_iter().max().unwrap_or(own) }
+                let mut end = own;
+                for (partner, duration) in partners {
+                    match ready(partner) {
+                        Ok(other) => end = end.max(own.max(other) + duration),
+                        Err(unknown) => return self.waiting.entry(unknown).or_default().push(key),
+                    }
+                }
+                self.set(key, Span { start: own, end });
             }
             cost => {
                 let cost = cost.clone();
-                self.run(key.0, own, cost)
+                let span = self.run(key.0, own, cost);
+                self.set(key, span);
             }
-        };
-        if let Some((ticket, _)) = self.done.remove(&key) {
-            // Set once: the entry is gone now.
-            let _ = ticket.when.set(span);
         }
     }
 
     /// All ranks of a collective start together, when the last one is ready.
-    fn settle_collective(&mut self, call: CallKey, ranks: usize, duration: u64) {
-        let of_call = |cost: &Cost| matches!(cost, Cost::Collective { call: other, .. } if *other == call);
-        let parts: Vec<_> =
-            self.done.iter().filter(|(_, (_, cost))| of_call(cost)).map(|(&key, _)| key).collect();
-        let ready: Option<Vec<u64>> = parts.iter().map(|key| ready(&self.done[key].0)).collect();
-        let Some(start) =
-            ready.filter(|ready| ready.len() == ranks).and_then(|ready| ready.into_iter().max())
-        else {
-            return;
-        };
-        for key in parts {
-            if let Some((ticket, _)) = self.done.remove(&key) {
-                let _ = ticket.when.set(Span { start, end: start + duration });
-            }
+    fn settle_collective(&mut self, call: CallKey, duration: u64) {
+        let parts = self.parts.remove(&call).unwrap_or_default();
+        let start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
+        for (key, _) in parts {
+            self.set(key, Span { start, end: start + duration });
         }
+    }
+
+    /// An operation has its time: what waits for that is looked at again.
+    fn set(&mut self, key: Key, span: Span) {
+        let Some((ticket, _)) = self.done.remove(&key) else { return };
+        // Set once: the entry is gone now.
+        let _ = ticket.when.set(span);
+        self.look_at.extend(self.waiting.remove(&place(&ticket.when)).unwrap_or_default());
     }
 
     /// Gives an operation its engine, from `ready` on.
@@ -274,10 +295,15 @@ impl Gpu {
     }
 }
 
-/// When all that an operation comes after has ended; `None` while that is not known.
-fn ready(ticket: &Ticket) -> Option<u64> {
-    let ends = ticket.after.iter().map(|when| when.get().map(|span| span.end));
-    ends.into_iter().try_fold(ticket.reaches_gpu, |latest, end| Some(latest.max(end?)))
+/// When all that an operation comes after has ended, or the place of a time that is not known yet.
+fn ready(ticket: &Ticket) -> Result<u64, usize> {
+    let ends = ticket.after.iter().map(|when| when.get().map(|span| span.end).ok_or_else(|| place(when)));
+    ends.into_iter().try_fold(ticket.reaches_gpu, |latest, end| Ok(latest.max(end?)))
+}
+
+/// Tells times apart that are not known yet. Whoever waits for one holds it, so that no other gets its place.
+fn place(when: &When) -> usize {
+    Arc::as_ptr(when) as usize
 }
 
 #[cfg(test)]
