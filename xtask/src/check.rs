@@ -1,5 +1,6 @@
 //! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes and kernels.
 
+mod examples;
 mod findings;
 mod mistakes;
 mod scratch;
@@ -38,11 +39,17 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let title = format!("{} mistakes fail with their words", mistakes.len());
     findings.point(&title, || built.check_mistakes(&course, &mistakes))?;
     match kernels::require_compiler() {
-        Ok(()) => findings.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
-            let own = std::env::current_exe().context("where is this executable?")?;
-            command(Command::new(own).args(["kernels", "--check"]).current_dir(root))
-        })?,
-        Err(reason) => println!("skipped: kernels/*.ptx is not compared with kernels/*.cu: {reason:#}"),
+        Ok(()) => {
+            findings.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
+                let own = std::env::current_exe().context("where is this executable?")?;
+                command(Command::new(own).args(["kernels", "--check"]).current_dir(root))
+            })?;
+            findings.point("cudarc's own examples run", || examples::check(root, &built.folder))?;
+        }
+        Err(reason) => {
+            println!("skipped: kernels/*.ptx is not compared with kernels/*.cu: {reason:#}");
+            println!("skipped: cudarc's own examples, which compile kernels as they run");
+        }
     }
     findings.finish()
 }

@@ -19,7 +19,18 @@ pub(crate) struct Options {
     /// Write nothing; fail if a PTX file is not what its source compiles to
     #[arg(long)]
     check: bool,
+    /// Compile the virtual GPU's test kernels instead, with the NVRTC 12.0 or 12.9 that is installed
+    #[arg(long)]
+    tests: bool,
+    /// Where CUDA's headers lie: `include` of nvidia-cuda-runtime-cu12 (of nvidia-cuda-cccl-cu12, too, from 12.9 on)
+    #[arg(long, value_name = "DIR", requires = "tests")]
+    include: Vec<PathBuf>,
 }
+
+/// Kernels that the virtual GPU's own tests run. Their PTX lies in a folder for each NVRTC and architecture.
+const TESTS: &str = "crates/virtual-gpu/tests/kernels";
+const TEST_COMPILERS: [(i32, i32); 2] = [(12, 0), (12, 9)];
+const TEST_ARCHITECTURES: [&str; 2] = ["compute_70", "compute_90"];
 
 /// A source file and the PTX that belongs beside it.
 struct Compiled {
@@ -36,15 +47,20 @@ impl Compiled {
 /// Compiles every kernel; then compares, or writes what differs.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    require_compiler()?;
-    let all = compile_folder(root, "kernels")?;
+    let all = if options.tests {
+        compile_tests(root, &options.include)?
+    } else {
+        require_compiler()?;
+        compile_folder(root, "kernels")?
+    };
     let stale: Vec<&Compiled> = all.iter().filter(|compiled| !compiled.is_on_disk()).collect();
     if options.check {
         let names: Vec<String> = stale.iter().map(|compiled| compiled.path.display().to_string()).collect();
         ensure!(
             names.is_empty(),
-            "not what the source beside it compiles to:\n  {}\nhelp: run `cargo xtask kernels`",
-            names.join("\n  ")
+            "not what its source compiles to:\n  {}\nhelp: run `cargo xtask kernels{}`",
+            names.join("\n  "),
+            if options.tests { " --tests" } else { "" }
         );
         println!("kernels: {} files are up to date", all.len());
         return Ok(());
@@ -68,19 +84,50 @@ pub(crate) fn require_compiler() -> anyhow::Result<()> {
     let help = format!(
         "help: `pip install --target DIR {PACKAGE}`, then set LD_LIBRARY_PATH=DIR/nvidia/cuda_nvrtc/lib; no GPU is needed"
     );
-    ensure!(is_compiler_installed(), "NVRTC (libnvrtc.so.12) is not installed here\n{help}");
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: both pointers are valid for writes for the duration of the call.
-    let answer = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
-    answer.result().context("nvrtcVersion failed")?;
-    let found = (major, minor);
+    let (major, minor) = compiler_version().with_context(|| help.clone())?;
     ensure!(
-        found == COMPILER,
+        (major, minor) == COMPILER,
         "NVRTC {major}.{minor} is installed, but the PTX is made with {}.{}\n{help}",
         COMPILER.0,
         COMPILER.1
     );
     Ok(())
+}
+
+fn compiler_version() -> anyhow::Result<(i32, i32)> {
+    ensure!(is_compiler_installed(), "NVRTC (libnvrtc.so.12) is not installed here");
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are valid for writes for the duration of the call.
+    let answer = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
+    answer.result().context("nvrtcVersion failed")?;
+    Ok((major, minor))
+}
+
+/// Compiles each test kernel for each architecture, with the compiler that is installed.
+fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compiled>> {
+    let (major, minor) = compiler_version()?;
+    ensure!(
+        TEST_COMPILERS.contains(&(major, minor)),
+        "NVRTC {major}.{minor} is installed, but the tests' PTX is made with {TEST_COMPILERS:?}"
+    );
+    let mut all = Vec::new();
+    for source in
+        files_in(&root.join(TESTS))?.iter().filter(|path| path.extension() == Some(OsStr::new("cu")))
+    {
+        for architecture in TEST_ARCHITECTURES {
+            let options = CompileOptions {
+                arch: Some(architecture),
+                include_paths: include.iter().map(|path| path.display().to_string()).collect(),
+                options: vec!["--device-int128".to_owned()],
+                ..Default::default()
+            };
+            let mut compiled = compile(root, source, options)?;
+            let name = compiled.path.file_name().context("a source has a name")?;
+            compiled.path = root.join(TESTS).join(format!("{major}.{minor}-{architecture}")).join(name);
+            all.push(compiled);
+        }
+    }
+    Ok(all)
 }
 
 /// Compiles each `.cu` file in `root/folder`, in the order of names. A PTX file without a source is an error.
@@ -92,7 +139,16 @@ fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
     if let Some(orphan) = has("ptx").find(|ptx| !files.contains(&ptx.with_extension("cu"))) {
         bail!("{} has no source: {} is missing", orphan.display(), orphan.with_extension("cu").display());
     }
-    let all: Vec<Compiled> = has("cu").map(|source| compile(root, source)).collect::<anyhow::Result<_>>()?;
+    let all: Vec<Compiled> = has("cu")
+        .map(|source| {
+            let options = CompileOptions {
+                arch: Some(ARCHITECTURE),
+                options: vec!["-lineinfo".to_owned()],
+                ..Default::default()
+            };
+            compile(root, source, options)
+        })
+        .collect::<anyhow::Result<_>>()?;
     ensure!(!all.is_empty(), "{} holds no .cu file", root.join(folder).display());
     Ok(all)
 }
@@ -106,15 +162,10 @@ fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn compile(root: &Path, source: &Path) -> anyhow::Result<Compiled> {
+fn compile(root: &Path, source: &Path, options: CompileOptions) -> anyhow::Result<Compiled> {
     let text = fs::read_to_string(source).with_context(|| format!("can't read {}", source.display()))?;
     let name = source.strip_prefix(root)?.to_str().context("a kernel's path is UTF-8")?;
-    let options = CompileOptions {
-        arch: Some(ARCHITECTURE),
-        name: Some(name.to_owned()),
-        options: vec!["-lineinfo".to_owned()],
-        ..Default::default()
-    };
+    let options = CompileOptions { name: Some(name.to_owned()), ..options };
     match compile_ptx_with_opts(&text, options) {
         Ok(ptx) => {
             Ok(Compiled { path: source.with_extension("ptx"), ptx: with_relative_file(&ptx.to_src(), name) })
@@ -143,6 +194,9 @@ fn with_relative_file(ptx: &str, name: &str) -> String {
 /// A reader sees the old file or the new one, never half of it.
 fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
     let temporary = path.with_extension("ptx.new");
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
+    }
     fs::write(&temporary, text).with_context(|| format!("can't write {}", temporary.display()))?;
     fs::rename(&temporary, path).with_context(|| format!("can't replace {}", path.display()))
 }

@@ -18,18 +18,21 @@ use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Tr
 use crate::tier::{Tier, describe, tier_for};
 
 /// One check: a name, the number of ranks without which it decides nothing, and what to run.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Check {
     name: String,
     min_ranks: usize,
-    function: fn() -> anyhow::Result<()>,
+    function: Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
 }
 
 impl Check {
     /// A check that one rank is enough for. Its name starts with the exercise, so that `cargo test` can filter by it:
     /// `devices::each_gpu_has_its_own_context`.
-    pub fn new(name: impl Into<String>, function: fn() -> anyhow::Result<()>) -> Self {
-        Self { name: name.into(), min_ranks: 1, function }
+    pub fn new(
+        name: impl Into<String>,
+        function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), min_ranks: 1, function: Arc::new(function) }
     }
 
     /// Asks for a tier on which at least so many ranks can run. Where there is none, the check is reported as ignored.

@@ -1,6 +1,7 @@
 //! The driver functions' bodies: C arguments to Rust ones, one call of the engine, results out.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use virtual_gpu::device;
 use virtual_gpu::engine::{
@@ -8,8 +9,9 @@ use virtual_gpu::engine::{
 };
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
+use crate::engine;
+use crate::host::HostRange;
 use crate::pointer::{Arguments, Out, Source, Text};
-use crate::{engine, host};
 
 /// `CUdevice`
 pub type Device = c_int;
@@ -224,7 +226,8 @@ pub(crate) fn memory_info(free: Out<usize>, total: Out<usize>) -> CudaResult<()>
 }
 
 pub(crate) fn copy_from_host(to: DevicePointer, from: Source<u8>, bytes: usize) -> CudaResult<()> {
-    engine::get()?.upload_now(to, from.values(bytes)?)
+    let host = HostRange::new(from.address(), bytes)?;
+    engine::get()?.copy_from_host_now(to, host.read())
 }
 
 pub(crate) fn copy_from_host_in(
@@ -233,29 +236,23 @@ pub(crate) fn copy_from_host_in(
     bytes: usize,
     of: Stream,
 ) -> CudaResult<()> {
-    if host::copy_from_pinned(to, from, bytes, of)? {
-        return Ok(());
-    }
-    engine::get()?.upload(stream(of), to, from.values(bytes)?)
+    let host = HostRange::new(from.address(), bytes)?;
+    let kind = host.kind();
+    engine::get()?.copy_from_host(stream(of), to, bytes as u64, Arc::new(move || host.read()), kind)
 }
 
 /// Waits for the bytes, whatever memory they go to.
 pub(crate) fn copy_to_host(to: Out<u8>, from: DevicePointer, bytes: usize) -> CudaResult<()> {
-    wait_for_host_copy(to, from, bytes, std::ptr::null_mut())
+    let host = HostRange::new(to.address(), bytes)?;
+    host.write(&engine::get()?.copy_to_host_now(from, bytes as u64)?);
+    Ok(())
 }
 
 pub(crate) fn copy_to_host_in(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
-    if host::copy_to_pinned(to, from, bytes, of)? {
-        return Ok(());
-    }
-    wait_for_host_copy(to, from, bytes, of)
-}
-
-fn wait_for_host_copy(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
-    if to.is_null() && bytes > 0 {
-        return Err(invalid("the host pointer of a copy is null"));
-    }
-    to.give_all(&engine::get()?.download(stream(of), from, bytes as u64)?)
+    let host = HostRange::new(to.address(), bytes)?;
+    let kind = host.kind();
+    let write = Arc::new(move |bytes: &[u8]| host.write(bytes));
+    engine::get()?.copy_to_host(stream(of), from, bytes as u64, write, kind)
 }
 
 pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> CudaResult<()> {
@@ -355,9 +352,36 @@ pub(crate) fn launch(
         let message = "virtual GPU: cuLaunchKernel's `extra` is not supported: pass kernelParams";
         return Err(Error::new(CudaStatus::NotSupported, message));
     }
-    let engine = engine::get()?;
     let function = FunctionHandle(function as u64);
-    let kernel = engine.kernel(function)?;
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch(function, shape, stream(of), packed)
+}
+
+#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchCooperativeKernel has")]
+pub(crate) fn launch_cooperative(
+    function: Function,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    dynamic_shared: c_uint,
+    of: Stream,
+    arguments: Arguments,
+) -> CudaResult<()> {
+    let function = FunctionHandle(function as u64);
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch_cooperative(function, shape, stream(of), packed)
+}
+
+/// A launch's parameters, one after the other as the kernel's own list says.
+fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
+    let kernel = engine::get()?.kernel(function)?;
     let mut packed = vec![0; kernel.parameter_bytes()];
     for (index, parameter) in kernel.parameters().iter().enumerate() {
         let (start, size) = (parameter.offset as usize, parameter.size as usize);
@@ -366,7 +390,5 @@ pub(crate) fn launch(
         })?;
         packed[start..start + size].copy_from_slice(bytes);
     }
-    let shape =
-        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-    engine.launch(function, shape, stream(of), packed)
+    Ok(packed)
 }

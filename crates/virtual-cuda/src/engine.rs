@@ -1,5 +1,7 @@
 //! The process's one engine. It is made by `cuInit` and never taken down.
 
+use std::io::Write;
+use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,8 +17,14 @@ pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
+/// The process ends: says what it leaves allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
+    let report = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.leak_report()));
+    if let Ok(Some(report)) = report {
+        // Nobody is left to be told where standard error is gone.
+        let _ = writeln!(std::io::stderr(), "{report}");
+    }
 }
 
 /// Makes the engine, the first time.
@@ -24,7 +32,7 @@ pub(crate) fn start() -> CudaResult<()> {
     let made = ENGINE.get_or_init(|| {
         let config = Config::from_env()?;
         let addresses = reserve(Engine::address_space(config.gpus))?;
-        // SAFETY: `end` is a function without arguments that touches only a static.
+        // SAFETY: `end` is a function without arguments, which doesn't unwind.
         unsafe { libc::atexit(end) };
         Ok(Engine::new(config, addresses))
     });

@@ -5,12 +5,12 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use virtual_gpu::engine::{Memory, StreamHandle};
+use virtual_gpu::engine::{HostKind, Memory, StreamHandle};
 use virtual_gpu::report::size;
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{DevicePointer, Stream};
-use crate::pointer::{Out, Source};
+use crate::driver::Stream;
+use crate::pointer::Out;
 use crate::{answer, engine};
 
 /// `CUhostFn`
@@ -21,6 +21,8 @@ struct Data(*mut c_void);
 
 // SAFETY: the program gives the pointer for a function that the driver calls on a thread of its own.
 unsafe impl Send for Data {}
+// SAFETY: as above; a graph that holds the function calls it once at a time.
+unsafe impl Sync for Data {}
 
 pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_void) -> CudaResult<()> {
     let Some(function) = function else {
@@ -29,11 +31,11 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
     let data = Data(data);
     let call = move || {
         // The whole of it, which can be sent; not the pointer in it, which can't.
-        let data = data;
+        let data = &data;
         // SAFETY: the program passes a function that may be called with this pointer.
         answer::in_host_function(|| unsafe { function(data.0) });
     };
-    engine::get()?.launch_host_function(StreamHandle(of as u64), Box::new(call))
+    engine::get()?.launch_host_function(StreamHandle(of as u64), Arc::new(call))
 }
 
 /// All of `CU_MEMHOSTALLOC_…`: portable, device-mapped, write-combined. None of them changes what a program can do here.
@@ -43,7 +45,7 @@ const HOST_ALLOCATION_FLAGS: c_uint = 0b111;
 const PAGE: usize = 4096;
 
 /// Host memory that copies on any thread read and write.
-struct Pinned {
+pub(crate) struct Pinned {
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -64,20 +66,6 @@ impl Pinned {
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
         Ok(Self { start, layout })
     }
-
-    /// The `len` bytes at `address`, which lie in this memory.
-    fn read(&self, address: usize, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        // SAFETY: the engine found the range in this memory, which lives, and `bytes` is nobody else's.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), len) };
-        bytes
-    }
-
-    /// Writes to `address`; the range lies in this memory.
-    fn write(&self, address: usize, bytes: &[u8]) {
-        // SAFETY: as for `read`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-    }
 }
 
 impl Drop for Pinned {
@@ -87,10 +75,51 @@ impl Drop for Pinned {
     }
 }
 
-/// The pinned memory that a host range lies in; none where it is pageable.
-fn pinned(address: usize, len: usize) -> CudaResult<Option<Arc<Pinned>>> {
-    let memory: Option<Memory> = engine::get()?.pinned(address as u64, len as u64)?;
-    Ok(memory.and_then(|memory| memory.downcast().ok()))
+/// Bytes of the program that a copy reads or writes.
+///
+/// Pageable ones are touched before the call returns, or at each launch of the graph that the copy is captured in: the
+/// program keeps the memory for as long.
+pub(crate) struct HostRange {
+    address: usize,
+    len: usize,
+    /// Where it lies in pinned memory, which lives as long.
+    pinned: Option<Arc<Pinned>>,
+}
+
+impl HostRange {
+    /// # Errors
+    /// `InvalidValue` where it is null, an address of a GPU, or goes beyond the end of pinned memory.
+    pub(crate) fn new(address: usize, len: usize) -> CudaResult<Self> {
+        let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
+        if address == 0 && len > 0 {
+            return invalid("the host pointer of a copy is null".to_owned());
+        }
+        let engine = engine::get()?;
+        if engine.is_device_address(address as u64) {
+            return invalid(format!("the host pointer of a copy, {address:#x}, is an address of a GPU"));
+        }
+        let pinned: Option<Memory> = engine.pinned(address as u64, len as u64)?;
+        Ok(Self { address, len, pinned: pinned.and_then(|memory| memory.downcast().ok()) })
+    }
+
+    pub(crate) fn kind(&self) -> HostKind {
+        if self.pinned.is_some() { HostKind::Pinned } else { HostKind::Pageable }
+    }
+
+    /// Its bytes.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: the program passed a pointer to as many readable bytes, and `bytes` is nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(self.address as *const u8, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+
+    /// Puts as many bytes there as it has.
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        let len = bytes.len().min(self.len);
+        // SAFETY: as for `read`, of writable bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, len) };
+    }
 }
 
 pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> CudaResult<()> {
@@ -113,27 +142,4 @@ pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Cud
 
 pub(crate) fn free(address: *mut c_void) -> CudaResult<()> {
     engine::get()?.unpin(address as u64)
-}
-
-/// Enqueues a copy from pinned memory, which is read when the copy's turn comes; `false` where the memory is pageable.
-pub(crate) fn copy_from_pinned(
-    to: DevicePointer,
-    from: Source<u8>,
-    bytes: usize,
-    of: Stream,
-) -> CudaResult<bool> {
-    let address = from.address();
-    let Some(memory) = pinned(address, bytes)? else { return Ok(false) };
-    let read = Box::new(move || memory.read(address, bytes));
-    engine::get()?.upload_pinned(StreamHandle(of as u64), to, bytes as u64, read)?;
-    Ok(true)
-}
-
-/// As [`copy_from_pinned`], to pinned memory.
-pub(crate) fn copy_to_pinned(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<bool> {
-    let address = to.address();
-    let Some(memory) = pinned(address, bytes)? else { return Ok(false) };
-    let write = Box::new(move |read: &[u8]| memory.write(address, read));
-    engine::get()?.download_pinned(StreamHandle(of as u64), from, bytes as u64, write)?;
-    Ok(true)
 }

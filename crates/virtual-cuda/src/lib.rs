@@ -9,18 +9,22 @@ mod context;
 mod driver;
 mod engine;
 mod function;
+mod graph;
 mod host;
+mod managed;
 mod nccl;
 mod occupancy;
 mod pointer;
 mod pool;
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 
 pub use context::{Affinity, CreateParameters};
 pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use graph::{Graph, GraphExec};
 pub use host::HostFunction;
+pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Source, Text};
@@ -84,6 +88,15 @@ macro_rules! exports {
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
 
+                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture;
+                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture;
+                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing;
+                fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
+                fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch;
+                fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload;
+                fn cuGraphDestroy(graph: Graph) = graph::destroy;
+                fn cuGraphExecDestroy(exec: GraphExec) = graph::destroy_exec;
+
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
                 fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
                 fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
@@ -98,6 +111,12 @@ macro_rules! exports {
                 fn cuMemFree_v2(address: DevicePointer) = driver::free;
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
+                fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach;
+                fn cuMemPrefetchAsync(address: DevicePointer, bytes: usize, device: Device, stream: Stream) = managed::prefetch;
+                fn cuMemPrefetchAsync_v2(address: DevicePointer, bytes: usize, location: MemoryLocation, flags: c_uint, stream: Stream) = managed::prefetch_to;
+                fn cuMemAdvise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) = managed::advise;
+                fn cuMemAdvise_v2(address: DevicePointer, bytes: usize, advice: c_uint, location: MemoryLocation) = managed::advise_at;
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
@@ -135,6 +154,7 @@ macro_rules! exports {
                 fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
                 fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
                 fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
+                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = driver::launch_cooperative;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;
@@ -167,11 +187,6 @@ macro_rules! exports {
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
-                cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamIsCapturing
-                cuMemAllocManaged
-                cuMemPrefetchAsync cuMemPrefetchAsync_v2 cuMemAdvise cuMemAdvise_v2
-                cuLaunchCooperativeKernel
-                cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuGraphDestroy cuGraphExecDestroy
                 cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
             }
             unsupported nccl {

@@ -30,6 +30,7 @@ parameters!(A B C D E);
 parameters!(A B C D E F);
 parameters!(A B C D E F G);
 parameters!(A B C D E F G H);
+parameters!(A B C D E F G H I J);
 parameters!(A B C D E F G H I J K);
 
 macro_rules! compare {

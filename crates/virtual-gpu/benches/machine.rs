@@ -1,5 +1,9 @@
-//! How fast the machine runs: `cargo bench -p virtual-gpu [-- PART_OF_TITLE]`. One line per kernel, the best of several launches.
+//! How fast the machine runs: `cargo bench -p virtual-gpu [-- PART_OF_TITLE]`. One line per kernel, the best of several
+//! launches, and how many times as long as the same loop in plain Rust it takes on one core.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use virtual_gpu::machine::{self, Execution, Launch};
@@ -10,6 +14,52 @@ use virtual_gpu::site::Site;
 const AXPY: &str = include_str!("../tests/ptx/axpy.ptx");
 const TRAINING: &str = include_str!("../tests/ptx/training.ptx");
 const WAITING: &str = include_str!("../tests/ptx/waiting.ptx");
+const MATH: &str = include_str!("../tests/kernels/12.0-compute_70/math.ptx");
+const CONTROL: &str = include_str!("../tests/kernels/12.0-compute_70/control.ptx");
+
+/// Touches only every second element, so that each needs its bits.
+const STRIDED: &str = "\
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry axpy(.param .f32 a, .param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+    ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y];
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r1, %r2, %r3;
+    and.b32 %r4, %r4, 0xfffffffe;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.u64 %rd4, %rd1, %rd3; add.u64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4]; ld.global.f32 %f2, [%rd5];
+    add.f32 %f3, %f1, %f2;
+    st.global.f32 [%rd5], %f3;
+    ret;
+}
+";
+
+/// The system's allocator, which counts what is allocated.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all is left to the system's allocator; a count is kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise about the layout is the one that is asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the pointer came from `alloc`, thus from the system, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 fn main() {
     // `cargo test --benches` calls with this; there is nothing to test here.
@@ -17,32 +67,92 @@ fn main() {
         return;
     }
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    println!("vector units: {}", vector_units());
+    bytes_per_byte();
     let mut bench = Bench::new(only);
     let n = 1 << 20;
     let (x, y) = (bench.floats(n), bench.floats(n));
+    let (host_x, mut host_y) = (floats(n), floats(n));
     let axpy = [Word::Float(1.5), Word::Long(x), Word::Long(y), Word::Int(n as u32)];
-    bench.measure("axpy, 1 Mi elements", AXPY, "axpy", [4096, 1, 1], [256, 1, 1], &axpy);
+    bench.measure("axpy, 1 Mi elements", AXPY, "axpy", [4096, 1, 1], [256, 1, 1], &axpy, &mut || {
+        for (x, y) in host_x.iter().zip(&mut host_y) {
+            *y += 1.5 * x;
+        }
+    });
     let (a, b, c) = (bench.floats(256 * 256), bench.floats(256 * 256), bench.floats(256 * 256));
     let size = Word::Int(256);
     let matmul = [Word::Long(a), Word::Long(b), Word::Long(c), size, size, size];
-    bench.measure("tiled product, 256 x 256 x 256", TRAINING, "matmul", [16, 16, 1], [16, 16, 1], &matmul);
+    let (left, right, mut product) = (floats(256 * 256), floats(256 * 256), floats(256 * 256));
+    let title = "tiled product, 256 x 256 x 256";
+    bench.measure(title, TRAINING, "matmul", [16, 16, 1], [16, 16, 1], &matmul, &mut || {
+        for (row, sums) in left.chunks_exact(256).zip(product.chunks_exact_mut(256)) {
+            sums.fill(0.0);
+            for (x, factors) in row.iter().zip(right.chunks_exact(256)) {
+                sums.iter_mut().zip(factors).for_each(|(sum, factor)| *sum += x * factor);
+            }
+        }
+    });
     let relu = [Word::Long(x), Word::Int(n as u32)];
-    bench.measure("relu, 1 Mi elements", TRAINING, "relu", [4096, 1, 1], [256, 1, 1], &relu);
-    let (labels, loss) = (bench.zeros(4096), bench.zeros(1));
-    let rows =
-        [Word::Long(x), Word::Long(labels), Word::Long(loss), Word::Long(y), Word::Int(4096), Word::Int(10)];
-    bench.measure("cross-entropy, 4096 rows", TRAINING, "cross_entropy", [32, 1, 1], [128, 1, 1], &rows);
+    bench.measure("relu, 1 Mi elements", TRAINING, "relu", [4096, 1, 1], [256, 1, 1], &relu, &mut || {
+        host_y.iter_mut().for_each(|y| *y = y.max(0.0));
+    });
+    let gelu = [Word::Long(x), Word::Long(y), Word::Int(n as u32)];
+    bench.measure("gelu (erff), 1 Mi elements", MATH, "gelu", [4096, 1, 1], [256, 1, 1], &gelu, &mut || {
+        for (x, y) in host_x.iter().zip(&mut host_y) {
+            *y = 0.5 * x * (1.0 + erff(x * std::f32::consts::FRAC_1_SQRT_2));
+        }
+    });
+    let softmax = [Word::Long(x), Word::Long(y), Word::Int(1024)];
+    let title = "softmax (expf), 1024 x 1024";
+    bench.measure(title, MATH, "softmax", [1024, 1, 1], [256, 1, 1], &softmax, &mut || {
+        for (x, y) in host_x.chunks_exact(1024).zip(host_y.chunks_exact_mut(1024)) {
+            let largest = x.iter().copied().fold(f32::MIN, f32::max);
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - largest).exp());
+            let sum: f32 = y.iter().sum();
+            y.iter_mut().for_each(|y| *y /= sum);
+        }
+    });
+    let loss = bench.zeros(1);
     let sum = [Word::Long(x), Word::Long(loss), Word::Int(n as u32)];
-    bench.measure("sum in shared memory, 1 Mi", TRAINING, "sum", [4096, 1, 1], [256, 1, 1], &sum);
-    bench.measure(
-        "axpy, nothing to do",
-        AXPY,
-        "axpy",
-        [1, 1, 1],
-        [32, 1, 1],
-        &[Word::Float(1.5), Word::Long(x), Word::Long(y), Word::Int(0)],
-    );
-    bench.measure("spin for 1 M cycles", WAITING, "spin", [1, 1, 1], [1, 1, 1], &[Word::Long(1_000_000)]);
+    let title = "sum in shared memory, 1 Mi";
+    bench.measure(title, TRAINING, "sum", [4096, 1, 1], [256, 1, 1], &sum, &mut || {
+        black_box(host_x.iter().sum::<f32>());
+    });
+    let spin = [Word::Long(1_000_000)];
+    bench.measure("spin for 1 M cycles", WAITING, "spin", [1, 1, 1], [1, 1, 1], &spin, &mut || ());
+    let empty = [Word::Float(1.5), Word::Long(x), Word::Long(y), Word::Int(0)];
+    bench.measure("launch of an empty block", AXPY, "axpy", [1, 1, 1], [32, 1, 1], &empty, &mut || ());
+    let bounded = [Word::Long(y)];
+    bench.measure("launch of 128 threads", CONTROL, "bounded", [1, 1, 1], [128, 1, 1], &bounded, &mut || ());
+}
+
+// Rust's standard library lacks it.
+unsafe extern "C" {
+    safe fn erff(x: f32) -> f32;
+}
+
+fn floats(count: usize) -> Vec<f32> {
+    (0..count).map(|at| (at % 1000) as f32 * 1e-3).collect()
+}
+
+/// What the machine's loops are compiled for and run on here.
+fn vector_units() -> &'static str {
+    if machine::uses_avx2() { "AVX2 and FMA" } else { "those of the compiler's target alone" }
+}
+
+/// What a byte of device memory costs, with all that is kept about it.
+fn bytes_per_byte() {
+    let count = 16 << 20;
+    for (how, step) in [("from end to end", 1), ("every second element", 2)] {
+        let before = ALLOCATED.load(Ordering::Relaxed);
+        let mut bench = Bench::new(None);
+        let (x, y) = (bench.zeros(count), bench.zeros(count));
+        let module = ptx::load(if step == 1 { AXPY } else { STRIDED }).expect("it loads");
+        let words = [Word::Float(1.5), Word::Long(x), Word::Long(y), Word::Int(count as u32)];
+        bench.launch(&module, "axpy", [(count / 256) as u32, 1, 1], [256, 1, 1], &words);
+        let used = ALLOCATED.load(Ordering::Relaxed) - before;
+        println!("memory, accessed {how}: {:.3} bytes per byte", used as f64 / (8 * count) as f64);
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -74,12 +184,13 @@ impl Bench {
     fn floats(&mut self, count: usize) -> u64 {
         let base = self.zeros(count);
         let (allocation, _) = self.memory.range_mut(base, 1).expect("it was just allocated");
-        for (at, bytes) in allocation.bytes_mut().chunks_exact_mut(4).enumerate() {
-            bytes.copy_from_slice(&((at % 1000) as f32 * 1e-3).to_le_bytes());
+        for (bytes, value) in allocation.bytes_mut().chunks_exact_mut(4).zip(floats(count)) {
+            bytes.copy_from_slice(&value.to_le_bytes());
         }
         base
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a launch has so many, and each title its own")]
     fn measure(
         &mut self,
         title: &str,
@@ -88,20 +199,28 @@ impl Bench {
         grid: [u32; 3],
         block: [u32; 3],
         words: &[Word],
+        in_rust: &mut dyn FnMut(),
     ) {
         if self.only.as_ref().is_some_and(|only| !title.contains(only.as_str())) {
             return;
         }
         let module = ptx::load(source).expect("it loads");
-        let mut best = Duration::MAX;
+        let (mut best, mut host) = (Duration::MAX, Duration::MAX);
         let mut instructions = 0;
         for _ in 0..7 {
             let start = Instant::now();
             instructions = self.launch(&module, kernel, grid, block, words).instructions;
             best = best.min(start.elapsed());
+            let start = Instant::now();
+            in_rust();
+            host = host.min(start.elapsed());
         }
         let rate = instructions as f64 / best.as_secs_f64() / 1e9;
-        println!("{title:32} {best:>12.2?} {instructions:>12} lane-instructions {rate:>7.3} G/s");
+        print!("{title:32} {best:>12.2?} {instructions:>12} lane-instructions {rate:>7.3} G/s");
+        match host < Duration::from_micros(1) {
+            true => println!(),
+            false => println!(" {:>7.1} x Rust", best.as_secs_f64() / host.as_secs_f64()),
+        }
     }
 
     fn launch(
@@ -130,9 +249,7 @@ impl Bench {
             dynamic_shared: 4 * block[0],
             parameters: &parameters,
             globals: &globals,
-            start_ns: 0,
-            instruction_limit: u64::MAX,
-            thread_limit: u64::MAX,
+            ..Launch::default()
         };
         machine::run(kernel, &launch, &mut self.memory).unwrap_or_else(|fault| panic!("{fault}"))
     }

@@ -101,17 +101,17 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         80 => 1,                   // local memory is cached in L1
         81 => SHARED_PER_MULTIPROCESSOR as i32,
         82 => REGISTERS as i32,
-        83 => 0,              // managed memory
+        83 => 1,              // managed memory
         84 => 0,              // not a multi-GPU board
         85 => ordinal as i32, // and so in a group of its own
         86 => 0,              // no native host atomics
         87 => 2,              // ratio of single to double precision
         88 => 0,              // no coherent pageable access
-        89 => 0,              // no concurrent managed access
+        89 => 1,              // host and GPUs use it at the same time
         90 => 1,              // compute preemption
         91 => 0,              // registered host memory
         92..=94 => 0,         // stream memory operations, version 1
-        95 => 0,              // cooperative launch
+        95 => 1,              // cooperative launch
         96 => 0,              // cooperative launch on several devices
         97 => SHARED_PER_BLOCK_OPT_IN as i32,
         98 => 0,        // flush of remote writes

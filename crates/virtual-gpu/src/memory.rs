@@ -16,6 +16,12 @@ pub const ADDRESS_SPACE: u64 = 1 << 39;
 /// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
 const ALIGNMENT: u64 = 512;
 
+/// Managed allocations start at a multiple of this, so that each has host pages of its own, of whatever size.
+const PAGE: u64 = 1 << 16;
+
+/// Managed allocations have numbers from here on.
+const FIRST_MANAGED: u64 = 1 << 62;
+
 /// Unused addresses behind each allocation, so that an overrun is told from an access to its neighbour.
 const GAP: u64 = 1 << 16;
 
@@ -25,6 +31,13 @@ pub const POISON: u8 = 0xff;
 /// Identifies an allocation for as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId(pub u64);
+
+impl AllocationId {
+    /// Whether it is managed memory.
+    pub fn is_managed(self) -> bool {
+        self.0 >= FIRST_MANAGED
+    }
+}
 
 /// One bit per byte: was it written?
 #[derive(Clone, Debug, Default)]
@@ -37,6 +50,11 @@ pub(crate) struct Written {
 impl Written {
     fn none(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
+    }
+
+    /// Of bytes that count as written, whoever writes them.
+    fn all() -> Self {
+        Self { words: Vec::new(), missing: 0 }
     }
 
     /// Forgets everything, for `len` bytes.
@@ -105,12 +123,52 @@ impl Written {
     }
 }
 
+/// Bytes that the host has at the very addresses of an allocation (managed memory).
+pub trait HostBytes: Send + std::fmt::Debug {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// The bytes, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Where an allocation's bytes lie.
+#[derive(Debug)]
+enum Bytes {
+    /// Where no host code finds them.
+    Own(Vec<u8>),
+    Host(Box<dyn HostBytes>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Host(host) => host.bytes(),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Bytes {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Host(host) => host.bytes_mut(),
+        }
+    }
+}
+
 /// A live allocation.
 #[derive(Debug)]
 pub struct Allocation {
     id: AllocationId,
     base: u64,
-    bytes: Vec<u8>,
+    size: u64,
+    bytes: Bytes,
     written: Written,
     site: Site,
 }
@@ -128,7 +186,7 @@ impl Allocation {
 
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
-        self.bytes.len() as u64
+        self.size
     }
 
     /// The call that made it.
@@ -233,10 +291,11 @@ pub struct OutOfMemory {
     pub free: u64,
 }
 
-/// The memory of one GPU.
+/// The memory of one GPU, or what all GPUs share with the host.
 #[derive(Debug)]
 pub struct DeviceMemory {
     start: u64,
+    alignment: u64,
     capacity: u64,
     used: u64,
     cursor: u64,
@@ -252,6 +311,7 @@ impl DeviceMemory {
     pub fn new(start: u64, capacity: u64) -> Self {
         Self {
             start,
+            alignment: ALIGNMENT,
             capacity,
             used: 0,
             cursor: start,
@@ -261,6 +321,12 @@ impl DeviceMemory {
             by_base: BTreeMap::new(),
             freed: BTreeMap::new(),
         }
+    }
+
+    /// As [`Self::new`], of managed memory: its bytes are the host's, at the same addresses.
+    pub fn managed(start: u64, capacity: u64) -> Self {
+        let start = start.next_multiple_of(PAGE);
+        Self { alignment: PAGE, next_id: FIRST_MANAGED, ..Self::new(start, capacity) }
     }
 
     /// Bytes in all.
@@ -273,6 +339,11 @@ impl DeviceMemory {
         self.capacity - self.used
     }
 
+    /// Whether nothing is allocated.
+    pub fn is_empty(&self) -> bool {
+        self.by_base.is_empty()
+    }
+
     /// Whether `address` is one that this GPU could have handed out.
     pub fn owns(&self, address: u64) -> bool {
         (self.start..self.start + ADDRESS_SPACE).contains(&address)
@@ -281,16 +352,38 @@ impl DeviceMemory {
     /// Allocates `size` bytes and returns the address of the first. Nothing in them counts as written.
     pub fn allocate(&mut self, size: u64, site: Site) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
+        // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
+        Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
+        self.place(size, site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
+    }
+
+    /// Allocates `size` bytes that `map` makes at the address that it is given. All of them count as written, since the
+    /// host's writes are not seen.
+    pub fn allocate_managed(
+        &mut self,
+        size: u64,
+        site: Site,
+        map: impl FnOnce(u64) -> Option<Box<dyn HostBytes>>,
+    ) -> Result<u64, OutOfMemory> {
+        self.place(size, site, Written::all(), |address| map(address).map(Bytes::Host))
+    }
+
+    fn place(
+        &mut self,
+        size: u64,
+        site: Site,
+        written: Written,
+        bytes: impl FnOnce(u64) -> Option<Bytes>,
+    ) -> Result<u64, OutOfMemory> {
+        let refused = OutOfMemory { asked: size, free: self.free_bytes() };
         if size > self.free_bytes() {
             return Err(refused);
         }
         let base = self.find_gap(size).ok_or(refused)?;
-        // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
-        Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
-        let bytes = vec![0; size as usize];
+        let bytes = bytes(base).ok_or(refused)?;
         let id = AllocationId(self.next_id);
         self.next_id += 1;
-        let allocation = Allocation { id, base, bytes, written: Written::none(size), site };
+        let allocation = Allocation { id, base, size, bytes, written, site };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
             .freed
@@ -301,14 +394,10 @@ impl DeviceMemory {
         for at in stale {
             self.freed.remove(&at);
         }
-        let slot = self.vacant.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
-        self.slots[slot] = Some(allocation);
+        let slot = self.insert(allocation);
         self.by_base.insert(base, slot);
         self.used += size;
-        self.cursor = end.next_multiple_of(ALIGNMENT);
+        self.cursor = end.next_multiple_of(self.alignment);
         Ok(base)
     }
 
@@ -326,13 +415,40 @@ impl DeviceMemory {
                     return Some(at);
                 }
                 let size = self.slots[slot].as_ref().map_or(0, Allocation::size);
-                at = (base + size + GAP).next_multiple_of(ALIGNMENT);
+                at = (base + size + GAP).next_multiple_of(self.alignment);
             }
             if at + need <= limit {
                 return Some(at);
             }
         }
         None
+    }
+
+    /// Makes the allocations of managed memory accessible here, until [`Self::give_back`].
+    pub fn borrow(&mut self, managed: &mut Self) {
+        for (&base, &slot) in &managed.by_base {
+            let Some(allocation) = managed.slots[slot].take() else { continue };
+            let slot = self.insert(allocation);
+            self.by_base.insert(base, slot);
+        }
+    }
+
+    /// Undoes [`Self::borrow`].
+    pub fn give_back(&mut self, managed: &mut Self) {
+        for (base, &home) in &managed.by_base {
+            let Some(slot) = self.by_base.remove(base) else { continue };
+            managed.slots[home] = self.slots[slot].take();
+            self.vacant.push(slot);
+        }
+    }
+
+    fn insert(&mut self, allocation: Allocation) -> usize {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(allocation);
+        slot
     }
 
     /// Frees the allocation that starts at `base`.
@@ -387,10 +503,23 @@ impl DeviceMemory {
         }
     }
 
+    /// As [`Self::explain`], of an address outside of this memory.
+    fn explain_borrowed(&self, address: u64) -> BadAddress {
+        let before = self.by_base.range(..=address).next_back();
+        let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
+        match allocation {
+            Some(Allocation { id, base, size, site, .. }) if address - base < size + GAP => {
+                let offset = (address - base) as i64;
+                BadAddress::OutOfBounds { allocation: *id, size: *size, offset, site: site.clone() }
+            }
+            _ => BadAddress::Unknown,
+        }
+    }
+
     /// What is wrong with an access that starts at `address`, given that something is.
     pub fn explain(&self, address: u64) -> BadAddress {
         if !self.owns(address) {
-            return BadAddress::Unknown;
+            return self.explain_borrowed(address);
         }
         if let Some((&base, freed)) = self.freed.range(..=address).next_back()
             && address - base < freed.size.max(1)

@@ -12,7 +12,7 @@ use course::syllabus::{Course, Exercise};
 
 use super::mistakes::Mistake;
 use super::test_output::{self, Outcomes};
-use super::{cargo, mistake_package, target};
+use super::{cargo, examples, mistake_package, target};
 use crate::starters::{Starters, read_folder};
 
 /// Seconds after which a rank that never comes is given up: some mistakes hang, and none of them needs longer.
@@ -28,7 +28,7 @@ pub(super) struct Scratch {
 
 /// The workspace, built: the test program of each package that compiles.
 pub(super) struct Built {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     programs: BTreeMap<String, PathBuf>,
     diagnostics: String,
 }
@@ -68,6 +68,7 @@ impl Scratch {
                 add(&mut files, root, &package, &format!("s{module}"), path, text)?;
             }
         }
+        files.extend(examples::files(root)?);
         synchronise(&folder, &files)?;
         Ok(Self { folder })
     }

@@ -42,6 +42,7 @@ fn limits() -> anyhow::Result<()> {
     assert_eq!(CudaContext::new(1)?.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 1024);
 
     let depth = CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
+    assert_eq!(context.get_limit(depth)?, 2);
     fails(context.set_limit(depth, 2), CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT, &["limit 3", "9.0"]);
     let most = context.set_limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1 << 50);
     fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["limit 2", "more than the GPU's memory"]);

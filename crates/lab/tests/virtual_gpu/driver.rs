@@ -237,12 +237,11 @@ fn failed_gpu() -> anyhow::Result<()> {
 }
 
 fn unsupported() -> anyhow::Result<()> {
-    let mut address = 0;
-    let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32;
-    // SAFETY: the address can be written.
-    let managed = unsafe { sys::cuMemAllocManaged(&raw mut address, 1, flags) };
-    let words = ["virtual GPU: cuMemAllocManaged is not supported"];
-    fails(managed.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: the handle can be written; the function reads nothing.
+    let imported = unsafe { sys::cuImportExternalMemory(&raw mut memory, std::ptr::null()) };
+    let words = ["virtual GPU: cuImportExternalMemory is not supported"];
+    fails(imported.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
     Ok(())
 }
 

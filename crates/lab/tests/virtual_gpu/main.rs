@@ -1,10 +1,15 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
 mod contexts;
+mod cooperative;
 mod driver;
 mod functions;
+mod graphs;
 mod host_functions;
 mod host_memory;
+mod leaks;
+mod litmus;
+mod managed;
 mod nccl;
 mod nccl_errors;
 mod nccl_log;
@@ -14,8 +19,10 @@ mod occupancy;
 mod order;
 mod point_to_point;
 mod pools;
+mod printf;
 mod random;
 mod raw;
+mod shared_races;
 mod thread_streams;
 mod time;
 mod twins;
@@ -40,10 +47,15 @@ fn main() -> ExitCode {
     }
     let checks = [
         contexts::checks(),
+        cooperative::checks(),
         driver::checks(),
         functions::checks(),
+        graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        leaks::checks(),
+        litmus::checks(),
+        managed::checks(),
         nccl::checks(),
         nccl_errors::checks(),
         nccl_log::checks(),
@@ -53,7 +65,9 @@ fn main() -> ExitCode {
         order::checks(),
         point_to_point::checks(),
         pools::checks(),
+        printf::checks(),
         random::checks(),
+        shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
     ];

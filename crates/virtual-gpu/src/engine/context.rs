@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::settings::{self, Settings};
 use super::stream::StreamKind;
 use super::{Engine, Failure, State, StreamHandle};
+use crate::machine::Printed;
 use crate::memory::AllocationId;
+use crate::order::OF_A_GRAPH;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -38,6 +40,8 @@ pub(super) struct Context {
     pub(super) settings: Settings,
     /// What `cuMemAlloc` made in it, by address. It goes when the context does, unlike what pools give.
     allocations: Allocations,
+    /// What its kernels have printed and nothing has shown yet.
+    pub(super) printed: Printed,
 }
 
 impl Engine {
@@ -108,22 +112,23 @@ impl Engine {
 
     /// Takes a context away with its streams, events, modules and memory.
     fn tear_down(&self, context: ContextHandle) {
+        self.flush_printed(context);
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
-        let mut gone = Vec::new();
-        let mut memory = self.memory(device);
-        // The program may have freed some of it, and the address be another's by now.
-        let owned = owned.into_iter().filter(|&(address, id)| {
-            memory.range(address, 0).is_ok_and(|(allocation, offset)| offset == 0 && allocation.id() == id)
-        });
-        let owned: Vec<u64> = owned.map(|(address, _)| address).collect();
-        for address in variables.into_iter().chain(owned) {
-            gone.extend(memory.free(address, Site::unknown()));
-        }
-        drop(memory);
-        let mut state = self.state();
-        for allocation in gone {
-            state.order.forget_allocation(device, allocation);
+        let variables = variables.into_iter().map(|address| (device, address, None));
+        let owned =
+            owned.into_iter().filter_map(|(address, id)| Some((self.device_of(address)?, address, Some(id))));
+        for (device, address, id) in variables.chain(owned) {
+            let mut memory = self.memory(device);
+            // The program may have freed it, and the address be another's by now.
+            let is_it = memory
+                .range(address, 0)
+                .is_ok_and(|(allocation, offset)| offset == 0 && id.is_none_or(|id| allocation.id() == id));
+            let freed = is_it.then(|| memory.free(address, Site::unknown()).ok()).flatten();
+            drop(memory);
+            if let Some(allocation) = freed {
+                self.state().order.forget_allocation(device, allocation);
+            }
         }
     }
 
@@ -188,6 +193,7 @@ impl State {
                 told: false,
                 settings,
                 allocations: HashMap::new(),
+                printed: Printed::default(),
             },
         );
         context
@@ -297,6 +303,7 @@ impl State {
                 self.devices[device].streams += 1;
                 format!("stream {}", self.devices[device].streams).into()
             }
+            StreamKind::OfGraph(captured) => format!("{captured}{OF_A_GRAPH}").into(),
         }
     }
 
@@ -309,6 +316,7 @@ impl State {
 
     /// Remembers that an operation of `context` failed; the first failure stays.
     pub(crate) fn fail(&mut self, context: ContextHandle, failure: Failure) {
+        self.any_failure = true;
         if let Some(context) = self.contexts.get_mut(&context) {
             context.failure.get_or_insert_with(|| Arc::new(failure));
         }

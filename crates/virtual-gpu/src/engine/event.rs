@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 
+use super::capture::Captured;
 use super::context::ContextHandle;
 use super::stream::{Awaited, StreamHandle, Work};
 use super::{Engine, State};
@@ -16,8 +17,16 @@ pub(super) struct Event {
     pub(super) context: ContextHandle,
     /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
     timing: bool,
-    /// The last record: an event is a snapshot of its stream.
-    recorded: Option<Awaited>,
+    recorded: Option<Recorded>,
+}
+
+/// An event's last record: a snapshot of its stream.
+#[derive(Clone)]
+pub(super) enum Recorded {
+    /// It is done once this is.
+    Done(Awaited),
+    /// A place in a graph.
+    Captured(Captured),
 }
 
 impl Engine {
@@ -25,7 +34,14 @@ impl Engine {
     pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        let after = state.event(event)?.recorded.clone().into_iter().collect();
+        let recorded = state.event(event)?.recorded.clone();
+        if state.captured_wait(stream, event, recorded.as_ref())? {
+            return Ok(());
+        }
+        let after = match recorded {
+            Some(Recorded::Done(op)) => vec![op],
+            _ => Vec::new(),
+        };
         state.enqueue(stream, Work::Nothing, after, Site::unknown())?;
         drop(self.run_ready(state));
         Ok(())
@@ -58,9 +74,12 @@ impl Engine {
             let message = format!("an event of {event} can't be recorded in a stream of {stream}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
-        let op = state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?;
+        let recorded = match state.captured_record(stream)? {
+            Some(captured) => captured,
+            None => Recorded::Done(state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?),
+        };
         if let Some(event) = state.events.get_mut(&event) {
-            event.recorded = Some(op);
+            event.recorded = Some(recorded);
         }
         drop(self.run_ready(state));
         Ok(())
@@ -68,9 +87,8 @@ impl Engine {
 
     /// `cuEventSynchronize`: returns once the last record is done.
     pub fn synchronize_event(&self, event: EventHandle) -> CudaResult<()> {
-        let state = self.state();
-        let Event { context, recorded, .. } = state.event(event)?;
-        let (context, recorded) = (*context, recorded.clone());
+        let mut state = self.state();
+        let (context, recorded) = state.done_record(event, "cuEventSynchronize")?;
         let done = self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state);
         self.release_unused();
         done
@@ -78,9 +96,9 @@ impl Engine {
 
     /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
     pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
-        let state = self.state();
-        let Event { context, recorded, .. } = state.event(event)?;
-        let (context, recorded) = (*context, recorded.clone());
+        self.check_capture_allows("cuEventQuery")?;
+        let mut state = self.state();
+        let (context, recorded) = state.done_record(event, "cuEventQuery")?;
         self.query(context, recorded, state)
     }
 
@@ -116,7 +134,13 @@ impl Engine {
             if !entry.timing {
                 return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
             }
-            let recorded = entry.recorded.as_ref().ok_or_else(|| refuse("an event was never recorded"))?;
+            let recorded = match &entry.recorded {
+                Some(Recorded::Done(recorded)) => recorded,
+                Some(Recorded::Captured(_)) => {
+                    return Err(refuse("an event was last recorded in a captured stream"));
+                }
+                None => return Err(refuse("an event was never recorded")),
+            };
             *at = recorded.when.get().ok_or_else(|| Error::from(CudaStatus::NotReady))?.end;
         }
         Ok(((ends[1] as f64 - ends[0] as f64) / 1e6) as f32)
@@ -124,6 +148,21 @@ impl Engine {
 }
 
 impl State {
+    /// An event's context, and its last record, which is in no graph.
+    fn done_record(
+        &mut self,
+        event: EventHandle,
+        call: &str,
+    ) -> CudaResult<(ContextHandle, Option<Awaited>)> {
+        let Event { context, recorded, .. } = self.event(event)?;
+        let (context, recorded) = (*context, recorded.clone());
+        match recorded {
+            None => Ok((context, None)),
+            Some(Recorded::Done(op)) => Ok((context, Some(op))),
+            Some(recorded) => self.check_event_done(&recorded, call).map(|()| (context, None)),
+        }
+    }
+
     fn event(&self, event: EventHandle) -> CudaResult<&Event> {
         self.events.get(&event).ok_or_else(|| not_an_event(event))
     }

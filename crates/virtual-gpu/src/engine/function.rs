@@ -116,22 +116,7 @@ impl Engine {
 
     /// What a function takes of a multiprocessor, for the `cuOccupancy` functions.
     pub fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
-        let state = self.state();
-        let entry = state.function(function)?;
-        let of_context = state.context(state.context_of(entry.module)?)?.settings.cache;
-        let preference = if entry.cache == CachePreference::None { of_context } else { entry.cache };
-        let by_preference = match preference {
-            CachePreference::None => None,
-            CachePreference::Shared => Some(100),
-            CachePreference::Equal => Some(50),
-            CachePreference::L1 => Some(0),
-        };
-        Ok(Usage {
-            max_threads: entry.max_threads(),
-            static_shared: entry.kernel.shared_bytes(),
-            max_dynamic_shared: entry.max_dynamic_shared,
-            carveout: u32::try_from(entry.carveout).ok().or(by_preference),
-        })
+        self.state().usage(function)
     }
 
     /// Checks that a handle stands for a stream.
@@ -156,6 +141,25 @@ impl Engine {
 impl State {
     pub(super) fn function(&self, function: FunctionHandle) -> CudaResult<&Function> {
         self.functions.get(&function).ok_or_else(|| not_a_function(function))
+    }
+
+    /// What a function takes of a multiprocessor.
+    pub(super) fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
+        let entry = self.function(function)?;
+        let of_context = self.context(self.context_of(entry.module)?)?.settings.cache;
+        let preference = if entry.cache == CachePreference::None { of_context } else { entry.cache };
+        let by_preference = match preference {
+            CachePreference::None => None,
+            CachePreference::Shared => Some(100),
+            CachePreference::Equal => Some(50),
+            CachePreference::L1 => Some(0),
+        };
+        Ok(Usage {
+            max_threads: entry.max_threads(),
+            static_shared: entry.kernel.shared_bytes(),
+            max_dynamic_shared: entry.max_dynamic_shared,
+            carveout: u32::try_from(entry.carveout).ok().or(by_preference),
+        })
     }
 
     fn function_mut(&mut self, function: FunctionHandle) -> CudaResult<&mut Function> {

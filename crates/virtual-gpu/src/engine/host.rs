@@ -4,6 +4,7 @@
 //! serialised. It is the only thread of the engine's own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::run::Obstacle;
@@ -15,8 +16,10 @@ use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::time::Cost;
 
-/// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone.
-pub(crate) struct HostFunction(Box<dyn FnOnce() + Send>);
+/// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone. A
+/// graph calls it at each launch.
+#[derive(Clone)]
+pub(crate) struct HostFunction(Arc<dyn Fn() + Send + Sync>);
 
 impl Engine {
     /// `cuLaunchHostFunc`: `function` runs once what is enqueued in `stream` is done, and what comes later waits for it.
@@ -26,7 +29,7 @@ impl Engine {
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,
-        function: Box<dyn FnOnce() + Send>,
+        function: Arc<dyn Fn() + Send + Sync>,
     ) -> CudaResult<()> {
         let mut state = self.state();
         if !state.has_host_thread {
@@ -39,9 +42,7 @@ impl Engine {
         }
         let stream = state.resolve_stream(stream)?;
         let work = Work::Host(Some(HostFunction(function)));
-        state.enqueue(stream, work, Vec::new(), Site::here())?;
-        drop(self.run_ready(state));
-        Ok(())
+        self.submit_in(state, stream, work, Site::here())
     }
 
     /// The engine's thread: runs host functions for as long as the process lives.
@@ -53,9 +54,13 @@ impl Engine {
                 continue;
             };
             state.hears(op);
+            let context = state.streams.get(&op.stream).map(|stream| stream.context);
             drop(state);
+            if let Some(context) = context {
+                self.flush_printed(context);
+            }
             // A panic has been printed by its hook; the stream goes on.
-            let _ = catch_unwind(AssertUnwindSafe(function));
+            let _ = catch_unwind(AssertUnwindSafe(|| function()));
             state = self.state();
             // It may have been given up, or its context destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {

@@ -1,4 +1,4 @@
-//! Pinned host memory: which host addresses it has, and copies that read or write it when their turn comes.
+//! Host memory: which addresses are pinned, and how copies reach its bytes.
 //!
 //! The bytes are the host's, and nothing here looks at them: copies carry a function that does.
 
@@ -6,17 +6,24 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::stream::{StreamHandle, Work};
 use super::{Engine, State};
 use crate::report::size;
-use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
-/// Reads the host's bytes of a copy.
-pub type HostRead = Box<dyn FnOnce() -> Vec<u8> + Send>;
+/// Reads the host's bytes of a copy; more than once where a graph holds it.
+pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// Writes the host's bytes of a copy.
-pub type HostWrite = Box<dyn FnOnce(&[u8]) + Send>;
+/// Writes the host's bytes of a copy; more than once where a graph holds it.
+pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// What a copy's host memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostKind {
+    /// Read at the call, and written before it returns.
+    Pageable,
+    /// Read and written when the copy's turn comes.
+    Pinned,
+}
 
 /// What keeps pinned memory alive: whoever has it, and the copies that are under way.
 pub type Memory = Arc<dyn Any + Send + Sync>;
@@ -36,6 +43,7 @@ impl Pinned {
 impl Engine {
     /// `cuMemHostAlloc`: the `len` bytes of host memory from `address` on, which live as long as `memory`.
     pub fn pin(&self, address: u64, len: u64, memory: Memory) -> CudaResult<()> {
+        self.check_capture_allows("cuMemHostAlloc")?;
         let mut state = self.state();
         state.current_context()?;
         state.pinned.0.insert(address, (len, memory));
@@ -47,6 +55,7 @@ impl Engine {
     /// # Errors
     /// `InvalidValue` for anything but the first byte of pinned memory.
     pub fn unpin(&self, address: u64) -> CudaResult<()> {
+        self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
         state.current_context()?;
         if let Some((_, memory)) = state.pinned.0.remove(&address) {
@@ -82,26 +91,6 @@ impl Engine {
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
         Ok(Some(memory.clone()))
-    }
-
-    /// `cuMemcpyHtoDAsync` from pinned memory: the bytes are read when the copy's turn comes.
-    pub fn upload_pinned(&self, stream: StreamHandle, to: u64, len: u64, read: HostRead) -> CudaResult<()> {
-        let site = Site::here();
-        self.check_range("copy to", to, len, &site)?;
-        self.submit(stream, Work::UploadPinned { to, len, read }, site)
-    }
-
-    /// `cuMemcpyDtoHAsync` into pinned memory: returns at once; the bytes are written when the copy's turn comes.
-    pub fn download_pinned(
-        &self,
-        stream: StreamHandle,
-        from: u64,
-        len: u64,
-        write: HostWrite,
-    ) -> CudaResult<()> {
-        let site = Site::here();
-        self.check_range("copy from", from, len, &site)?;
-        self.submit(stream, Work::DownloadPinned { from, len, write }, site)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is said of a kernel that went wrong.
 
-use crate::machine::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
-use crate::memory::BadAddress;
+use crate::machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
+use crate::memory::{BadAddress, DeviceMemory};
+use crate::ptx::instruction::Space;
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::CudaStatus;
@@ -14,7 +15,8 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         | FaultKind::LocalOutOfBounds { .. } => CudaStatus::IllegalAddress,
         FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
         FaultKind::Trap => CudaStatus::LaunchFailed,
-        FaultKind::Endless { .. } => CudaStatus::LaunchTimeout,
+        FaultKind::Assert(_) => CudaStatus::Assert,
+        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
         FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
@@ -44,8 +46,17 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
             let whose = if *of_thread { "that thread" } else { "all its threads together" };
             report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
+        FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
+        FaultKind::Assert(assertion) => {
+            let Assertion { message, file, line, threads, .. } = &**assertion;
+            let report = report.at_line(format!("assertion `{message}`"), Some(format!("{file}:{line}")));
+            match threads.len() {
+                0 | 1 => report,
+                count => report.fact(format!("it failed for {count} threads of the block at the same time")),
+            }
+        }
     };
     let report = report.at("launched", launched);
     match help(fault) {
@@ -54,12 +65,68 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
     }
 }
 
-/// The report of a read of bytes that nothing wrote.
-pub(super) fn unwritten_report(read: &ThreadReport, launched: &Site) -> Report {
+/// The report of a read of bytes that nothing wrote; `memory` is what the kernel ran on.
+pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &Site) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
-    place(report, read)
-        .at("launched", launched)
-        .help("fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before")
+    let report = place(report, read);
+    let found = read.access.filter(|access| access.space != Space::Shared).and_then(|access| {
+        let (allocation, offset) = memory.range(access.address, u64::from(access.bytes)).ok()?;
+        Some((allocation, offset..offset + u64::from(access.bytes)))
+    });
+    let (report, help) = match found {
+        Some((allocation, range)) => {
+            let bytes = format!("bytes {}..{}", range.start, range.end);
+            let what = format!("{bytes} of the buffer of {} allocated", size(allocation.size()));
+            let help =
+                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before";
+            (report.at(what, allocation.site()), help)
+        }
+        None => (report, "let each thread write its part, then __syncthreads(), before another reads it"),
+    };
+    report.at("launched", launched).help(help)
+}
+
+/// The report of two accesses to shared memory that nothing orders.
+pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
+    let (earlier, later) = (&race.earlier, &race.later);
+    let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
+    let report = place(place(report, earlier), later);
+    let [x, y, z] = earlier.thread;
+    let report = report
+        .fact(format!("{}: {}, and nothing makes the one wait for the other", race.place, race.kind()))
+        .at("launched", launched);
+    let barrier = if race.in_warp {
+        "`__syncthreads()` or, within a warp, `__syncwarp()`"
+    } else {
+        "`__syncthreads()`"
+    };
+    let (first, second) = (line_of(earlier), line_of(later));
+    report.help(match (first == second, race.kind()) {
+        (true, "write after write") => format!(
+            "all but one thread must not write there at {first} (thread ({x},{y},{z}) did too), or atomically"
+        ),
+        (true, _) => format!("a {barrier} before threads come to {first} again"),
+        (false, _) => format!("a {barrier} between {first} and {second}"),
+    })
+}
+
+/// What CUDA writes to standard error for an assertion that failed, a line for each thread.
+pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String {
+    let Assertion { message, file, line, function, threads } = assertion;
+    let [a, b, c] = block;
+    let thread = |[x, y, z]: &[u32; 3]| {
+        format!(
+            "{file}:{line}: {function}: block: [{a},{b},{c}], thread: [{x},{y},{z}] Assertion `{message}` failed.\n"
+        )
+    };
+    threads.iter().map(thread).collect()
+}
+
+fn line_of(at: &ThreadReport) -> String {
+    match &at.cuda_line {
+        Some(line) => format!("{}:{}", line.file, line.line),
+        None => format!("PTX line {}", at.ptx_line),
+    }
 }
 
 fn headline(fault: &Fault) -> &'static str {
@@ -71,9 +138,10 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::BadAddress(BadAddress::Unknown) => "uses an address that is none",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
+        FaultKind::Assert(_) => "has an assertion that does not hold",
         FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
         FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
-        FaultKind::Endless { .. } => "does not end",
+        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
     }
 }
@@ -89,11 +157,7 @@ fn place(report: Report, at: &ThreadReport) -> Report {
         };
         format!(" {verb} {}", size(u64::from(bytes)))
     });
-    let line = match &at.cuda_line {
-        Some(line) => format!("{}:{}", line.file, line.line),
-        None => format!("PTX line {}", at.ptx_line),
-    };
-    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line))
+    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line_of(at)))
 }
 
 fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -> Report {
@@ -123,6 +187,17 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
     }
 }
 
+fn waits_forever(report: Report, waiting: u64, unstarted: u64) -> Report {
+    let report = report.fact("it repeats the same instructions, and nothing can change what it reads");
+    match (waiting, unstarted) {
+        (1, 0) => report,
+        (_, 0) => report.fact(format!("so do all {waiting} blocks that have not ended")),
+        _ => report.fact(format!(
+            "so do all {waiting} blocks that the GPU holds at a time; {unstarted} more start when one of these ends"
+        )),
+    }
+}
+
 fn help(fault: &Fault) -> Option<&'static str> {
     match &fault.kind {
         FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => Some(
@@ -130,6 +205,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         ),
         FaultKind::DivergentBarrier { .. } => Some(
             "every thread of the block must reach __syncthreads(): keep it out of conditions and early returns",
+        ),
+        FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
+            "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",
         ),
         _ => None,
     }

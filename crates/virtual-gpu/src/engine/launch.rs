@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use super::context::ContextHandle;
 use super::function::Function;
-use super::kernel_report::{fault_report, status_of, unwritten_report};
+use super::kernel_report::{assertion_lines, fault_report, race_report, status_of, unwritten_report};
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
-use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN};
-use crate::machine::{self, Access, Launch};
+use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, SHARED_PER_BLOCK_OPT_IN};
+use crate::machine::{self, Access, FaultKind, Launch};
 use crate::memory::DeviceMemory;
 use crate::order::Touch;
 use crate::ptx::{self, Kernel};
-use crate::report::size;
+use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::time::Cost;
@@ -32,14 +32,14 @@ pub struct FunctionHandle(pub u64);
 /// core.
 const INSTRUCTION_LIMIT: u64 = 1 << 36;
 
-/// Instructions that one thread may take: half a minute of one core for a thread that runs alone.
-const THREAD_LIMIT: u64 = 1 << 30;
+/// Instructions that one thread may take: some ten seconds of one core for a thread that runs alone.
+const THREAD_LIMIT: u64 = 1 << 28;
 
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<ptx::Module>,
     /// Device address of each of the module's variables.
-    globals: Arc<[u64]>,
+    pub(super) globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
 }
 
@@ -55,11 +55,18 @@ pub struct LaunchShape {
 }
 
 /// A launch that waits for its turn.
+#[derive(Clone)]
 pub(crate) struct KernelLaunch {
     kernel: Arc<Kernel>,
     shape: LaunchShape,
     parameters: Vec<u8>,
     globals: Arc<[u64]>,
+    /// Blocks that the GPU holds at a time.
+    resident: u64,
+    is_cooperative: bool,
+    context: ContextHandle,
+    /// Bytes that its context keeps of what kernels print (`CU_LIMIT_PRINTF_FIFO_SIZE`).
+    print_buffer: u64,
 }
 
 impl KernelLaunch {
@@ -74,6 +81,7 @@ impl Engine {
     /// # Errors
     /// `InvalidPtx` with every line that can't be run.
     pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
+        self.flush_current();
         let (context, device) = {
             let mut state = self.state();
             let context = state.current_context()?;
@@ -91,12 +99,14 @@ impl Engine {
                         format!("no room for the variable `{}`", variable.name),
                     )
                 })?;
+                globals.push(address);
+            }
+            for (variable, &address) in module.variables().iter().zip(&globals) {
                 if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
-                    let bytes = &mut allocation.bytes_mut()[offset as usize..];
-                    bytes[..variable.initial.len()].copy_from_slice(&variable.initial);
+                    let image = variable.image(&globals);
+                    allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
                     allocation.mark_written(0..variable.size.max(1));
                 }
-                globals.push(address);
             }
         }
         let mut state = self.state();
@@ -126,6 +136,7 @@ impl Engine {
 
     /// `cuModuleUnload`.
     pub fn unload_module(&self, module: ModuleHandle) -> CudaResult<()> {
+        self.flush_current();
         let mut state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
         let device = state.device_of_context(entry.context)?;
@@ -193,10 +204,42 @@ impl Engine {
         stream: StreamHandle,
         parameters: Vec<u8>,
     ) -> CudaResult<()> {
+        self.enqueue_kernel(function, shape, stream, parameters, false)
+    }
+
+    /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for one another.
+    ///
+    /// # Errors
+    /// `CooperativeLaunchTooLarge` where the GPU does not hold so many blocks.
+    pub fn launch_cooperative(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        stream: StreamHandle,
+        parameters: Vec<u8>,
+    ) -> CudaResult<()> {
+        self.enqueue_kernel(function, shape, stream, parameters, true)
+    }
+
+    fn enqueue_kernel(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        stream: StreamHandle,
+        parameters: Vec<u8>,
+        is_cooperative: bool,
+    ) -> CudaResult<()> {
+        self.flush_current();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let entry = state.function(function)?;
         check_shape(entry, &shape)?;
+        let threads = shape.block.into_iter().product();
+        let by_multiprocessor = state.usage(function)?.blocks(threads, u64::from(shape.dynamic_shared));
+        let resident = u64::from(by_multiprocessor) * u64::from(MULTIPROCESSORS);
+        if is_cooperative {
+            check_fits(&entry.kernel, &shape, resident)?;
+        }
         let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
         let of_stream = state.last_of(stream)?.0;
         if module.context != of_stream {
@@ -205,11 +248,17 @@ impl Engine {
             let message = format!("kernel `{name}` was loaded on {own}, the stream is on {other}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
-        let launch =
-            KernelLaunch { kernel: entry.kernel.clone(), shape, parameters, globals: module.globals.clone() };
-        state.enqueue(stream, Work::Kernel(Box::new(launch)), Vec::new(), Site::here())?;
-        drop(self.run_ready(state));
-        Ok(())
+        let launch = KernelLaunch {
+            kernel: entry.kernel.clone(),
+            shape,
+            parameters,
+            globals: module.globals.clone(),
+            resident,
+            is_cooperative,
+            context: of_stream,
+            print_buffer: state.context(of_stream)?.settings.printf_buffer,
+        };
+        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
     }
 
     pub(super) fn run_kernel(
@@ -219,7 +268,9 @@ impl Engine {
         site: &Site,
         start_ns: u64,
     ) -> Outcome {
-        let KernelLaunch { kernel, shape, parameters, globals } = launch;
+        let KernelLaunch { kernel, shape, parameters, globals, resident, .. } = launch;
+        let mut memory = self.memory(device);
+        let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
         let to_run = Launch {
             grid: shape.grid,
             block: shape.block,
@@ -227,14 +278,43 @@ impl Engine {
             parameters,
             globals,
             start_ns,
+            resident: *resident,
+            workspace: workspace.unwrap_or(0),
+            print_buffer: launch.print_buffer,
+            watch_shared: self.config().checks != Checks::Off,
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        let mut memory = self.memory(device);
-        let execution = match machine::run(kernel, &to_run, &mut memory) {
+        // Locked behind every GPU's memory, so that two kernels can't wait for each other's.
+        let mut managed = Some(self.memory(self.managed())).filter(|managed| !managed.is_empty());
+        if let Some(managed) = &mut managed {
+            memory.borrow(managed);
+        }
+        let mut ran = machine::run(kernel, &to_run, &mut memory);
+        let touched = ran.as_ref().map(|done| self.touched(device, &memory, &done.touched));
+        let touched = touched.unwrap_or_default();
+        let unwritten = ran.as_ref().ok().and_then(|done| done.unwritten.as_ref());
+        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, site));
+        if let Some(managed) = &mut managed {
+            memory.give_back(managed);
+        }
+        if let Some(workspace) = workspace {
+            let _ = memory.free(workspace, Site::unknown());
+        }
+        drop((memory, managed));
+        let printed = match &mut ran {
+            Ok(execution) => std::mem::take(&mut execution.printed),
+            Err(fault) => std::mem::take(&mut fault.printed),
+        };
+        if !printed.is_empty() {
+            self.state().add_printed(launch.context, printed, launch.print_buffer);
+        }
+        let execution = match ran {
             Ok(execution) => execution,
             Err(fault) => {
-                drop(memory);
+                if let FaultKind::Assert(assertion) = &fault.kind {
+                    eprint!("{}", assertion_lines(assertion, fault.at.block));
+                }
                 let mut report = fault_report(&fault, site);
                 if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {
                     report =
@@ -243,10 +323,10 @@ impl Engine {
                 return Err(Failure::announce(status_of(&fault), &report));
             }
         };
-        if let Some(read) = &execution.unwritten
-            && self.config().checks != Checks::Off
+        let race = execution.race.as_ref().map(|race| race_report(race, site));
+        for report in [race, unwritten].into_iter().flatten().filter(|_| self.config().checks != Checks::Off)
         {
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &unwritten_report(read, site));
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             if self.config().checks == Checks::Error {
                 return Err(failure);
             }
@@ -258,7 +338,33 @@ impl Engine {
             bytes: execution.bytes_read + execution.bytes_written,
             longest_thread: execution.longest_thread,
         };
-        Ok(Done { touched: touched(device, &memory, &execution.touched), cost })
+        Ok(Done { touched, cost })
+    }
+
+    /// What a kernel touched, by allocation.
+    fn touched(&self, device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
+        let mut by_allocation: Vec<Touched> = Vec::new();
+        for range in ranges {
+            let touch = Touch {
+                range: range.range.clone(),
+                writes: range.access != Access::Read,
+                atomic: range.access == Access::Atomic,
+            };
+            match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
+                Some(known) => known.touches.push(touch),
+                None => {
+                    let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
+                    else {
+                        continue;
+                    };
+                    let device = if allocation.id().is_managed() { self.managed() } else { device };
+                    let (size, site) = (allocation.size(), allocation.site().clone());
+                    let touches = vec![touch];
+                    by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
+                }
+            }
+        }
+        by_allocation
     }
 }
 
@@ -278,31 +384,6 @@ impl State {
         self.functions.retain(|_, function| function.module != module);
         self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())
     }
-}
-
-/// What a kernel touched, by allocation.
-fn touched(device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
-    let mut by_allocation: Vec<Touched> = Vec::new();
-    for range in ranges {
-        let touch = Touch {
-            range: range.range.clone(),
-            writes: range.access != Access::Read,
-            atomic: range.access == Access::Atomic,
-        };
-        match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
-            Some(known) => known.touches.push(touch),
-            None => {
-                let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
-                else {
-                    continue;
-                };
-                let (size, site) = (allocation.size(), allocation.site().clone());
-                let touches = vec![touch];
-                by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
-            }
-        }
-    }
-    by_allocation
 }
 
 /// What of a block's shape the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
@@ -357,6 +438,37 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a cooperative launch whose blocks don't all fit at the same time.
+fn check_fits(kernel: &Kernel, shape: &LaunchShape, resident: u64) -> CudaResult<()> {
+    let [x, y, z] = shape.grid;
+    let blocks = shape.grid.into_iter().map(u64::from).product::<u64>();
+    if blocks <= resident {
+        return Ok(());
+    }
+    let message = format!(
+        "cooperative launch of `{}`: {x} x {y} x {z} = {blocks} blocks: {resident} of them fit on the GPU at a time \
+         ({MULTIPROCESSORS} multiprocessors with {} each)",
+        kernel.name(),
+        resident / u64::from(MULTIPROCESSORS)
+    );
+    Err(Error::new(CudaStatus::CooperativeLaunchTooLarge, message))
+}
+
+/// What `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
+fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
+    const SIZE: u64 = 8;
+    let no_room = || {
+        let report = Report::new("no room for the barrier of a cooperative launch");
+        Failure::announce(CudaStatus::OutOfMemory, &report)
+    };
+    let address = memory.allocate(SIZE, Site::unknown()).map_err(|_| no_room())?;
+    if let Ok((allocation, _)) = memory.range_mut(address, SIZE) {
+        allocation.bytes_mut()[..4].copy_from_slice(&(SIZE as u32).to_le_bytes());
+        allocation.mark_written(0..SIZE);
+    }
+    Ok(address)
 }
 
 fn not_a_module(module: ModuleHandle) -> Error<CudaStatus> {

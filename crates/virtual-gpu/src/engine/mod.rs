@@ -4,14 +4,19 @@
 //! ready or waits for it, without the engine's lock. Results are those of a correct GPU for a correctly
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
+mod capture;
 mod context;
 mod event;
 mod function;
+mod graph;
 mod host;
 mod host_memory;
 mod kernel_report;
 mod launch;
+mod leaks;
+mod managed;
 mod pool;
+mod print;
 mod run;
 mod settings;
 mod stream;
@@ -22,17 +27,20 @@ mod wait;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
-pub use host_memory::{HostRead, HostWrite, Memory};
+pub use graph::{GraphExecHandle, GraphHandle};
+pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use managed::{Advice, Attachment, Location};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 pub use stream::StreamHandle;
 
 pub(crate) use stream::{Awaited, OpRef, Work};
 pub(crate) use touched::Touched;
-pub(crate) use transfer::address_report;
+pub(crate) use transfer::{address_report, place_of};
 pub(crate) use wait::{Hopeless, Wait};
 
 use crate::config::Config;
@@ -51,6 +59,7 @@ pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
+    /// Of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
@@ -97,6 +106,8 @@ pub(crate) struct State {
     events: HashMap<EventHandle, event::Event>,
     modules: HashMap<ModuleHandle, launch::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
+    captures: capture::Captures,
+    graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
@@ -104,6 +115,8 @@ pub(crate) struct State {
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
+    /// Whether a GPU has failed since the start.
+    any_failure: bool,
     /// Operations enqueued since the start.
     enqueued: u64,
     /// Operations done since the start.
@@ -137,8 +150,9 @@ impl Engine {
     /// GPUs as `config` asks for, whose addresses start at `addresses`: [`Engine::address_space`] many are used.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
-        let memories =
-            (0..config.gpus).map(|gpu| Mutex::new(DeviceMemory::new(start(gpu), TOTAL_MEMORY))).collect();
+        let of_gpus = (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY));
+        let managed = DeviceMemory::managed(start(config.gpus), config.gpus as u64 * TOTAL_MEMORY);
+        let memories = of_gpus.chain([managed]).map(Mutex::new).collect();
         let state = State {
             next_handle: 1,
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
@@ -148,11 +162,14 @@ impl Engine {
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
+            captures: capture::Captures::default(),
+            graphs: graph::Graphs::default(),
             pools: pool::Pools::default(),
             pinned: host_memory::Pinned::default(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
+            any_failure: false,
             enqueued: 0,
             finished: 0,
             host_functions: VecDeque::new(),
@@ -173,9 +190,9 @@ impl Engine {
         }
     }
 
-    /// Device addresses that so many GPUs may use.
+    /// Addresses that so many GPUs may use, with their managed memory.
     pub fn address_space(gpus: usize) -> u64 {
-        gpus as u64 * ADDRESS_SPACE
+        (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
     /// The number of GPUs.
@@ -195,10 +212,25 @@ impl Engine {
         lock(&self.memories[device])
     }
 
-    /// The GPU that hands out `address`.
+    /// The GPU that hands out `address`; managed memory counts as one more behind the last.
     pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
+    }
+
+    /// The number of managed memory among the GPUs' memories.
+    pub(crate) fn managed(&self) -> usize {
+        self.config.gpus
+    }
+
+    /// Where a report says that the memory of this number is.
+    fn name_of(&self, device: usize) -> String {
+        if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
+    }
+
+    /// Whether the address lies in a GPU's own memory, where the host has no access.
+    pub fn is_device_address(&self, address: u64) -> bool {
+        self.device_of(address).is_some_and(|device| device != self.managed())
     }
 
     /// Makes blocked threads look again.

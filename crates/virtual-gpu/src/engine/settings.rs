@@ -56,7 +56,7 @@ impl CachePreference {
 pub(super) struct Settings {
     pub(super) flags: u32,
     stack: u64,
-    printf_buffer: u64,
+    pub(super) printf_buffer: u64,
     heap: u64,
     pending_launches: u64,
     pub(super) cache: CachePreference,
@@ -114,7 +114,8 @@ impl Settings {
             0 => self.stack,
             1 => self.printf_buffer,
             2 => self.heap,
-            3 => return Err(unsupported_limit(number, SYNC_DEPTH)),
+            // Only to set it is refused; its default is two levels.
+            3 => 2,
             4 => self.pending_launches,
             // There is no L2 cache whose fetches or persisting lines could be bounded.
             5 | 6 => 0,
@@ -235,7 +236,8 @@ mod tests {
         settings.set_limit(2, 64 << 20).unwrap();
         assert_eq!(settings.limit(2).unwrap(), 64 << 20);
         assert_eq!(settings.set_limit(1, 1 << 60).unwrap_err().status, CudaStatus::OutOfMemory);
-        assert_eq!(settings.limit(3).unwrap_err().status, CudaStatus::UnsupportedLimit);
+        assert_eq!(settings.limit(3).unwrap(), 2);
+        assert_eq!(settings.set_limit(3, 2).unwrap_err().status, CudaStatus::UnsupportedLimit);
         assert_eq!(settings.set_limit(8, 1).unwrap_err().status, CudaStatus::InvalidValue);
         assert!(settings.limit(10).unwrap_err().message.contains("10 is no limit"));
     }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use super::capture::Captured;
 use super::context::ContextHandle;
+use super::graph::NodeWork;
 use super::host::HostFunction;
 use super::host_memory::{HostRead, HostWrite};
 use super::launch::KernelLaunch;
@@ -57,10 +59,12 @@ pub(crate) struct Stream {
     /// The first operation is being run, or is a collective whose other ranks have not come.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
+    /// Its part in a capture: what is enqueued goes into a graph.
+    pub(super) capture: Option<Captured>,
 }
 
 /// Who makes a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// Its context: the legacy default stream.
     Legacy,
@@ -68,6 +72,8 @@ pub(super) enum StreamKind {
     OfThread,
     /// The program.
     Made,
+    /// A graph that is launched: it does the work that was captured in the stream of this name.
+    OfGraph(Arc<str>),
 }
 
 pub(super) struct Op {
@@ -84,6 +90,7 @@ pub(super) struct Op {
 }
 
 /// What an operation does when its turn has come.
+#[derive(Clone)]
 pub(crate) enum Work {
     /// Records an event, or waits: its place in the stream is all that matters.
     Nothing,
@@ -99,13 +106,13 @@ pub(crate) enum Work {
         into: Arc<Mutex<Vec<u8>>>,
     },
     /// Host bytes, read when their turn comes, to the device.
-    UploadPinned {
+    UploadLater {
         to: u64,
         len: u64,
         read: HostRead,
     },
     /// Device bytes to the host, which waits for them or not.
-    DownloadPinned {
+    DownloadLater {
         from: u64,
         len: u64,
         write: HostWrite,
@@ -155,12 +162,8 @@ impl Engine {
         }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        let Some(entry) = state.streams.get_mut(&stream) else { return Err(not_a_stream(stream)) };
-        entry.destroyed = true;
-        if entry.queue.is_empty() {
-            let last_touch = entry.last_touch;
-            state.remove_stream(stream, last_touch);
-        }
+        state.leave_capture(stream);
+        state.retire_stream(stream);
         Ok(())
     }
 
@@ -168,6 +171,7 @@ impl Engine {
     pub fn synchronize_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        state.check_not_captured(stream, "cuStreamSynchronize")?;
         let (context, last) = state.last_of(stream)?;
         let done = self.wait_in(context, vec![last], "cuStreamSynchronize", state);
         self.release_unused();
@@ -178,6 +182,7 @@ impl Engine {
     pub fn synchronize_context(&self) -> CudaResult<()> {
         let mut state = self.state();
         let context = state.current_context()?;
+        state.check_none_captured(context, "cuCtxSynchronize")?;
         let all = state.last_of_all(context);
         let done = self.wait_in(context, all, "cuCtxSynchronize", state);
         self.release_unused();
@@ -188,6 +193,7 @@ impl Engine {
     pub fn query_stream(&self, stream: StreamHandle) -> CudaResult<bool> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        state.check_not_captured(stream, "cuStreamQuery")?;
         let (context, last) = state.last_of(stream)?;
         self.query(context, Some(last), state)
     }
@@ -196,6 +202,20 @@ impl Engine {
     pub(super) fn submit(&self, stream: StreamHandle, work: Work, site: Site) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        self.submit_in(state, stream, work, site)
+    }
+
+    /// As [`Self::submit`], to a stream that is resolved. A stream that is captured keeps the work for the graph.
+    pub(super) fn submit_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        stream: StreamHandle,
+        work: Work,
+        site: Site,
+    ) -> CudaResult<()> {
+        if state.is_capturing(stream) {
+            return state.add_node(stream, NodeWork::Work(work), site);
+        }
         state.enqueue(stream, work, Vec::new(), site)?;
         drop(self.run_ready(state));
         Ok(())
@@ -236,7 +256,10 @@ impl Engine {
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
         let mut state = self.block_on(Wait::Ops(ops), caller, state);
         state.saw(awaited);
-        state.tell(context)
+        let told = state.tell(context);
+        drop(state);
+        self.flush_printed(context);
+        told
     }
 }
 
@@ -267,13 +290,25 @@ impl State {
             last_touch: 0,
             busy: false,
             destroyed: false,
+            capture: None,
         };
         self.streams.insert(handle, stream);
         handle
     }
 
+    /// Takes a stream away once what is enqueued is done.
+    pub(super) fn retire_stream(&mut self, stream: StreamHandle) {
+        let Some(entry) = self.streams.get_mut(&stream) else { return };
+        entry.destroyed = true;
+        if entry.queue.is_empty() {
+            let last_touch = entry.last_touch;
+            self.remove_stream(stream, last_touch);
+        }
+    }
+
     /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
+        self.leave_capture(handle);
         self.streams.remove(&handle);
         if self.order.forget_stream(handle, last_touch) {
             self.streams.values_mut().for_each(|stream| stream.view.forget(handle));
@@ -344,6 +379,9 @@ impl State {
     }
 
     /// Appends an operation to a stream.
+    ///
+    /// # Errors
+    /// `StreamCaptureUnsupported` where the stream is captured: [`State::add_node`] is for what a graph can hold.
     pub(crate) fn enqueue(
         &mut self,
         stream: StreamHandle,
@@ -353,7 +391,22 @@ impl State {
     ) -> CudaResult<Awaited> {
         let (context, _) = self.last_of(stream)?;
         self.check_usable(context)?;
+        self.check_not_captured(stream, &format!("{work}"))?;
+        self.check_not_implied(stream, context)?;
         after.extend(self.implied_order(stream, context));
+        let thread = self.current_thread();
+        self.time.call(thread);
+        self.append(stream, work, after, site)
+    }
+
+    /// As [`Self::enqueue`], of an operation that is no call of its own.
+    pub(super) fn append(
+        &mut self,
+        stream: StreamHandle,
+        work: Work,
+        after: Vec<Awaited>,
+        site: Site,
+    ) -> CudaResult<Awaited> {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         self.enqueued += 1;
@@ -397,8 +450,8 @@ impl std::fmt::Display for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing => f.write_str("an event"),
-            Self::Upload { .. } | Self::UploadPinned { .. } => f.write_str("a copy from the host"),
-            Self::Download { .. } | Self::DownloadPinned { .. } => f.write_str("a copy to the host"),
+            Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
+            Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
             Self::Free { .. } => f.write_str("its free"),

@@ -64,6 +64,7 @@ impl Engine {
             writes: false,
             what: what.into(),
             stream_name: entry.name.clone(),
+            stream_device: entry.device,
             site: op.site.clone(),
         };
         let view = op.view.clone();

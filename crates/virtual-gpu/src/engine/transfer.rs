@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::host_memory::{HostKind, HostRead, HostWrite};
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, lock};
@@ -18,13 +19,17 @@ const LEGACY: StreamHandle = StreamHandle(0);
 impl Engine {
     /// `cuMemAlloc`: `bytes` on the current context's GPU. Nothing in them counts as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
+        self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
         let address = self.allocate_on(device, bytes, Site::here())?;
-        let made = self.memory(device).range(address, bytes).ok().map(|(allocation, _)| allocation.id());
-        if let Some(allocation) = made {
-            self.state().own(address, allocation)?;
-        }
+        self.own(device, address)?;
         Ok(address)
+    }
+
+    /// Makes an allocation go with the current context.
+    pub(super) fn own(&self, device: usize, address: u64) -> CudaResult<()> {
+        let made = self.memory(device).range(address, 1).ok().map(|(allocation, _)| allocation.id());
+        made.map_or(Ok(()), |allocation| self.state().own(address, allocation))
     }
 
     pub(super) fn allocate_on(&self, device: usize, bytes: u64, site: Site) -> CudaResult<u64> {
@@ -42,6 +47,7 @@ impl Engine {
         if address == 0 {
             return Ok(());
         }
+        self.check_capture_allows("cuMemFree")?;
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
@@ -93,25 +99,64 @@ impl Engine {
         Ok((memory.free_bytes(), memory.capacity()))
     }
 
-    /// `cuMemcpyHtoDAsync` from pageable memory: `bytes` are what the source held at the call.
-    pub fn upload(&self, stream: StreamHandle, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+    /// `cuMemcpyHtoDAsync`: of `len` bytes that `read` gives.
+    pub fn copy_from_host(
+        &self,
+        stream: StreamHandle,
+        to: u64,
+        len: u64,
+        read: HostRead,
+        kind: HostKind,
+    ) -> CudaResult<()> {
         let site = Site::here();
-        self.check_range("copy to", to, bytes.len() as u64, &site)?;
-        self.submit(stream, Work::Upload { to, bytes }, site)
+        self.check_range("copy to", to, len, &site)?;
+        let work = match kind {
+            // A graph's copy reads at each launch.
+            HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
+            _ => Work::UploadLater { to, len, read },
+        };
+        self.submit(stream, work, site)
     }
 
-    /// `cuMemcpyHtoD`: as [`Self::upload`], and returns when it is done.
-    pub fn upload_now(&self, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+    /// `cuMemcpyHtoD`: returns when it is done.
+    pub fn copy_from_host_now(&self, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
         let site = Site::here();
+        self.check_capture_allows("cuMemcpyHtoD")?;
         self.check_range("copy to", to, bytes.len() as u64, &site)?;
         self.submit_and_wait(LEGACY, Work::Upload { to, bytes }, site, "cuMemcpyHtoD")
     }
 
-    /// `cuMemcpyDtoHAsync` into pageable memory, which returns when the bytes are there; `cuMemcpyDtoH` with the
-    /// legacy default stream.
-    pub fn download(&self, stream: StreamHandle, from: u64, len: u64) -> CudaResult<Vec<u8>> {
+    /// `cuMemcpyDtoHAsync`: `write` gets the bytes when the copy's turn comes; this returns then, where the memory is
+    /// pageable.
+    pub fn copy_to_host(
+        &self,
+        stream: StreamHandle,
+        from: u64,
+        len: u64,
+        write: HostWrite,
+        kind: HostKind,
+    ) -> CudaResult<()> {
         let site = Site::here();
         self.check_range("copy from", from, len, &site)?;
+        match kind {
+            HostKind::Pageable if !self.is_capturing(stream) => {
+                write(&self.download(stream, from, len, site)?);
+                Ok(())
+            }
+            _ => self.submit(stream, Work::DownloadLater { from, len, write }, site),
+        }
+    }
+
+    /// `cuMemcpyDtoH`: the bytes, once they are there.
+    pub fn copy_to_host_now(&self, from: u64, len: u64) -> CudaResult<Vec<u8>> {
+        let site = Site::here();
+        self.check_capture_allows("cuMemcpyDtoH")?;
+        self.check_range("copy from", from, len, &site)?;
+        self.download(LEGACY, from, len, site)
+    }
+
+    /// The bytes go by way of a slot, since a wait that is given up leaves the copy behind.
+    fn download(&self, stream: StreamHandle, from: u64, len: u64, site: Site) -> CudaResult<Vec<u8>> {
         let into = Arc::new(Mutex::new(Vec::new()));
         let work = Work::Download { from, len, into: into.clone() };
         self.submit_and_wait(stream, work, site, "cuMemcpyDtoH")?;
@@ -180,11 +225,11 @@ impl Engine {
                 *lock(&into) = bytes;
                 (touched, Cost::Download(len))
             }
-            Work::UploadPinned { to, len, read } => {
+            Work::UploadLater { to, len, read } => {
                 let bytes = read();
                 (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
             }
-            Work::DownloadPinned { from, len, write } => {
+            Work::DownloadLater { from, len, write } => {
                 let (bytes, touched) = self.read(from, len, site)?;
                 write(&bytes);
                 (touched, Cost::Download(len))
@@ -240,7 +285,7 @@ impl Engine {
             && self.config().checks != Checks::Off
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
-                .fact(format!("byte {first} is the first of them, on GPU {device}"))
+                .fact(format!("byte {first} is the first of them, {}", place_of(allocation.id(), device)))
                 .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
                 .at("copied", site)
                 .help("write the buffer first, or copy only the part that was written");
@@ -303,18 +348,30 @@ pub(crate) fn address_report(
 ) -> Report {
     let report = Report::new(headline);
     match memory.explain(address) {
-        BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
+        BadAddress::OutOfBounds { allocation, size: whole, offset, site } => {
+            let place = place_of(allocation, device);
             let end = offset + len as i64;
             let over = (end - whole as i64).max(-offset).max(0);
             report
                 .fact(format!("bytes {offset}..{end}: {} outside", size(over as u64)))
-                .at(format!("the buffer of {} on GPU {device} allocated", size(whole)), &site)
+                .at(format!("the buffer of {} {place} allocated", size(whole)), &site)
         }
         BadAddress::Freed { freed, offset } => report
             .fact(format!("bytes {offset}..{} of memory that was freed", offset + len))
-            .at(format!("the buffer of {} on GPU {device} allocated", size(freed.size)), &freed.allocated)
+            .at(
+                format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
+                &freed.allocated,
+            )
             .at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
+    }
+}
+
+/// Where a report says that an allocation lies.
+pub(crate) fn place_of(allocation: AllocationId, device: usize) -> String {
+    match allocation.is_managed() {
+        true => "in managed memory".to_owned(),
+        false => format!("on GPU {device}"),
     }
 }

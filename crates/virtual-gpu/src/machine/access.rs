@@ -4,10 +4,10 @@
 use super::block::{Block, Machine, Shared, Stop};
 use super::fault::{Access as Kind, FaultKind};
 use super::file::{Mask, WIDTH};
-use super::stretch::{self, Source, Target};
+use super::stretch::{self, Source, Target, Watched};
 use super::window;
 use crate::memory::{POISON, Written};
-use crate::ptx::instruction::{Access, Address, Space, Value};
+use crate::ptx::instruction::{Access, Address, Slot, Space, Value};
 
 /// Memory that an access falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub(super) enum Home {
 impl Machine<'_> {
     /// `ld`
     pub(super) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.looks += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {
@@ -33,9 +34,7 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
-                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
-                let mut source = Source { base, bytes, written, touched: None };
-                stretch::load(files, access, &mut source, &mut left);
+                self.load_shared(access, base, &mut left);
             }
             None => {}
         }
@@ -49,8 +48,30 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Loads from shared memory what can be loaded the fast way, and clears it in `left`.
+    fn load_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let Shared { bytes, written } = &*shared;
+            let mut watched = Watched { shadow, base, size: bytes.len(), pc, is_write: false };
+            let source = Source { base, bytes, written, touched: None };
+            stretch::load_watched(files, access, &source, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_lanes(access, left, base, false);
+        let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+        let mut source = Source { base, bytes, written, touched: None };
+        *left = watched;
+        stretch::load(files, access, &mut source, left);
+        *left = left.or(&asked.without(&watched));
+    }
+
     /// `st`
     pub(super) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.changes += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.home_of_first(access, mask) {
@@ -65,9 +86,7 @@ impl Machine<'_> {
                 }
             }
             Some((Home::Shared, base)) => {
-                let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
-                let mut target = Target { base, bytes, written, touched: None };
-                stretch::store(files, access, &mut target, &mut left);
+                self.store_shared(access, base, &mut left);
             }
             None => {}
         }
@@ -79,6 +98,42 @@ impl Machine<'_> {
             self.store_lane(access, lane, address, unit)?;
         }
         Ok(())
+    }
+
+    /// As [`Self::load_shared`], of stores.
+    fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write: true };
+            let Shared { bytes, written } = shared;
+            let mut target = Target { base, bytes, written, touched: None };
+            stretch::store_watched(files, access, &mut target, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_lanes(access, left, base, true);
+        let Block { files, shared: Shared { bytes, written }, .. } = &mut *self.block;
+        let mut target = Target { base, bytes, written, touched: None };
+        *left = watched;
+        stretch::store(files, access, &mut target, left);
+        *left = left.or(&asked.without(&watched));
+    }
+
+    /// Of the lanes that access shared memory, those that race with nothing; what they do is noted.
+    fn watched_lanes(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if !shadow.is_on {
+            return *mask;
+        }
+        if access.is_atomic {
+            return Mask::NONE;
+        }
+        let mut lanes = *mask;
+        let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write };
+        stretch::watch(files, access, &mut watched, &mut lanes);
+        lanes
     }
 
     /// The address that one lane accesses.
@@ -148,6 +203,7 @@ impl Machine<'_> {
     fn load_lane(&mut self, access: &Access, lane: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
+        self.watch_read(access, lane, address, unit);
         self.read_bytes(access.space, Kind::Read, lane, address, &mut bytes[..unit as usize])?;
         for (element, value) in access.values.iter().enumerate() {
             let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);
@@ -224,6 +280,7 @@ impl Machine<'_> {
             let bits = value.map_or(0, |value| self.value_of(value, lane));
             bytes[element * size..(element + 1) * size].copy_from_slice(&bits.to_le_bytes()[..size]);
         }
+        self.watch_write(access.space, lane, address, &bytes[..unit as usize], access.is_atomic);
         self.write_bytes(access.space, Kind::Write, lane, address, &bytes[..unit as usize])
     }
 
@@ -255,6 +312,33 @@ impl Machine<'_> {
             self.bytes_written += len;
         }
         self.note(home, offset, len, kind);
+        Ok(())
+    }
+
+    /// `cp.async`, lane by lane.
+    pub(super) fn copy_to_shared(
+        &mut self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        present: Slot,
+        mask: &Mask,
+    ) -> Result<(), Stop> {
+        for lane in mask.lanes() {
+            let mut buffer = [0; 16];
+            let present = (self.block.files.word_of(present, lane) as usize).min(bytes);
+            let source = self.address_of(from, lane);
+            self.check_alignment(Space::Global, Kind::Read, lane, source, bytes as u64)?;
+            if present == bytes {
+                self.read_bytes(Space::Global, Kind::Read, lane, source, &mut buffer[..bytes])?;
+            } else {
+                for (at, byte) in buffer[..present].chunks_exact_mut(1).enumerate() {
+                    self.read_bytes(Space::Global, Kind::Read, lane, source + at as u64, byte)?;
+                }
+            }
+            let target = self.address_of(to, lane);
+            self.write_bytes(Space::Shared, Kind::Write, lane, target, &buffer[..bytes])?;
+        }
         Ok(())
     }
 

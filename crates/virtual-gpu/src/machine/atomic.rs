@@ -1,22 +1,20 @@
 //! Atomics: the lanes of a block one after the other, lowest first.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::access::concrete;
 use super::block::{Machine, Stop};
 use super::fault::Access as Kind;
 use super::file::Mask;
 use super::float::{canonical, flush};
-use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Space, Value};
+use super::rounding::{add_odd, to_brain, to_half};
+use crate::ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Value};
 
 impl Machine<'_> {
     /// `atom` and `red`
     pub(super) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
-        let size = match atomic.kind {
-            AtomicType::B16 | AtomicType::F16 => 2,
-            AtomicType::U32 | AtomicType::S32 | AtomicType::F32 | AtomicType::F16x2 => 4,
-            AtomicType::U64 | AtomicType::S64 | AtomicType::F64 => 8,
-        };
+        let size = usize::from(atomic.kind.bytes());
+        self.looks += 1;
         for lane in mask.lanes() {
             let address = self.address_of(atomic.address, lane);
             let (a, b) = (self.value_of(atomic.a, lane), atomic.b.map_or(0, |b| self.value_of(b, lane)));
@@ -29,7 +27,10 @@ impl Machine<'_> {
                 (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
                 (op, kind) => combine(op, kind, old, a, b),
             };
-            self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new.to_le_bytes()[..size])?;
+            let new = new.to_le_bytes();
+            self.changes += u64::from(new[..size] != bytes[..size]);
+            self.watch_atomic(atomic.space, lane, address, size as u64);
+            self.write_bytes(atomic.space, Kind::Atomic, lane, address, &new[..size])?;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, lane, old as u32),
                 Some(Value::Long(slot)) => self.block.files.set_long(slot, lane, old),
@@ -59,6 +60,12 @@ fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
             AtomicType::F16x2 => {
                 let low = add_half(old as u16, a as u16);
                 let high = add_half((old >> 16) as u16, (a >> 16) as u16);
+                u64::from(low) | u64::from(high) << 16
+            }
+            AtomicType::Bf16 => u64::from(add_brain(old as u16, a as u16)),
+            AtomicType::Bf16x2 => {
+                let low = add_brain(old as u16, a as u16);
+                let high = add_brain((old >> 16) as u16, (a >> 16) as u16);
                 u64::from(low) | u64::from(high) << 16
             }
             _ => old.wrapping_add(a),
@@ -94,7 +101,13 @@ fn add_flushed(a: u32, b: u32) -> u32 {
     canonical(flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))))
 }
 
+/// The sums are rounded to odd in double precision, then once to sixteen bits.
 fn add_half(a: u16, b: u16) -> u16 {
-    let sum = f16::from_bits(a).to_f32() + f16::from_bits(b).to_f32();
-    if sum.is_nan() { 0x7fff } else { f16::from_f32(sum).to_bits() }
+    let sum = add_odd(f16::from_bits(a).to_f64(), f16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest) }
+}
+
+fn add_brain(a: u16, b: u16) -> u16 {
+    let sum = add_odd(bf16::from_bits(a).to_f64(), bf16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_brain(sum, Rounding::Nearest) }
 }

@@ -4,7 +4,11 @@ use std::sync::Mutex;
 
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
+use super::print::Printed;
+use super::race::Race;
+use super::resident::Watch;
 use super::schedule::{Gate, Group};
+use super::shadow::Shadow;
 use super::touched::Record;
 use super::{Execution, Launch};
 use crate::memory::{DeviceMemory, POISON, Written};
@@ -31,6 +35,12 @@ pub(super) struct Block {
     pub(super) clocks: Vec<u64>,
     pub(super) groups: Vec<Group>,
     pub(super) gates: Vec<Gate>,
+    /// `blockIdx`
+    pub(super) index: [u32; 3],
+    /// Lanes that have ended.
+    pub(super) ended: Mask,
+    pub(super) watch: Watch,
+    pub(super) shadow: Shadow,
 }
 
 /// A block's state and the record of what the launch touches.
@@ -61,13 +71,14 @@ pub(super) struct Machine<'l> {
     pub(super) record: &'l mut Record,
     /// Threads of a block.
     pub(super) lanes: usize,
-    pub(super) block_index: [u32; 3],
     /// The instruction being executed.
     pub(super) pc: usize,
     /// Instructions of the running group that are not yet in its lanes' clocks.
     pub(super) pending: u64,
-    /// Lanes of the running block that have ended.
-    pub(super) ended: Mask,
+    /// Counts what may let a thread that waits go on: stores, atomics that changed something, looks at a clock.
+    pub(super) changes: u64,
+    /// Counts what may see such a change: loads and atomics.
+    pub(super) looks: u64,
     /// Slot of the allocation accessed last.
     pub(super) last_slot: usize,
     pub(super) instructions: u64,
@@ -75,6 +86,9 @@ pub(super) struct Machine<'l> {
     pub(super) bytes_written: u64,
     pub(super) longest_thread: u64,
     pub(super) unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. No more are looked for.
+    pub(super) race: Option<Box<Race>>,
+    pub(super) printed: Printed,
 }
 
 impl<'l> Machine<'l> {
@@ -92,26 +106,30 @@ impl<'l> Machine<'l> {
             block: &mut state.block,
             record: &mut state.record,
             lanes,
-            block_index: [0; 3],
             pc: 0,
             pending: 0,
-            ended: Mask::NONE,
+            changes: 0,
+            looks: 0,
             last_slot: 0,
             instructions: 0,
             bytes_read: 0,
             bytes_written: 0,
             longest_thread: 0,
             unwritten: None,
+            race: None,
+            printed: Printed::default(),
         }
     }
 
     /// Runs every block.
     pub(super) fn run(mut self) -> Result<Execution, Stop> {
-        self.prepare();
         let outcome = self.run_blocks();
         let memory = &*self.memory;
         let touched = self.record.drain(|slot| memory.in_slot(slot).map(|allocation| allocation.id()));
-        outcome?;
+        if let Err(mut fault) = outcome {
+            fault.printed = self.printed;
+            return Err(fault);
+        }
         Ok(Execution {
             instructions: self.instructions,
             bytes_read: self.bytes_read,
@@ -119,24 +137,13 @@ impl<'l> Machine<'l> {
             longest_thread: self.longest_thread,
             touched,
             unwritten: self.unwritten,
+            race: self.race,
+            printed: self.printed,
         })
     }
 
-    fn run_blocks(&mut self) -> Result<(), Stop> {
-        let [width, height, depth] = self.launch.grid;
-        for z in 0..depth {
-            for y in 0..height {
-                for x in 0..width {
-                    self.start_block([x, y, z]);
-                    self.run_block()?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// What is the same for all blocks of the launch.
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         let registers = self.kernel.registers();
         self.block.files.resize(registers, self.lanes);
         let chunks = self.block.files.chunks;
@@ -154,12 +161,16 @@ impl<'l> Machine<'l> {
         }
         let shared = self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize;
         self.block.shared.bytes.resize(shared, 0);
+        if self.launch.watch_shared && shared > 0 {
+            let kernel = self.kernel;
+            self.block.shadow.prepare(shared, kernel.shared_unit(), kernel.has_partial_barriers());
+        }
         self.block.local.resize(self.kernel.local_bytes() as usize * self.lanes, POISON);
         self.block.clocks.resize(chunks * WIDTH, 0);
     }
 
-    fn start_block(&mut self, index: [u32; 3]) {
-        self.block_index = index;
+    pub(super) fn start_block(&mut self, index: [u32; 3]) {
+        self.block.index = index;
         let registers = self.kernel.registers();
         for (at, &uniform) in registers.uniform_words.iter().enumerate() {
             if let Uniform::BlockIndex(_) = uniform {
@@ -173,11 +184,17 @@ impl<'l> Machine<'l> {
         }
         let shared = &mut self.block.shared;
         shared.written.reset(shared.bytes.len() as u64);
+        let shared = &shared.bytes;
         self.block.local.fill(POISON);
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.gates.clear();
-        self.ended = Mask::NONE;
+        self.block.shadow.is_on = self.launch.watch_shared && self.race.is_none() && !shared.is_empty();
+        if self.block.shadow.is_on {
+            self.block.shadow.start();
+        }
+        self.block.ended = Mask::NONE;
+        self.block.watch = Watch::default();
     }
 
     fn uniform(&self, uniform: Uniform) -> u64 {
@@ -186,8 +203,10 @@ impl<'l> Machine<'l> {
             Uniform::Constant(value) => value,
             Uniform::BlockSize(at) => axis(self.launch.block, at),
             Uniform::GridSize(at) => axis(self.launch.grid, at),
-            Uniform::BlockIndex(at) => axis(self.block_index, at),
+            Uniform::BlockIndex(at) => axis(self.block.index, at),
             Uniform::Warps => self.lanes.div_ceil(32) as u64,
+            Uniform::WorkspaceHigh => self.launch.workspace >> 32,
+            Uniform::WorkspaceLow => self.launch.workspace & 0xffff_ffff,
             Uniform::DynamicShared => u64::from(self.launch.dynamic_shared),
             Uniform::TotalShared => {
                 u64::from(self.kernel.dynamic_shared_offset()) + u64::from(self.launch.dynamic_shared)
@@ -225,7 +244,7 @@ impl<'l> Machine<'l> {
         }
     }
 
-    fn thread_index(&self, lane: usize) -> [u32; 3] {
+    pub(super) fn thread_index(&self, lane: usize) -> [u32; 3] {
         let [width, height, _] = self.launch.block.map(|extent| extent.max(1));
         let lane = lane as u32;
         [lane % width, lane / width % height, lane / width / height]
@@ -235,7 +254,7 @@ impl<'l> Machine<'l> {
     pub(super) fn report(&self, lane: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),
-            block: self.block_index,
+            block: self.block.index,
             thread: self.thread_index(lane),
             ptx_line: self.kernel.line(self.pc),
             cuda_line: self.kernel.cuda_line(self.pc).cloned(),
@@ -249,7 +268,7 @@ impl<'l> Machine<'l> {
     }
 
     pub(super) fn fault(&self, kind: FaultKind, lane: usize) -> Stop {
-        Box::new(Fault { kind, at: self.report(lane, None) })
+        Box::new(Fault { kind, at: self.report(lane, None), printed: Printed::default() })
     }
 
     pub(super) fn access_fault(
@@ -261,6 +280,7 @@ impl<'l> Machine<'l> {
         address: u64,
         bytes: u64,
     ) -> Stop {
-        Box::new(Fault { kind, at: self.report(lane, Some((space, access, address, bytes))) })
+        let at = self.report(lane, Some((space, access, address, bytes)));
+        Box::new(Fault { kind, at, printed: Printed::default() })
     }
 }

@@ -124,6 +124,10 @@ macro_rules! each_comparison {
     };
 }
 
+fn flush_half(value: f16) -> f16 {
+    if value.is_normal() || value.is_nan() || value.is_infinite() { value } else { f16::ZERO }
+}
+
 #[inline(always)]
 fn compare_words(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot) {
     macro_rules! run {
@@ -143,6 +147,10 @@ fn compare_words(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slo
         CompareAs::Unsigned16 => run!(|bits| bits as u16),
         CompareAs::F16 => words(what, files, mask, a, b, |a, b| {
             holds(what.comparison, f16::from_bits(a as u16).to_f32(), f16::from_bits(b as u16).to_f32())
+        }),
+        CompareAs::F16Flush => words(what, files, mask, a, b, |a, b| {
+            let value = |bits: u32| flush_half(f16::from_bits(bits as u16)).to_f32();
+            holds(what.comparison, value(a), value(b))
         }),
         CompareAs::Bf16 => words(what, files, mask, a, b, |a, b| {
             holds(what.comparison, bf16::from_bits(a as u16).to_f32(), bf16::from_bits(b as u16).to_f32())

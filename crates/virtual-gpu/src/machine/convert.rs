@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::features::vectorised;
 use super::file::{Files, Longs, WIDTH, Words};
 use super::float::NAN;
-use super::rounding::to_single;
+use super::rounding::{to_brain, to_half, to_single};
 use super::word::map;
 use crate::ptx::instruction::{Conversion, FloatMode, FloatType, IntegerType, Rounding, Value};
 
@@ -43,7 +43,8 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
 
 const INT: IntegerType = IntegerType { bits: 32, signed: true };
 const UNSIGNED: IntegerType = IntegerType { bits: 32, signed: false };
-const PLAIN: FloatMode = FloatMode { rounding: Rounding::Nearest, flush: false, saturate: false };
+const PLAIN: FloatMode =
+    FloatMode { rounding: Rounding::Nearest, flush: false, saturate: false, relu: false };
 const INT_TO_SINGLE: Conversion = Conversion::IntegerToFloat {
     from: INT,
     to: FloatType::F32,
@@ -202,6 +203,9 @@ fn float_to_float(
     if mode.saturate {
         value = if value > 0.0 { value.min(1.0) } else { 0.0 };
     }
+    if mode.relu && value <= 0.0 {
+        value = 0.0;
+    }
     write_float(value, to, if to_integer { Rounding::Nearest } else { rounding }, mode.flush)
 }
 
@@ -222,33 +226,6 @@ fn write_float(value: f64, to: FloatType, rounding: Rounding, flush: bool) -> u6
         }
         FloatType::F16 | FloatType::F16x2 => u64::from(to_half(value, rounding)),
         FloatType::Bf16 | FloatType::Bf16x2 => u64::from(to_brain(value, rounding)),
-    }
-}
-
-fn to_half(value: f64, rounding: Rounding) -> u16 {
-    let nearest = f16::from_f64(value);
-    neighbour(nearest.to_bits(), nearest.to_f64(), value, rounding)
-}
-
-fn to_brain(value: f64, rounding: Rounding) -> u16 {
-    let nearest = bf16::from_f64(value);
-    neighbour(nearest.to_bits(), nearest.to_f64(), value, rounding)
-}
-
-/// The sixteen-bit number beside `bits` that the rounding wants. Neighbours differ by one as sign and magnitude.
-fn neighbour(bits: u16, nearest: f64, value: f64, rounding: Rounding) -> u16 {
-    let is_too_large = nearest.abs() > value.abs();
-    let is_too_small = nearest.abs() < value.abs();
-    let away = match rounding {
-        Rounding::Nearest => return bits,
-        Rounding::Zero => false,
-        Rounding::Down => value < 0.0,
-        Rounding::Up => value > 0.0,
-    };
-    match away {
-        true if is_too_small => bits + 1,
-        false if is_too_large => bits - 1,
-        _ => bits,
     }
 }
 

@@ -12,7 +12,7 @@ impl Operation {
     pub(super) fn communicates(&self) -> bool {
         match self {
             Self::Load(access) | Self::Store(access) => access.communicates,
-            Self::Atomic(_) | Self::Sleep { .. } | Self::ReadClock { .. } => true,
+            Self::Atomic(_) | Self::Fence | Self::Sleep { .. } | Self::ReadClock { .. } => true,
             _ => false,
         }
     }
@@ -30,7 +30,7 @@ impl Machine<'_> {
         match operation {
             Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
             Operation::Exit => {
-                self.ended = self.ended.or(mask);
+                self.block.ended = self.block.ended.or(mask);
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {
@@ -47,10 +47,19 @@ impl Machine<'_> {
             | Operation::Vote { .. }
             | Operation::Match { .. }
             | Operation::Redux { .. } => return self.warp_operation(operation, group, mask),
+            Operation::CopyToShared { to, from, bytes, present } => {
+                self.copy_to_shared(*to, *from, usize::from(*bytes), *present, mask)?;
+            }
             Operation::ActiveMask { d } => self.active_mask(*d, mask),
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
             Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
+            Operation::Fence => {
+                if self.block.shadow.is_on {
+                    self.block.shadow.fence(*mask);
+                }
+            }
+            Operation::System(call) => self.system_call(*call, mask)?,
             Operation::Nothing => {}
             _ => self.compute(operation, mask),
         }
@@ -124,6 +133,7 @@ impl Machine<'_> {
     }
 
     fn read_clock(&mut self, clock: Clock, shift: u8, d: Value, mask: &Mask) {
+        self.changes += 1;
         let start = match clock {
             Clock::Instructions => 0,
             Clock::GlobalTimer => self.launch.start_ns,

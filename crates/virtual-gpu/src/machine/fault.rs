@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::print::Printed;
 use crate::memory::BadAddress;
 use crate::ptx::CudaLine;
 use crate::ptx::instruction::Space;
@@ -96,6 +97,8 @@ pub enum FaultKind {
     },
     /// The kernel executed `trap`.
     Trap,
+    /// `assert` of something that does not hold.
+    Assert(Box<Assertion>),
     /// Threads wait at a barrier that others of the block can't reach any more.
     DivergentBarrier {
         /// Threads that wait.
@@ -119,6 +122,13 @@ pub enum FaultKind {
         /// Whether to one thread, or else to all together.
         of_thread: bool,
     },
+    /// Every block that runs repeats itself, and none writes what another could be waiting for.
+    WaitsForever {
+        /// Blocks that wait.
+        waiting: u64,
+        /// Blocks that start when one of these has ended.
+        unstarted: u64,
+    },
     /// A barrier number that no GPU has.
     NoSuchBarrier {
         /// The number.
@@ -126,13 +136,30 @@ pub enum FaultKind {
     },
 }
 
+/// An assertion that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assertion {
+    /// The expression, as it is written.
+    pub message: String,
+    /// The source file, as the compiler was told its name.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// `threadIdx` of all threads for which it failed at the same time.
+    pub threads: Vec<[u32; 3]>,
+}
+
 /// Why a kernel was stopped.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Fault {
     /// What went wrong.
     pub kind: FaultKind,
     /// Where, and in which thread: the first of those it happened to.
     pub at: ThreadReport,
+    /// What `printf` wrote before.
+    pub printed: Printed,
 }
 
 impl fmt::Display for Fault {
@@ -159,6 +186,7 @@ impl fmt::Display for Fault {
             FaultKind::LocalOutOfBounds { size } => write!(f, ", which has {size} bytes"),
             FaultKind::Misaligned { needed } => write!(f, ", which is no multiple of {needed}"),
             FaultKind::Trap => f.write_str(": trap"),
+            FaultKind::Assert(assertion) => write!(f, ": assertion `{}` failed", assertion.message),
             FaultKind::DivergentBarrier { waiting, expected, ended } => write!(
                 f,
                 ": {waiting} of {expected} threads wait at a barrier that the others never reach ({ended} have ended)"
@@ -170,6 +198,14 @@ impl fmt::Display for Fault {
             FaultKind::Endless { limit, of_thread } => {
                 let whose = if *of_thread { "this thread" } else { "all threads together" };
                 write!(f, ": still running after {limit} instructions of {whose}")
+            }
+            FaultKind::WaitsForever { waiting, unstarted } => {
+                let wait = if *waiting == 1 { "this block repeats" } else { "all blocks that run repeat" };
+                write!(f, ": {wait} the same instructions, and nothing can change any more")?;
+                match unstarted {
+                    0 => Ok(()),
+                    _ => write!(f, " ({waiting} blocks run, {unstarted} wait for one of them to end)"),
+                }
             }
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }

@@ -3,15 +3,15 @@
 /// Defines a function for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
 /// The body must be `#[inline(always)]`, and so must be what it calls in its loops.
 macro_rules! vectorised {
-    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:path) => {
+    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
         $(#[$attribute])*
         #[allow(clippy::too_many_arguments)]
-        pub(super) fn $name($($argument: $kind),*) {
+        pub(super) fn $name($($argument: $kind),*) $(-> $answer)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx,avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
                 #[allow(clippy::too_many_arguments)]
-                fn with_avx2($($argument: $kind),*) {
+                fn with_avx2($($argument: $kind),*) $(-> $answer)? {
                     $body($($argument),*)
                 }
                 if $crate::machine::features::has_avx2() {

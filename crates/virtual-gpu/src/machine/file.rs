@@ -15,12 +15,12 @@ pub(super) const MAX_CHUNKS: usize = MAX_LANES / WIDTH;
 pub(super) const FULL: u16 = u16::MAX;
 
 /// Sixteen lanes of a 32-bit register.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 pub(super) struct Words(pub(super) [u32; WIDTH]);
 
 /// Sixteen lanes of a 64-bit register.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 pub(super) struct Longs(pub(super) [u64; WIDTH]);
 
@@ -60,8 +60,25 @@ impl Longs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mask(pub(super) [u16; MAX_CHUNKS]);
 
+impl Default for Mask {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl Mask {
     pub(super) const NONE: Self = Self([0; MAX_CHUNKS]);
+
+    /// One lane.
+    pub(super) fn of(lane: usize) -> Self {
+        let mut mask = Self::NONE;
+        mask.0[lane / WIDTH] = 1 << (lane % WIDTH);
+        mask
+    }
+
+    pub(super) fn has(&self, lane: usize) -> bool {
+        self.0[lane / WIDTH] & 1 << (lane % WIDTH) != 0
+    }
 
     pub(super) fn first_lanes(lanes: usize) -> Self {
         let mut mask = Self::NONE;
@@ -161,7 +178,7 @@ impl Span {
 }
 
 /// A block's registers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Files {
     pub(super) words: Vec<Words>,
     pub(super) longs: Vec<Longs>,

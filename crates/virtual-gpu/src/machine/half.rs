@@ -5,8 +5,9 @@ use half::{bf16, f16};
 use super::approximate;
 use super::double::{max, min};
 use super::file::{Span, Words};
+use super::rounding::{to_brain, to_half};
 use super::word::map;
-use crate::ptx::instruction::{FloatMode, FloatOp, FloatType};
+use crate::ptx::instruction::{FloatMode, FloatOp, FloatType, Rounding};
 
 /// `d = op(a, b, c)` in the lanes of `mask`; `spans` are `d`, `a`, `b`, `c`.
 pub(super) fn execute(
@@ -59,10 +60,14 @@ fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16)
     if mode.saturate {
         result = if result > 0.0 { result.min(1.0) } else { 0.0 };
     }
+    // A NaN stays one.
+    if mode.relu && result <= 0.0 {
+        result = 0.0;
+    }
     match is_brain {
         _ if result.is_nan() => 0x7fff,
-        true => bf16::from_f64(result).to_bits(),
-        false => f16::from_f64(flush(result, mode)).to_bits(),
+        true => to_brain(result, Rounding::Nearest),
+        false => to_half(flush(result, mode), Rounding::Nearest),
     }
 }
 

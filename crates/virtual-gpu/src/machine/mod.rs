@@ -1,7 +1,7 @@
 //! Runs kernels.
 //!
 //! A block's threads run in lockstep: one instruction at a time for all lanes that are at the same place, those at the
-//! lowest place first. Blocks run one after the other.
+//! lowest place first. Blocks run one after the other; one that waits for another is suspended meanwhile.
 
 mod access;
 mod approximate;
@@ -16,17 +16,24 @@ mod fault;
 mod features;
 mod file;
 mod float;
+mod format;
 mod half;
 mod long;
+mod print;
+mod race;
+mod resident;
 mod rounding;
 mod schedule;
+mod shadow;
 mod stretch;
 mod touched;
 mod warp;
 pub mod window;
 mod word;
 
-pub use fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
+pub use print::Printed;
+pub use race::{Race, SharedPlace};
 pub use touched::Touched;
 
 use crate::memory::DeviceMemory;
@@ -47,6 +54,14 @@ pub struct Launch<'a> {
     pub globals: &'a [u64],
     /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
     pub start_ns: u64,
+    /// Blocks that the GPU holds at a time, at least 1: so many may wait for one another.
+    pub resident: u64,
+    /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
+    pub workspace: u64,
+    /// Bytes of what `printf` writes that are kept: of more, the newest.
+    pub print_buffer: u64,
+    /// Whether races in shared memory are looked for.
+    pub watch_shared: bool,
     /// Lane-instructions before the kernel counts as endless.
     pub instruction_limit: u64,
     /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
@@ -54,8 +69,28 @@ pub struct Launch<'a> {
     pub thread_limit: u64,
 }
 
+impl Default for Launch<'_> {
+    /// One thread without parameters, without limits, alone on the GPU.
+    fn default() -> Self {
+        Self {
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            parameters: &[],
+            globals: &[],
+            start_ns: 0,
+            resident: 1,
+            workspace: 0,
+            print_buffer: 1 << 20,
+            watch_shared: true,
+            instruction_limit: u64::MAX,
+            thread_limit: u64::MAX,
+        }
+    }
+}
+
 /// What a kernel did.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Execution {
     /// Instructions, counted once per thread.
     pub instructions: u64,
@@ -69,6 +104,10 @@ pub struct Execution {
     pub touched: Vec<Touched>,
     /// The first read of bytes that nothing had written. It saw [`crate::memory::POISON`], and the kernel ran on.
     pub unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. The kernel ran on.
+    pub race: Option<Box<Race>>,
+    /// What `printf` wrote.
+    pub printed: Printed,
 }
 
 /// Runs a kernel to its end.
@@ -83,4 +122,12 @@ pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> R
     let outcome = block::Machine::new(kernel, launch, memory, &mut state).run();
     block::give_back(state);
     outcome
+}
+
+/// Whether kernels run on loops that are compiled for AVX2 and FMA, since this processor has both.
+pub fn uses_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return features::has_avx2();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }

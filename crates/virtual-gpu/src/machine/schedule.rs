@@ -1,19 +1,24 @@
-//! Which lanes run next: those at the lowest instruction, until they have kept the others waiting for too long.
+//! Which lanes run next: those at the lowest instruction, until they have kept the others waiting for too long. A round
+//! is over when all that could run have had their turn.
 
 use super::block::{Machine, Stop};
 use super::fault::FaultKind;
 use super::file::Mask;
+use super::resident::Pause;
 use crate::ptx::instruction::{Barrier, Condition, Operation, Reduction, ReductionTarget, Slot};
 
-/// Backward branches that a group may take while others wait, if it did something that could be waiting for them:
+/// Backward branches that a group may take in one turn, if it did something that could be waiting for them:
 /// an atomic, a volatile load, a sleep.
 const PATIENCE_WITH_SPINNING: u32 = 16;
 
 /// The same for a group that only computes: a loop whose other lanes are done.
 const PATIENCE: u32 = 1 << 16;
 
+/// The same where there are no others: so often it is looked whether it gets anywhere.
+const PATIENCE_ALONE: u32 = 1 << 12;
+
 /// Lanes at the same instruction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Group {
     pub(super) pc: usize,
     pub(super) mask: Mask,
@@ -30,13 +35,15 @@ pub(super) enum Readiness {
 }
 
 /// A barrier that some threads have reached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Gate {
     id: u32,
     arrived: u32,
     expected: u32,
     /// Threads for which the predicate of `bar.red` held.
     yes: u32,
+    /// All that have arrived.
+    from: Mask,
     /// The barrier's instruction and the threads that wait there.
     waiting: Vec<(usize, Mask)>,
 }
@@ -58,35 +65,45 @@ pub(super) enum Next {
 }
 
 impl Machine<'_> {
-    /// Runs a block to its end.
-    pub(super) fn run_block(&mut self) -> Result<(), Stop> {
+    /// Puts all threads of the block at the kernel's start.
+    pub(super) fn gather(&mut self) {
         let mask = Mask::first_lanes(self.lanes);
-        if mask.is_empty() {
-            return Ok(());
+        if !mask.is_empty() {
+            self.block.groups.push(Group { pc: 0, mask, state: Readiness::Ready });
         }
-        self.block.groups.push(Group { pc: 0, mask, state: Readiness::Ready });
-        while let Some(group) = self.next_group()? {
-            self.run_group(group)?;
+    }
+
+    /// Runs the block to its end, or until others should have their turn.
+    pub(super) fn run_block(&mut self) -> Result<Pause, Stop> {
+        loop {
+            match self.next_group()? {
+                Ok(group) => self.run_group(group)?,
+                Err(Pause::Ended) => break,
+                Err(pause) => return Ok(pause),
+            }
         }
         let longest = self.block.clocks.iter().max().copied().unwrap_or(0);
         self.longest_thread = self.longest_thread.max(longest);
-        Ok(())
+        Ok(Pause::Ended)
     }
 
     /// Takes the lanes to run next out of the list.
-    fn next_group(&mut self) -> Result<Option<Group>, Stop> {
+    fn next_group(&mut self) -> Result<Result<Group, Pause>, Stop> {
         loop {
             if let Some(pc) = self.lowest_ready() {
                 let mask = self.take_groups_at(pc, Mask::NONE);
-                return Ok(Some(Group { pc, mask, state: Readiness::Ready }));
+                return Ok(Ok(Group { pc, mask, state: Readiness::Ready }));
             }
             let yielded = self.block.groups.iter_mut().filter(|group| group.state == Readiness::Yielded);
             if yielded.map(|group| group.state = Readiness::Ready).count() > 0 {
-                continue;
+                match self.end_round()? {
+                    None => continue,
+                    Some(pause) => return Ok(Err(pause)),
+                }
             }
             return match self.stuck() {
                 Some(stop) => Err(stop),
-                None => Ok(None),
+                None => Ok(Err(Pause::Ended)),
             };
         }
     }
@@ -121,7 +138,7 @@ impl Machine<'_> {
         let kind = FaultKind::DivergentBarrier {
             waiting: gate.arrived,
             expected: gate.expected,
-            ended: self.ended.count() as u32,
+            ended: self.block.ended.count() as u32,
         };
         self.pc = pc;
         Some(self.fault(kind, mask.first()?))
@@ -159,8 +176,7 @@ impl Machine<'_> {
                     if target <= group.pc {
                         turns += 1;
                         self.check_limit(active, &group.mask)?;
-                        let patience = if communicates { PATIENCE_WITH_SPINNING } else { PATIENCE };
-                        if turns > patience && !self.block.groups.is_empty() {
+                        if turns > self.patience(communicates) {
                             group.pc = target;
                             self.leave(group, Readiness::Yielded);
                             return Ok(());
@@ -179,8 +195,7 @@ impl Machine<'_> {
                     self.block.groups.push(Group { pc: high.0, mask: high.1, state: Readiness::Ready });
                     turns += u32::from(target <= group.pc);
                     (group.pc, group.mask) = low;
-                    let patience = if communicates { PATIENCE_WITH_SPINNING } else { PATIENCE };
-                    if turns > patience {
+                    if turns > self.patience(communicates) {
                         self.leave(group, Readiness::Yielded);
                         return Ok(());
                     }
@@ -208,6 +223,15 @@ impl Machine<'_> {
                     active = group.mask.count();
                 }
             }
+        }
+    }
+
+    /// Backward branches that the running group may take in one turn.
+    fn patience(&self, communicates: bool) -> u32 {
+        match communicates {
+            true => PATIENCE_WITH_SPINNING,
+            false if self.block.groups.is_empty() => PATIENCE_ALONE,
+            false => PATIENCE,
         }
     }
 
@@ -248,22 +272,38 @@ impl Machine<'_> {
         let mut waits = Mask::NONE;
         for warp in 0..self.block.files.chunks / 2 {
             let present = group.mask.warp(warp);
-            if present == 0 {
-                continue;
-            }
-            let lane = warp * 32 + present.trailing_zeros() as usize;
-            let named = self.block.files.word_of(members, lane);
             let exist = Mask::first_lanes(self.lanes).warp(warp);
-            let missing = named & exist & !present;
-            if missing == 0 {
-                continue;
+            let mut left = present;
+            let mut incomplete = 0;
+            while left != 0 {
+                let together = self.lanes_with_same(members, warp, left);
+                left &= !together;
+                let lane = warp * 32 + together.trailing_zeros() as usize;
+                let named = self.block.files.word_of(members, lane);
+                let missing = named & exist & !present;
+                if missing & self.block.ended.warp(warp) != 0 {
+                    return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
+                }
+                if missing != 0 {
+                    incomplete |= together;
+                }
             }
-            if missing & self.ended.warp(warp) != 0 {
-                return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
-            }
-            waits.set_warp(warp, present);
+            waits.set_warp(warp, incomplete);
         }
         Ok(waits)
+    }
+
+    /// Of some lanes of a warp, those that have the first one's mask of members: a warp can do several exchanges at once,
+    /// each among other lanes.
+    pub(super) fn lanes_with_same(&self, members: Slot, warp: usize, lanes: u32) -> u32 {
+        if members.is_uniform() {
+            return lanes;
+        }
+        let mask_of = |lane: u32| self.block.files.word_of(members, warp * 32 + lane as usize);
+        let first = mask_of(lanes.trailing_zeros());
+        (0..32)
+            .filter(|&lane| lanes & 1 << lane != 0 && mask_of(lane) == first)
+            .fold(0, |all, lane| all | 1 << lane)
     }
 
     pub(super) fn somebody_waits_at(&self, pc: usize) -> bool {
@@ -302,18 +342,27 @@ impl Machine<'_> {
         let arriving = mask.count() as u32;
         if self.block.gates.is_empty() && arriving >= expected {
             self.answer(self.pc, mask, yes, arriving);
+            self.note_barrier(mask, mask);
             return Ok(Next::Follow);
         }
         let at = match self.block.gates.iter().position(|gate| gate.id == id) {
             Some(at) => at,
             None => {
-                self.block.gates.push(Gate { id, arrived: 0, expected, yes: 0, waiting: Vec::new() });
+                self.block.gates.push(Gate {
+                    id,
+                    arrived: 0,
+                    expected,
+                    yes: 0,
+                    from: Mask::NONE,
+                    waiting: Vec::new(),
+                });
                 self.block.gates.len() - 1
             }
         };
         let gate = &mut self.block.gates[at];
         gate.arrived += arriving;
         gate.yes += yes;
+        gate.from = gate.from.or(mask);
         if !barrier.arrives_only {
             gate.waiting.push((self.pc, *mask));
         }
@@ -324,6 +373,8 @@ impl Machine<'_> {
         if barrier.aligned {
             self.check_alignment_of(&gate)?;
         }
+        let to = gate.waiting.iter().fold(Mask::NONE, |all, (_, mask)| all.or(mask));
+        self.note_barrier(&gate.from, &to);
         for &(pc, waiting) in &gate.waiting {
             self.answer(pc, &waiting, gate.yes, gate.arrived);
             if (pc, waiting) != (self.pc, *mask) {
@@ -331,6 +382,18 @@ impl Machine<'_> {
             }
         }
         Ok(Next::Regroup)
+    }
+
+    /// The threads of `to` have waited for those of `from`.
+    fn note_barrier(&mut self, from: &Mask, to: &Mask) {
+        if !self.block.shadow.is_on {
+            return;
+        }
+        let all = Mask::first_lanes(self.lanes);
+        match *from == all && *to == all {
+            true => self.block.shadow.synchronise_all(),
+            false => self.block.shadow.synchronise(*from, *to),
+        }
     }
 
     fn count_true(&self, condition: Condition, mask: &Mask) -> u32 {

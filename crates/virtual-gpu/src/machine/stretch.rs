@@ -3,6 +3,7 @@
 
 use super::features::vectorised;
 use super::file::{FULL, Files, Longs, Mask, Span, WIDTH, Words, bits};
+use super::shadow::Shadow;
 use super::touched::Bits;
 use crate::memory::Written;
 use crate::ptx::instruction::{Access, Address, Value};
@@ -413,6 +414,164 @@ fn store_longs<const COUNT: usize, const ROW: usize>(
         let get = |element: usize, lane: usize| values[element].0[lane].to_le_bytes();
         if target.put::<8, COUNT, ROW>(&addresses, *lanes, get) {
             *lanes = 0;
+        }
+    }
+}
+
+/// Shared memory whose accesses are watched.
+pub(super) struct Watched<'m> {
+    pub(super) shadow: &'m mut Shadow,
+    /// Address of the first byte.
+    pub(super) base: u64,
+    /// Bytes.
+    pub(super) size: usize,
+    /// The instruction.
+    pub(super) pc: usize,
+    pub(super) is_write: bool,
+}
+
+vectorised! {
+    /// Notes what the chunks access, and clears those in `mask` that may race or leave the memory: their lanes are to be
+    /// looked at one by one.
+    fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
+}
+
+#[inline(always)]
+fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) {
+    let unit = u64::from(access.bytes) * access.values.len() as u64;
+    for (chunk, lanes) in mask.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != 0 {
+            let addresses = addresses(files, access.address, chunk);
+            if !watched.admits(&addresses, *lanes, chunk * WIDTH, unit) {
+                *lanes = 0;
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// Loads and notes, in one go, whole chunks of 32-bit values that lie one after the other or are all the same: nearly
+    /// all that is read from shared memory. Clears them in `left`.
+    fn load_watched(files: &mut Files, access: &Access, source: &Source<'_>, watched: &mut Watched<'_>, left: &mut Mask) = load_watched_body
+}
+
+#[inline(always)]
+fn load_watched_body(
+    files: &mut Files,
+    access: &Access,
+    source: &Source<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, .. } = watched;
+    for (chunk, lanes) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(source.base);
+        let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
+        let value = match pattern(&addresses, FULL, 0, 4) {
+            _ if offset & 3 != 0 => continue,
+            Pattern::Row => {
+                if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
+                    continue;
+                }
+                let Some(row) = source.bytes[offset as usize..].first_chunk::<64>() else { continue };
+                Words(std::array::from_fn(|lane| u32::from_le_bytes(element_at(row, lane))))
+            }
+            Pattern::Same => {
+                if !source.holds(offset, 4) || !shadow.read_same(offset, 4, [first, last], *pc) {
+                    continue;
+                }
+                Words([u32::from_le_bytes(element_at(&source.bytes[offset as usize..], 0)); WIDTH])
+            }
+            Pattern::Scattered => continue,
+        };
+        files.words[span.at(chunk)] = value;
+        *lanes = 0;
+    }
+}
+
+vectorised! {
+    /// Stores and notes, in one go, whole chunks of 32-bit values that lie one after the other. Clears them in `left`.
+    fn store_watched(files: &Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_watched_body
+}
+
+#[inline(always)]
+fn store_watched_body(
+    files: &Files,
+    access: &Access,
+    target: &mut Target<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, size, .. } = watched;
+    for (chunk, lanes) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *lanes != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(target.base);
+        let Pattern::Row = pattern(&addresses, FULL, 0, 4) else { continue };
+        if offset & 3 != 0
+            || !is_inside(offset, 64, *size)
+            || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc)
+        {
+            continue;
+        }
+        let Some(row) = target.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
+        let value = &files.words[span.at(chunk)];
+        for (bytes, word) in row.as_chunks_mut::<4>().0.iter_mut().zip(value.0) {
+            *bytes = word.to_le_bytes();
+        }
+        target.written.mark(offset..offset + 64);
+        *lanes = 0;
+    }
+}
+
+impl Watched<'_> {
+    #[inline(always)]
+    fn admits(&mut self, addresses: &Longs, lanes: u16, thread: usize, unit: u64) -> bool {
+        let Self { base, size, pc, is_write, .. } = *self;
+        let first_lane = lanes.trailing_zeros() as usize % WIDTH;
+        let offset = addresses.0[first_lane].wrapping_sub(base);
+        match pattern(addresses, lanes, first_lane, unit) {
+            Pattern::Row => {
+                let run = lanes.count_ones() as usize;
+                if offset & (unit - 1) != 0 || !is_inside(offset, run as u64 * unit, size) {
+                    return false;
+                }
+                match is_write {
+                    true => self.shadow.write_row(offset, unit, run, thread + first_lane, pc),
+                    false => self.shadow.read_row(offset, unit, run, thread + first_lane, pc),
+                }
+            }
+            Pattern::Same if !is_write => {
+                let last_lane = WIDTH - 1 - lanes.leading_zeros() as usize;
+                offset & (unit - 1) == 0
+                    && is_inside(offset, unit, size)
+                    && self.shadow.read_same(offset, unit, [thread + first_lane, thread + last_lane], pc)
+            }
+            _ => bits(lanes).all(|lane| {
+                let offset = addresses.0[lane].wrapping_sub(base);
+                offset & (unit - 1) == 0
+                    && is_inside(offset, unit, size)
+                    && match is_write {
+                        true => self.shadow.write_row(offset, unit, 1, thread + lane, pc),
+                        false => self.shadow.read_row(offset, unit, 1, thread + lane, pc),
+                    }
+            }),
         }
     }
 }

@@ -16,9 +16,11 @@ pub struct Touched {
     pub access: Access,
 }
 
-/// One bit per byte of an allocation.
+/// Bytes of an allocation: the stretch that grew last, and one bit for each byte of all others. Who goes through an
+/// allocation from one end to the other, as most kernels do, never needs the bits.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
+    stretch: Range<u64>,
     words: Vec<u64>,
     /// The words that may hold bits.
     used: Range<usize>,
@@ -27,6 +29,19 @@ pub(super) struct Bits {
 impl Bits {
     #[inline(always)]
     pub(super) fn mark(&mut self, start: u64, len: u64) {
+        let end = start + len;
+        if self.stretch.start <= start && start <= self.stretch.end {
+            self.stretch.end = self.stretch.end.max(end);
+            return;
+        }
+        let before = std::mem::replace(&mut self.stretch, start..end);
+        if !before.is_empty() {
+            self.mark_bits(before.start, before.end - before.start);
+        }
+    }
+
+    #[inline(always)]
+    fn mark_bits(&mut self, start: u64, len: u64) {
         let end = start + len;
         let (first, last) = ((start / 64) as usize, (end / 64) as usize);
         let (head, tail) = (u64::MAX << (start % 64), !(u64::MAX << (end % 64)));
@@ -65,6 +80,13 @@ impl Bits {
 
     /// Calls `found` with each run of bits, and clears them.
     fn drain(&mut self, mut found: impl FnMut(Range<u64>)) {
+        let stretch = std::mem::take(&mut self.stretch);
+        if !stretch.is_empty() {
+            if self.used.is_empty() {
+                return found(stretch);
+            }
+            self.mark_bits(stretch.start, stretch.end - stretch.start);
+        }
         let mut open: Option<u64> = None;
         for at in std::mem::take(&mut self.used) {
             let mut word = std::mem::take(&mut self.words[at]);

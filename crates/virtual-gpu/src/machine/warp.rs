@@ -34,10 +34,15 @@ impl Machine<'_> {
             waits = waits.and(mask);
             lanes = lanes.without(&waits);
         }
+        if let (Operation::WarpBarrier { .. }, true) = (operation, self.block.shadow.is_on) {
+            self.note_warp_barrier(members, lanes);
+        }
         for warp in 0..MAX_CHUNKS / 2 {
-            let present = lanes.warp(warp);
-            if present != 0 {
-                self.exchange(operation, warp, present);
+            let mut left = lanes.warp(warp);
+            while left != 0 {
+                let together = self.lanes_with_same(members, warp, left);
+                left &= !together;
+                self.exchange(operation, warp, together);
             }
         }
         if waits.is_empty() {
@@ -45,6 +50,24 @@ impl Machine<'_> {
         }
         self.set_waiting(group.pc, waits);
         Ok(Next::Leave(waits))
+    }
+
+    /// Lanes of a warp that name the same members have waited for one another.
+    fn note_warp_barrier(&mut self, members: Slot, mut lanes: Mask) {
+        let all = Mask::first_lanes(self.lanes);
+        while !lanes.is_empty() {
+            let mut together = Mask::NONE;
+            for warp in 0..MAX_CHUNKS / 2 {
+                let present = lanes.warp(warp);
+                if present != 0 {
+                    let first = warp * 32 + present.trailing_zeros() as usize;
+                    let named = self.block.files.word_of(members, first) | 1 << (first % 32);
+                    together.set_warp(warp, present & named);
+                }
+            }
+            self.block.shadow.synchronise_warps(together, &all);
+            lanes = lanes.without(&together);
+        }
     }
 
     fn exchange(&mut self, operation: &Operation, warp: usize, present: u32) {

@@ -9,5 +9,8 @@ pub const LOCAL: u64 = 0xfff2 << 48;
 /// First generic address of a kernel's parameters.
 pub const PARAM: u64 = 0xfff3 << 48;
 
+/// Addresses of functions. Nothing can be read there.
+pub const CODE: u64 = 0xfff4 << 48;
+
 /// Addresses in each window.
 pub const SIZE: u64 = 1 << 32;

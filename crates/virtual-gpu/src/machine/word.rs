@@ -2,7 +2,7 @@
 
 use super::features::vectorised;
 use super::file::{Span, WIDTH, Words};
-use crate::ptx::instruction::WordOp;
+use crate::ptx::instruction::{Packed, PermuteMode, Video, VideoOp, WordOp};
 
 /// Applies `f` to each lane of `mask`.
 #[inline(always)]
@@ -149,6 +149,11 @@ pub(super) fn scalar(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
         Dp4aUU => dp4a(a, b, c, i32::from, i32::from),
         Dp4aSU => dp4a(a, b, c, |byte| byte as i8 as i32, i32::from),
         Dp4aUS => dp4a(a, b, c, i32::from, |byte| byte as i8 as i32),
+        PrmtMode(mode) => prmt(a, b, mode_selector(mode, c & 3)),
+        Dp2a { high, signed } => dp2a(a, b, c, high, signed),
+        Fns => fns(a, b, c as i32),
+        Packed(op) => packed(op, a, b),
+        Video(video) => simd(video, a, b, c),
         Pack16 => a & 0xffff | b << 16,
         High16 => a >> 16,
     }
@@ -205,6 +210,83 @@ fn prmt(a: u32, b: u32, selector: u32) -> u32 {
         let byte = if nibble & 8 != 0 { (byte as i8 >> 7) as u8 } else { byte };
         result | u32::from(byte) << (8 * at)
     })
+}
+
+/// The manual's table: which byte goes where, for each of the four selectors.
+fn mode_selector(mode: PermuteMode, selector: u32) -> u32 {
+    let rows = match mode {
+        PermuteMode::Forward => [0x3210, 0x4321, 0x5432, 0x6543],
+        PermuteMode::Backward => [0x5670, 0x6701, 0x7012, 0x0123],
+        PermuteMode::Replicate8 => [0x0000, 0x1111, 0x2222, 0x3333],
+        PermuteMode::ClampLeft => [0x3210, 0x3211, 0x3222, 0x3333],
+        PermuteMode::ClampRight => [0x0000, 0x1110, 0x2210, 0x3210],
+        PermuteMode::Replicate16 => [0x1010, 0x3232, 0x1010, 0x3232],
+    };
+    rows[selector as usize & 3]
+}
+
+fn dp2a(a: u32, b: u32, c: u32, high: bool, [a_signed, b_signed]: [bool; 2]) -> u32 {
+    let b = if high { b >> 16 } else { b };
+    (0..2).fold(c, |sum, at| {
+        let half = a >> (16 * at);
+        let byte = b >> (8 * at);
+        let half = if a_signed { i32::from(half as i16) } else { i32::from(half as u16) };
+        let byte = if b_signed { i32::from(byte as i8) } else { i32::from(byte as u8) };
+        sum.wrapping_add(half.wrapping_mul(byte) as u32)
+    })
+}
+
+/// The bit's place, or all ones where there are not so many. An offset of 0 asks about bit `base` itself.
+fn fns(mask: u32, base: u32, offset: i32) -> u32 {
+    let is_set = |at: &u32| mask & 1 << at != 0;
+    let nth = offset.unsigned_abs().saturating_sub(1) as usize;
+    let found = match offset {
+        _ if base > 31 => None,
+        0 => Some(base).filter(is_set),
+        1.. => (base..32).filter(is_set).nth(nth),
+        _ => (0..=base).rev().filter(is_set).nth(nth),
+    };
+    found.unwrap_or(u32::MAX)
+}
+
+fn packed(op: Packed, a: u32, b: u32) -> u32 {
+    use Packed::*;
+    let half = |a: u16, b: u16| match op {
+        Add => a.wrapping_add(b),
+        MinS => (a as i16).min(b as i16) as u16,
+        MinU => a.min(b),
+        MaxS => (a as i16).max(b as i16) as u16,
+        MaxU => a.max(b),
+    };
+    u32::from(half(a as u16, b as u16)) | u32::from(half((a >> 16) as u16, (b >> 16) as u16)) << 16
+}
+
+fn simd(Video { op, parts, signed, saturate, sum }: Video, a: u32, b: u32, c: u32) -> u32 {
+    let bits = 32 / u32::from(parts);
+    let part = |word: u32, at: u32, signed: bool| {
+        let low = i64::from(word >> (bits * at)) & ((1 << bits) - 1);
+        if signed { low << (64 - bits) >> (64 - bits) } else { low }
+    };
+    let (low, high) =
+        if signed[0] { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+    let mut word = 0;
+    let mut total = c;
+    for at in 0..u32::from(parts) {
+        let (x, y): (i64, i64) = (part(a, at, signed[1]), part(b, at, signed[2]));
+        let result = match op {
+            VideoOp::Add => x + y,
+            VideoOp::Sub => x - y,
+            // Rounded away from zero, as the manual says for `.vavrg`.
+            VideoOp::Average => (x + y + i64::from(x + y >= 0)) >> 1,
+            VideoOp::AbsDiff => (x - y).abs(),
+            VideoOp::Min => x.min(y),
+            VideoOp::Max => x.max(y),
+        };
+        let result = if saturate { result.clamp(low, high) } else { result };
+        word |= (result as u32 & (u32::MAX >> (32 - bits))) << (bits * at);
+        total = total.wrapping_add(result as u32);
+    }
+    if sum { total } else { word }
 }
 
 fn lop3(table: u8, a: u32, b: u32, c: u32) -> u32 {

@@ -24,6 +24,8 @@ pub(crate) struct Accessor {
     pub(crate) writes: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
+    /// The GPU that the stream is of.
+    pub(crate) stream_device: usize,
     pub(crate) site: Site,
 }
 
@@ -167,6 +169,7 @@ mod tests {
             writes: true,
             what: "a test".into(),
             stream_name: "a stream".into(),
+            stream_device: 0,
             site: Site::unknown(),
         }
     }

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
 
-use crate::engine::StreamHandle;
+use crate::engine::{StreamHandle, place_of};
 use crate::memory::AllocationId;
 use crate::report::{Report, size};
 use crate::site::{Site, SourceLine};
@@ -27,6 +27,9 @@ pub(crate) struct Order {
     histories: HashMap<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
+
+/// Ends the name of a stream that does the work of a graph's branch.
+pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
 /// Two accesses to the same bytes, of which one writes, and which nothing orders.
 pub(crate) struct Race {
@@ -112,25 +115,41 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
         false => sides.sort_by_key(|side| side.site.line()),
     }
     let [earlier, later] = sides;
+    let of_two_gpus = earlier.stream_device != later.stream_device;
+    // Two GPUs have a stream 1 each.
+    let name = |side: &Accessor| match of_two_gpus {
+        true => format!("{} of GPU {}", side.stream_name, side.stream_device),
+        false => side.stream_name.to_string(),
+    };
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
-    let mut report = Report::new(format!("data race on GPU {}", place.device)).at(bytes, place.site);
+    let headline = format!("data race {}", place_of(place.allocation, place.device));
+    let mut report = Report::new(headline).at(bytes, place.site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
             (false, true) => "written",
             _ => "read",
         };
-        report = report.at(format!("{verb} by {} on {}", side.what, side.stream_name), &side.site);
+        report = report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.site);
     }
-    let report = match earlier.thread == later.thread {
-        true => report.fact(format!("nothing makes {} wait for {}", later.stream_name, earlier.stream_name)),
-        false => report.fact("two threads enqueued them, and neither waited for the other's to be done"),
-    };
+    if earlier.thread != later.thread {
+        return report
+            .fact("two threads enqueued them, and neither waited for the other's to be done")
+            .help("record an event behind the first, and make the second one's stream wait for it");
+    }
+    let report = report.fact(format!("nothing makes {} wait for {}", name(later), name(earlier)));
+    let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
+    if in_graph(earlier) != in_graph(later) {
+        return report.help(
+            "record an event behind the first, and make the second one's stream wait for it; \
+             for a graph, that is the stream in which it is launched",
+        );
+    }
     match later.site.line() {
-        Some(line) if earlier.thread == later.thread => {
-            let variable = |name: &str| name.replace(' ', "_");
-            let (waits, records) = (variable(&later.stream_name), variable(&earlier.stream_name));
+        Some(line) if !of_two_gpus => {
+            let variable = |side: &Accessor| side.stream_name.trim_end_matches(OF_A_GRAPH).replace(' ', "_");
+            let (waits, records) = (variable(later), variable(earlier));
             report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
         }
         _ => report.help("record an event behind the first, and make the second one's stream wait for it"),

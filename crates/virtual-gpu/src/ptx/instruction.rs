@@ -86,6 +86,8 @@ pub struct Access {
     pub signed: bool,
     /// `.volatile`, `.relaxed`, `.acquire`, `.release`: it may be how threads talk to each other.
     pub communicates: bool,
+    /// `.relaxed`, `.acquire`, `.release`: it races with no other atomic access.
+    pub is_atomic: bool,
     /// One per element; `None` is `_`.
     pub values: Box<[Option<Value>]>,
 }
@@ -147,12 +149,39 @@ pub struct Carry {
     pub sources: [Value; 3],
 }
 
+/// A call of a function that the driver brings. Each number is where an argument, or the result, lies in local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SystemCall {
+    /// `vprintf`
+    Print {
+        /// The format's address.
+        format: u32,
+        /// The address of the arguments.
+        arguments: u32,
+        /// The number of arguments read.
+        result: u32,
+    },
+    /// `__assertfail`
+    AssertFail {
+        /// Address of the expression's text.
+        message: u32,
+        /// Address of the file's name.
+        file: u32,
+        /// The line.
+        line: u32,
+        /// Address of the function's name.
+        function: u32,
+    },
+}
+
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
 pub enum Operation {
-    /// Has no effect here: fences, `.pragma`.
+    /// Has no effect here: prefetches.
     Nothing,
+    /// `membar`, `fence`, and the sides of `.acquire` and `.release`.
+    Fence,
     Word {
         op: WordOp,
         d: Slot,
@@ -289,6 +318,13 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
+    /// `cp.async`: copies the first `present` of `bytes` bytes from global to shared memory, and zeros after them.
+    CopyToShared {
+        to: Address,
+        from: Address,
+        bytes: u8,
+        present: Slot,
+    },
     /// Whether a generic address lies in a space.
     IsSpace {
         space: Space,
@@ -340,4 +376,5 @@ pub enum Operation {
     Sleep {
         nanoseconds: Slot,
     },
+    System(SystemCall),
 }

@@ -44,10 +44,35 @@ pub struct Variable {
     pub size: u64,
     /// Required alignment of its address, in bytes.
     pub align: u64,
-    /// Its bytes at load; what lies behind them is zero.
+    /// Its first bytes, without the addresses of variables.
     pub initial: Vec<u8>,
+    /// Where the addresses of variables go.
+    pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
+}
+
+/// The address of a variable among the first bytes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressOf {
+    /// The first of its eight bytes.
+    pub at: u64,
+    /// Index of the variable that is meant, in [`Module::variables`].
+    pub variable: u32,
+    /// What is added to its address, in bytes.
+    pub offset: i64,
+}
+
+impl Variable {
+    /// Its bytes at load, where the module's variables lie at `globals`; what lies behind them is zero.
+    pub fn image(&self, globals: &[u64]) -> Vec<u8> {
+        let mut image = self.initial.clone();
+        for &AddressOf { at, variable, offset } in &self.addresses {
+            let base = globals.get(variable as usize).copied().unwrap_or(0);
+            image[at as usize..][..8].copy_from_slice(&base.wrapping_add_signed(offset).to_le_bytes());
+        }
+        image
+    }
 }
 
 /// A kernel's parameter.
@@ -83,6 +108,11 @@ pub enum Uniform {
     BlockIndex(u8),
     /// `%nwarpid`
     Warps,
+    /// `%envreg1`: the upper half of the address of a cooperative launch's barrier. The manual leaves these registers
+    /// to the driver; `cooperative_groups` reads these two.
+    WorkspaceHigh,
+    /// `%envreg2`: the lower half.
+    WorkspaceLow,
     /// `%dynamic_smem_size`
     DynamicShared,
     /// `%total_smem_size`
@@ -134,6 +164,10 @@ pub struct Kernel {
     pub(super) parameter_bytes: u32,
     pub(super) shared_bytes: u32,
     pub(super) dynamic_shared_offset: u32,
+    /// Static shared variables: name, offset, bytes.
+    pub(super) shared_variables: Vec<(String, u32, u64)>,
+    pub(super) shared_unit: u8,
+    pub(super) has_partial_barriers: bool,
     pub(super) local_bytes: u32,
     pub(super) max_threads: Option<[u32; 3]>,
     pub(super) required_threads: Option<[u32; 3]>,
@@ -188,6 +222,28 @@ impl Kernel {
         self.dynamic_shared_offset
     }
 
+    /// Bytes of the smallest access to shared memory that it has.
+    pub(crate) fn shared_unit(&self) -> u8 {
+        self.shared_unit
+    }
+
+    /// Whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    pub(crate) fn has_partial_barriers(&self) -> bool {
+        self.has_partial_barriers
+    }
+
+    /// The static shared variable at an offset, as the program names it, or else dynamic shared memory; and the offset
+    /// in it.
+    pub(crate) fn shared_place(&self, offset: u64) -> (Option<String>, u64) {
+        let found = self.shared_variables.iter().find(|(_, start, size)| {
+            offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
+        });
+        match found {
+            Some((name, start, _)) => (Some(unmangled(name).to_owned()), offset - u64::from(*start)),
+            None => (None, offset.saturating_sub(u64::from(self.dynamic_shared_offset))),
+        }
+    }
+
     /// Bytes of local memory per thread.
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
@@ -238,5 +294,39 @@ impl Kernel {
     /// The CUDA line of the instruction at `pc`, where the PTX says it.
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
+    }
+}
+
+/// `tile` of `_ZZ6matmulE4tile`: the last name in what C++ makes of a function's static variable. Other names stay.
+fn unmangled(name: &str) -> &str {
+    let Some(local) = name.strip_prefix("_ZZ") else { return name };
+    local
+        .match_indices('E')
+        .filter_map(|(at, _)| {
+            let rest = &local[at + 1..];
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let len: usize = rest[..digits].parse().ok()?;
+            let (own, behind) = rest[digits..].split_at_checked(len)?;
+            (behind.is_empty() || behind.starts_with('_')).then_some(own)
+        })
+        .next()
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_static_variable_has_its_name_in_the_program() {
+        for (mangled, name) in [
+            ("_ZZ6matmulE4tile", "tile"),
+            ("_ZZN3gpu6matmulEPfS0_E4tile", "tile"),
+            ("_ZZ6matmulE4tile_0", "tile"),
+            ("plain", "plain"),
+            ("_ZZ6matmulE9tile", "_ZZ6matmulE9tile"),
+        ] {
+            assert_eq!(unmangled(mangled), name);
+        }
     }
 }

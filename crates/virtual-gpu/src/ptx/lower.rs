@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::decode::Call;
 use super::diagnostic::Diagnostic;
-use super::instruction::{Condition, Instruction, Operation, Predicate, Slot};
-use super::kernel::{CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+use super::indirect::{callable, code_address};
+use super::instruction::{Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall};
+use super::kernel::{
+    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+};
 use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
 use super::syntax::{File, Function, Raw, Statement, Variable as Declared, VariableSpace};
 
@@ -33,17 +37,19 @@ pub(super) fn lower(file: &File<'_>, diagnostics: &mut Vec<Diagnostic>) -> Modul
         let mut lowering = Lowering::new(&index);
         let kernel = lowering.kernel(function);
         diagnostics.append(&mut lowering.diagnostics);
-        if function.is_entry && kernels.insert(function.name.to_owned(), Arc::new(kernel)).is_some() {
-            diagnostics.push(Diagnostic::new(function.line, format!("`{}` is defined twice", function.name)));
+        if function.is_entry {
+            kernels.insert(function.name.to_owned(), Arc::new(kernel));
         }
     }
     Module { target: file.target, kernels, variables: index.globals }
 }
 
 /// A file's names.
-struct Index<'f, 'a> {
-    file: &'f File<'a>,
-    functions: HashMap<&'a str, &'f Function<'a>>,
+pub(super) struct Index<'f, 'a> {
+    pub(super) file: &'f File<'a>,
+    pub(super) functions: HashMap<&'a str, &'f Function<'a>>,
+    /// Functions whose address something takes: those that an indirect call can reach. Indices into `file.functions`.
+    pub(super) callable: Vec<u32>,
     variables: HashMap<&'a str, &'f Declared<'a>>,
     globals: Vec<Variable>,
     global_index: HashMap<&'a str, u32>,
@@ -54,6 +60,7 @@ impl<'f, 'a> Index<'f, 'a> {
         let mut index = Self {
             file,
             functions: HashMap::new(),
+            callable: callable(file),
             variables: HashMap::new(),
             globals: Vec::new(),
             global_index: HashMap::new(),
@@ -62,9 +69,17 @@ impl<'f, 'a> Index<'f, 'a> {
             let known = index.functions.entry(function.name).or_insert(function);
             if known.body.is_none() {
                 *known = function;
+            } else if function.body.is_some() && !std::ptr::eq(*known, function) {
+                let text = format!("`{}` is defined twice", function.name);
+                diagnostics.push(Diagnostic::new(function.line, text));
             }
         }
         for variable in &file.variables {
+            if index.variables.get(variable.name).is_some_and(|known| !known.is_extern) {
+                let text = format!("`{}` is declared twice", variable.name);
+                diagnostics.push(Diagnostic::new(variable.line, text));
+                continue;
+            }
             index.variables.insert(variable.name, variable);
             if !matches!(variable.space, VariableSpace::Global | VariableSpace::Const) {
                 continue;
@@ -77,19 +92,46 @@ impl<'f, 'a> Index<'f, 'a> {
             index.global_index.insert(variable.name, index.globals.len() as u32);
             index.globals.push(Variable {
                 name: variable.name.to_owned(),
-                size: variable.size.max(variable.initial.as_ref().map_or(0, Vec::len) as u64),
+                size: variable.size.max(variable.initial.bytes.len() as u64),
                 align: u64::from(variable.align),
-                initial: variable.initial.clone().unwrap_or_default(),
+                initial: variable.initial.bytes.clone(),
+                addresses: Vec::new(),
                 is_const: variable.space == VariableSpace::Const,
             });
         }
+        index.place_addresses(diagnostics);
         index
+    }
+
+    /// The index of a function's definition, or else of its declaration.
+    fn function(&self, name: &str) -> Option<u32> {
+        let function = *self.functions.get(name)?;
+        self.file.functions.iter().position(|one| std::ptr::eq(one, function)).map(|index| index as u32)
+    }
+
+    /// Puts addresses into the first bytes of variables.
+    fn place_addresses(&mut self, diagnostics: &mut Vec<Diagnostic>) {
+        for variable in self.variables.values() {
+            let Some(&index) = self.global_index.get(variable.name) else { continue };
+            for &(at, name, offset) in &variable.initial.addresses {
+                if let Some(&variable) = self.global_index.get(name) {
+                    self.globals[index as usize].addresses.push(AddressOf { at, variable, offset });
+                } else if let Some(function) = self.function(name) {
+                    let address = code_address(function).wrapping_add_signed(offset);
+                    self.globals[index as usize].initial[at as usize..][..8]
+                        .copy_from_slice(&address.to_le_bytes());
+                } else {
+                    let text = format!("unsupported: the address of `{name}` as an initial value");
+                    diagnostics.push(Diagnostic::new(variable.line, text));
+                }
+            }
+        }
     }
 }
 
 /// A kernel in the making.
 pub(super) struct Lowering<'f, 'a> {
-    index: &'f Index<'f, 'a>,
+    pub(super) index: &'f Index<'f, 'a>,
     scopes: Scopes<'a>,
     counts: RegisterCount,
     code: Vec<Instruction>,
@@ -98,19 +140,22 @@ pub(super) struct Lowering<'f, 'a> {
     cuda_lines: Vec<CudaLine>,
     line: u32,
     location: u32,
-    guard: Option<Condition>,
+    pub(super) guard: Option<Condition>,
     /// The carry of `add.cc` and its kin, once something uses it.
     carry: Option<Predicate>,
     /// Instruction index of each label.
     labels: Vec<u32>,
+    /// The lists of labels that `brx.idx` names.
+    pub(super) branch_targets: HashMap<&'a str, &'f [&'a str]>,
     uniform_words: Uniforms,
     uniform_longs: Uniforms,
     lane_constants: Vec<(Slot, LaneConstant)>,
     shared: HashMap<&'a str, u32>,
+    shared_variables: Vec<(String, u32, u64)>,
     shared_bytes: u32,
     dynamic_align: u32,
     local_bytes: u64,
-    calls: Vec<&'a str>,
+    pub(super) calls: Vec<&'a str>,
     /// Calls that were put in place so far.
     placed: usize,
     /// Too long to go on; that was reported.
@@ -151,10 +196,12 @@ impl<'f, 'a> Lowering<'f, 'a> {
             guard: None,
             carry: None,
             labels: Vec::new(),
+            branch_targets: HashMap::new(),
             uniform_words: Uniforms::default(),
             uniform_longs: Uniforms::default(),
             lane_constants: Vec::new(),
             shared: HashMap::new(),
+            shared_variables: Vec::new(),
             shared_bytes: 0,
             dynamic_align: 1,
             local_bytes: 0,
@@ -219,6 +266,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
             parameter_bytes: bytes,
             shared_bytes: self.shared_bytes,
             dynamic_shared_offset,
+            shared_variables: std::mem::take(&mut self.shared_variables),
+            shared_unit: self.code.iter().filter_map(shared_bytes).min().unwrap_or(4),
+            has_partial_barriers: self.code.iter().any(orders_parts),
             local_bytes: self.local_bytes.next_multiple_of(8) as u32,
             max_threads: function.max_threads,
             required_threads: function.required_threads,
@@ -244,6 +294,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let mut next_scope = 0;
         let mut bind_labels = |lowering: &mut Self| {
             for &(name, label) in labels.get(next_scope).into_iter().flatten() {
+                lowering.declare_once(function.line, name);
                 lowering.scopes.bind(name, Binding::Label(label));
             }
             next_scope += 1;
@@ -277,6 +328,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 Statement::Variable(variable) => self.variable(variable),
                 Statement::Location { file, line } => self.locate(*file, *line),
                 Statement::Instruction(raw) => self.instruction(raw),
+                Statement::BranchTargets { name, labels } => {
+                    self.branch_targets.insert(name, labels);
+                }
             }
         }
         while self.scopes.depth() > depth {
@@ -311,6 +365,11 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.labels.len() as u32 - 1
     }
 
+    /// The label stands here.
+    pub(super) fn place_label(&mut self, label: u32) {
+        self.labels[label as usize] = self.code.len() as u32;
+    }
+
     fn locate(&mut self, file: u32, line: u32) {
         let Some(&(_, name)) = self.index.file.sources.iter().find(|&&(index, _)| index == file) else {
             return;
@@ -332,7 +391,15 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
+    /// A scope has each name once.
+    fn declare_once(&mut self, line: u32, name: &str) {
+        if self.scopes.declares(name) {
+            self.report(line, format!("`{name}` is declared twice"));
+        }
+    }
+
     fn variable(&mut self, variable: &Declared<'a>) {
+        self.declare_once(variable.line, variable.name);
         match variable.space {
             VariableSpace::Register => self.register(variable),
             VariableSpace::Shared => {
@@ -366,6 +433,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             Ok(end) if end <= 1 << 24 => self.shared_bytes = end,
             _ => self.report(variable.line, format!("`{}` is too large for shared memory", variable.name)),
         }
+        self.shared_variables.push((variable.name.to_owned(), offset as u32, variable.size));
         Binding::Shared(offset as u32)
     }
 
@@ -376,6 +444,9 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
         if let Some(&index) = self.index.global_index.get(name) {
             return Some(Binding::Global(index));
+        }
+        if let Some(function) = self.index.function(name) {
+            return Some(Binding::Function(function));
         }
         let variable = *self.index.variables.get(name)?;
         if variable.space != VariableSpace::Shared {
@@ -467,14 +538,25 @@ impl<'f, 'a> Lowering<'f, 'a> {
     /// Puts the called function in place of the call. Its parameters are the caller's argument variables.
     fn call(&mut self, raw: &'f Raw<'a>) -> Result<(), String> {
         let call = super::decode::call_parts(raw)?;
+        if let Some(Binding::Long(register)) = self.find(call.name) {
+            return self.indirect_call(Slot::register(register), &call);
+        }
         let Some(&function) = self.index.functions.get(call.name) else {
             return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
         };
-        if function.body.is_none() {
-            return Err(format!("unsupported: call of `{}`, which is only declared here", call.name));
+        if function.body.is_none() && self.system_call(&call)? {
+            return Ok(());
         }
-        if self.calls.contains(&call.name) {
-            return Err(format!("unsupported: `{}` calls itself", call.name));
+        self.place(function, &call)
+    }
+
+    /// Puts a function in place of a call of it.
+    pub(super) fn place(&mut self, function: &'f Function<'a>, call: &Call<'_, 'a>) -> Result<(), String> {
+        if function.body.is_none() {
+            return Err(format!("unsupported: call of `{}`, which is only declared here", function.name));
+        }
+        if self.calls.contains(&function.name) {
+            return Err(format!("unsupported: `{}` calls itself", function.name));
         }
         if self.calls.len() >= MAX_CALLS {
             return Err("calls nest too deeply".to_owned());
@@ -483,7 +565,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let formal = function.returns.iter().chain(&function.parameters);
         let actual: Vec<&'a str> = call.returns.iter().chain(call.arguments).copied().collect();
         if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
-            return Err(format!("`{}` is called with the wrong number of arguments", call.name));
+            return Err(format!("`{}` is called with the wrong number of arguments", function.name));
         }
         let mut bindings = Vec::new();
         for (formal, actual) in formal.zip(actual) {
@@ -494,13 +576,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
             }
         }
-        let end = self.new_label();
-        if let Some(guard) = self.guard {
-            let opposite = Condition { negated: !guard.negated, ..guard };
-            self.guard = Some(opposite);
-            self.emit(Operation::Branch { target: end });
-            self.guard = None;
-        }
+        let end = self.skip_unless_guarded();
         let outer = self.return_label.replace(end);
         let location = self.location;
         self.scopes.open(true);
@@ -511,8 +587,28 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.scopes.close();
         self.return_label = outer;
         self.location = location;
-        self.labels[end as usize] = self.code.len() as u32;
+        self.place_label(end);
         Ok(())
+    }
+
+    /// A call of what the driver brings; false where it brings nothing of that name and shape.
+    fn system_call(&mut self, call: &super::decode::Call<'_, 'a>) -> Result<bool, String> {
+        let mut places = Vec::new();
+        for actual in call.arguments.iter().chain(call.returns) {
+            match self.find(actual) {
+                Some(Binding::Local(offset)) => places.push(offset),
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        let call = match (call.name, call.returns.len(), places.as_slice()) {
+            ("vprintf", 1, &[format, arguments, result]) => SystemCall::Print { format, arguments, result },
+            ("__assertfail", 0, &[message, file, line, function, _]) => {
+                SystemCall::AssertFail { message, file, line, function }
+            }
+            _ => return Ok(false),
+        };
+        self.emit(Operation::System(call));
+        Ok(true)
     }
 
     /// Turns label indices into instruction indices.
@@ -522,5 +618,24 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 *target = self.labels[*target as usize];
             }
         }
+    }
+}
+
+/// Bytes of an instruction's elements, where it may access shared memory.
+fn shared_bytes(instruction: &Instruction) -> Option<u8> {
+    let (space, bytes) = match &instruction.operation {
+        Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
+        Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
+        _ => return None,
+    };
+    matches!(space, Space::Shared | Space::Generic).then_some(bytes)
+}
+
+/// Whether an instruction orders some threads of a block and not all, beyond their warp.
+fn orders_parts(instruction: &Instruction) -> bool {
+    match &instruction.operation {
+        Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,
+        Operation::Fence => true,
+        _ => false,
     }
 }

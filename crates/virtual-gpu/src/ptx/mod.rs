@@ -4,6 +4,7 @@
 
 mod decode;
 mod diagnostic;
+mod indirect;
 pub mod instruction;
 mod kernel;
 mod lexer;
@@ -16,16 +17,25 @@ mod statement;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, LoadError};
-pub use kernel::{CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable};
+pub use kernel::{
+    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+};
 
 use lexer::{Lexeme, Token};
 
-/// Reads a PTX text.
+/// The longest text that is read. Its tokens take up to sixteen times as much.
+const MAX_BYTES: usize = 32 << 20;
+
+/// Reads a PTX text of at most 32 MiB.
 ///
 /// # Errors
 /// Everything in it that can't be run, with its lines.
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
+    if source.len() > MAX_BYTES {
+        let text = format!("the text has {} MiB, more than {}", source.len() >> 20, MAX_BYTES >> 20);
+        return Err(refuse(Diagnostic::new(0, text)));
+    }
     let tokens = match lexer::tokens(source) {
         Ok(tokens) if starts_as_ptx(&tokens) => tokens,
         Err(diagnostic) if source.contains(".version") => return Err(refuse(diagnostic)),

@@ -27,6 +27,8 @@ pub(super) enum Binding {
     Global(u32),
     /// Index into the label table.
     Label(u32),
+    /// Index among the file's functions.
+    Function(u32),
 }
 
 /// Which register file a type belongs to.
@@ -104,6 +106,13 @@ impl<'a> Scopes<'a> {
 
     pub(super) fn close(&mut self) {
         self.scopes.pop();
+    }
+
+    /// Whether the innermost scope already declares that very name.
+    pub(super) fn declares(&self, name: &str) -> bool {
+        self.scopes.last().is_some_and(|scope| {
+            scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
+        })
     }
 
     pub(super) fn bind(&mut self, name: &'a str, binding: Binding) {

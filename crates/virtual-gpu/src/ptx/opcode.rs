@@ -23,6 +23,8 @@ pub struct FloatMode {
     pub flush: bool,
     /// `.sat`: the result is clamped to 0..=1, NaN to 0.
     pub saturate: bool,
+    /// `.relu`: a negative result becomes 0.
+    pub relu: bool,
 }
 
 impl FloatMode {
@@ -88,6 +90,8 @@ pub enum WordOp {
     BfeU,
     /// Byte permute; the selector is `c`.
     Prmt,
+    /// Byte permute in one of its modes; the selector is `c`.
+    PrmtMode(PermuteMode),
     /// Any function of three bits; the table is the instruction's `table`.
     Lop3(u8),
     /// Sign-extends the low `n` bits.
@@ -99,10 +103,71 @@ pub enum WordOp {
     Dp4aUU,
     Dp4aSU,
     Dp4aUS,
+    /// Products of `a`'s halves with two bytes of `b`, the high or the low ones, added to `c`.
+    Dp2a {
+        high: bool,
+        signed: [bool; 2],
+    },
+    /// Where in `a`, from bit `b` on, the `c`th bit is set.
+    Fns,
+    /// On both halves.
+    Packed(Packed),
+    /// On all bytes or halves.
+    Video(Video),
     /// Sources' low halves packed: `a | b << 16`.
     Pack16,
     /// The upper 16 bits.
     High16,
+}
+
+/// `prmt`'s modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the manual's words for .f4e, .b4e, .rc8, .ecl, .ecr and .rc16")]
+pub enum PermuteMode {
+    Forward,
+    Backward,
+    Replicate8,
+    ClampLeft,
+    ClampRight,
+    Replicate16,
+}
+
+/// Operations on both halves of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum Packed {
+    Add,
+    MinS,
+    MinU,
+    MaxS,
+    MaxU,
+}
+
+/// What a SIMD video instruction does to each part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum VideoOp {
+    Add,
+    Sub,
+    Average,
+    AbsDiff,
+    Min,
+    Max,
+}
+
+/// A SIMD video instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Video {
+    /// What it does to each part.
+    pub op: VideoOp,
+    /// Parts of a word: 2 or 4.
+    pub parts: u8,
+    /// Whether the destination, `a` and `b` are signed.
+    pub signed: [bool; 3],
+    /// Whether a result is clamped to the destination's part.
+    pub saturate: bool,
+    /// Whether the results are added up, and to `c`.
+    pub sum: bool,
 }
 
 /// Integer operations on 64 bits.
@@ -251,6 +316,7 @@ pub enum CompareAs {
     Signed16,
     Unsigned16,
     F16,
+    F16Flush,
     Bf16,
     F32,
     F32Flush,
@@ -340,8 +406,21 @@ pub enum AtomicType {
     F64,
     F16,
     F16x2,
+    Bf16,
+    Bf16x2,
     /// `.b16`, for `cas` only.
     B16,
+}
+
+impl AtomicType {
+    /// Bytes of a value.
+    pub fn bytes(self) -> u8 {
+        match self {
+            Self::B16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::S32 | Self::F32 | Self::F16x2 | Self::Bf16x2 => 4,
+            Self::U64 | Self::S64 | Self::F64 => 8,
+        }
+    }
 }
 
 /// `shfl`'s direction.

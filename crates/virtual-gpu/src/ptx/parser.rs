@@ -3,7 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::lexer::{Lexeme, Token};
 use super::number::{self, Number};
-use super::syntax::{File, Function, Variable, VariableSpace};
+use super::syntax::{File, Function, Initial, Variable, VariableSpace};
 
 /// Reads a file's tokens.
 pub(super) fn parse<'a>(tokens: &'a [Lexeme<'a>]) -> (File<'a>, Vec<Diagnostic>) {
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
             let mut variable = self.declarator(space, align, kind, width)?;
             variable.is_extern = linkage.is_extern;
             if self.accept(b'=') {
-                variable.initial = Some(self.initial(&variable)?);
+                variable.initial = self.initial(&variable)?;
             }
             found.push(variable);
             if !self.accept(b',') {
@@ -298,22 +298,37 @@ impl<'a> Parser<'a> {
         let align = if align == 0 { width.clamp(1, 16) as u32 } else { align };
         let size = if is_unsized { 0 } else { size };
         let is_extern = false;
-        Ok(Variable { line, name, space, kind, align, size, is_unsized, is_extern, initial: None, count })
+        Ok(Variable {
+            line,
+            name,
+            space,
+            kind,
+            align,
+            size,
+            is_unsized,
+            is_extern,
+            initial: Initial::default(),
+            count,
+        })
     }
 
-    /// `= 1` or `= {1, 2}`: the variable's first bytes.
-    fn initial(&mut self, variable: &Variable<'a>) -> Parsed<Vec<u8>> {
+    /// `= 1` or `= {1, 2}` or `= generic(name)+4`: the variable's first bytes.
+    fn initial(&mut self, variable: &Variable<'a>) -> Parsed<Initial<'a>> {
         let Some(width) = type_bytes(variable.kind) else { return self.error("a type without a size") };
-        let mut bytes = Vec::new();
+        let Initial { mut bytes, mut addresses } = Initial::default();
         let mut depth = 0;
         loop {
             while self.accept(b'{') {
                 depth += 1;
             }
-            if let Some(Token::Word(name)) = self.peek() {
-                return self.error(format!("unsupported: the address of `{name}` as an initial value"));
-            }
-            if !(depth > 0 && self.peek() == Some(Token::Mark(b'}'))) {
+            if let Some(Token::Word(_)) = self.peek() {
+                let (name, offset) = self.address_of_name()?;
+                if width != 8 {
+                    return self.error(format!("unsupported: the address of `{name}` in less than 64 bits"));
+                }
+                addresses.push((bytes.len() as u64, name, offset));
+                bytes.extend_from_slice(&[0; 8]);
+            } else if !(depth > 0 && self.peek() == Some(Token::Mark(b'}'))) {
                 let value = self.number()?.bits(variable.kind);
                 bytes.extend_from_slice(&value.to_le_bytes()[..width as usize]);
             }
@@ -324,10 +339,20 @@ impl<'a> Parser<'a> {
                 return self.error(format!("more initial values than `{}` holds", variable.name));
             }
             if depth == 0 {
-                return Ok(bytes);
+                return Ok(Initial { bytes, addresses });
             }
             self.expect(b',')?;
         }
+    }
+
+    /// `name+4` or `generic(name)+4`; generic and global addresses are the same here.
+    fn address_of_name(&mut self) -> Parsed<(&'a str, i64)> {
+        let mut name = self.word()?;
+        if name == "generic" && self.accept(b'(') {
+            name = self.word()?;
+            self.expect(b')')?;
+        }
+        Ok((name, self.offset()?))
     }
 
     fn function(&mut self, line: u32, is_entry: bool) -> Parsed<Function<'a>> {

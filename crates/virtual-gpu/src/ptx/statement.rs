@@ -50,7 +50,18 @@ impl<'a> Parser<'a> {
             }
             (Some(Token::Word(name)), Some(Token::Mark(b':'))) => {
                 self.at += 2;
-                statements.push(Statement::Label(name));
+                statements.push(match self.peek() {
+                    Some(Token::Dot("branchtargets")) => {
+                        self.at += 1;
+                        Statement::BranchTargets { name, labels: self.names()? }
+                    }
+                    // Who can be called is decided by who has an address, and fits.
+                    Some(Token::Dot("callprototype" | "calltargets")) => {
+                        self.recover();
+                        return Ok(());
+                    }
+                    _ => Statement::Label(name),
+                });
                 Ok(())
             }
             (Some(Token::Dot(name)), _) => self.directive(name, statements),
@@ -60,6 +71,16 @@ impl<'a> Parser<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// `a, b, c;`
+    fn names(&mut self) -> Parsed<Vec<&'a str>> {
+        let mut names = vec![self.word()?];
+        while self.accept(b',') {
+            names.push(self.word()?);
+        }
+        self.expect(b';')?;
+        Ok(names)
     }
 
     fn directive(&mut self, name: &'a str, statements: &mut Vec<Statement<'a>>) -> Parsed<()> {
@@ -189,7 +210,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `+4`, `+-4`, `-4` or nothing.
-    fn offset(&mut self) -> Parsed<i64> {
+    pub(super) fn offset(&mut self) -> Parsed<i64> {
         if self.accept(b'+') || self.peek() == Some(Token::Mark(b'-')) { self.integer() } else { Ok(0) }
     }
 

@@ -49,9 +49,18 @@ pub(super) struct Variable<'a> {
     /// `name[]`: as long as the launch says.
     pub(super) is_unsized: bool,
     pub(super) is_extern: bool,
-    pub(super) initial: Option<Vec<u8>>,
+    pub(super) initial: Initial<'a>,
     /// Registers only: `%r<30>` declares 30 of them.
     pub(super) count: Option<u32>,
+}
+
+/// What a module's variable starts with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Initial<'a> {
+    /// Its first bytes.
+    pub(super) bytes: Vec<u8>,
+    /// Where addresses go: the byte, the name of what has the address, and what is added to it.
+    pub(super) addresses: Vec<(u64, &'a str, i64)>,
 }
 
 /// What stands in a function's body, in order.
@@ -61,7 +70,15 @@ pub(super) enum Statement<'a> {
     Close,
     Label(&'a str),
     Variable(Variable<'a>),
-    Location { file: u32, line: u32 },
+    Location {
+        file: u32,
+        line: u32,
+    },
+    /// `name: .branchtargets label, …;`
+    BranchTargets {
+        name: &'a str,
+        labels: Vec<&'a str>,
+    },
     Instruction(Raw<'a>),
 }
 

@@ -134,11 +134,14 @@ impl Time {
         self.hosts.entry(thread).or_insert(self.seen)
     }
 
+    /// A thread makes a call.
+    pub(crate) fn call(&mut self, thread: ThreadKey) {
+        *self.host(thread) += CALL;
+    }
+
     /// A thread enqueues an operation on a GPU, to come after others.
     pub(crate) fn enqueue(&mut self, thread: ThreadKey, gpu: usize, after: Vec<When>) -> Ticket {
-        let host = self.host(thread);
-        *host += CALL;
-        let reaches_gpu = *host + REACH;
+        let reaches_gpu = *self.host(thread) + REACH;
         self.issued += 1;
         Ticket { gpu, index: self.issued, reaches_gpu, after, when: When::default() }
     }

@@ -25,7 +25,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u8 u16 u32 i32 u64 i64 f32 f64);
+plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 f32 f64);
 
 /// The arguments of a launch: anything plain, in order.
 #[macro_export]
@@ -43,21 +43,43 @@ pub(crate) struct Gpu {
     /// Instructions of one thread.
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
+    pub(crate) resident: u64,
+    pub(crate) print_buffer: u64,
+    /// Where the barrier of a cooperative launch lies.
+    pub(crate) workspace: u64,
 }
 
 impl Gpu {
     pub(crate) fn new(source: &str) -> Self {
         let module = ptx::load(source).unwrap_or_else(|error| panic!("{error}"));
+        Self::with(module).expect("there is room for the module's variables")
+    }
+
+    /// `None` where the module's variables need too much room.
+    pub(crate) fn with(module: Module) -> Option<Self> {
         let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
         let mut globals = Vec::new();
         for variable in module.variables() {
-            let base = memory.allocate(variable.size.max(1), Site::unknown()).unwrap();
-            let (allocation, _) = memory.range_mut(base, variable.size).unwrap();
-            allocation.bytes_mut()[..variable.initial.len()].copy_from_slice(&variable.initial);
-            allocation.mark_written(0..variable.size);
+            let base = memory.allocate(variable.size.max(1), Site::unknown()).ok()?;
             globals.push(base);
         }
-        Self { memory, module, globals, limit: 1 << 32, thread_limit: 1 << 32, dynamic_shared: 0 }
+        for (variable, &base) in module.variables().iter().zip(&globals) {
+            let (allocation, _) = memory.range_mut(base, variable.size).unwrap();
+            let image = variable.image(&globals);
+            allocation.bytes_mut()[..image.len()].copy_from_slice(&image);
+            allocation.mark_written(0..variable.size);
+        }
+        Some(Self {
+            memory,
+            module,
+            globals,
+            limit: 1 << 32,
+            thread_limit: 1 << 32,
+            dynamic_shared: 0,
+            resident: 264,
+            print_buffer: 1 << 20,
+            workspace: 0,
+        })
     }
 
     pub(crate) fn buffer<T: Plain>(&mut self, values: &[T]) -> u64 {
@@ -99,6 +121,10 @@ impl Gpu {
             parameters: &parameters,
             globals: &self.globals,
             start_ns: 1_000_000,
+            resident: self.resident,
+            workspace: self.workspace,
+            print_buffer: self.print_buffer,
+            watch_shared: true,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };

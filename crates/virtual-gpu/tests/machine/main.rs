@@ -1,9 +1,17 @@
 //! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
 
+mod bad_input;
+mod differential;
+mod exact;
 mod faults;
 mod forms;
 mod gpu;
+mod kernels;
+mod mutations;
 mod opcodes;
+mod print;
 mod reader;
+mod resident;
+mod shared_races;
 mod training;
 mod waiting;

@@ -11,7 +11,7 @@ fn evaluate(result: &str, instructions: &str, inputs: &[u64]) -> u64 {
 }
 
 /// The same on one thread for each set of inputs.
-fn run_on_lanes(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
+pub(crate) fn run_on_lanes(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
     let count = inputs[0].len();
     let mut loads = String::new();
     for input in 0..count {

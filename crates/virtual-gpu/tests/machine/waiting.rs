@@ -42,16 +42,23 @@ fn a_lane_that_waits_for_its_neighbour_lets_it_run() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_stopped() {
+fn a_thread_that_waits_for_what_nobody_writes_is_stopped() {
     let mut gpu = Gpu::new(WAITING);
-    gpu.limit = 1_000_000;
     let flag = gpu.buffer(&[0_i32]);
     let fault = gpu.fault("endless", 1, 64, arguments!(flag));
+    assert!(matches!(fault.kind, FaultKind::WaitsForever { waiting: 1, unstarted: 0 }));
+    let text = fault.to_string();
+    assert!(text.contains("kernel `endless`, block (0,0,0), thread (0,0,0)"), "{text}");
+}
+
+#[test]
+fn a_thread_that_takes_too_long_is_stopped() {
+    let mut gpu = Gpu::new(WAITING);
+    gpu.limit = 1_000_000;
+    let fault = gpu.fault("spin", 1, 64, arguments!(1_i64 << 40));
     assert!(matches!(fault.kind, FaultKind::Endless { limit: 1_000_000, of_thread: false }));
     // One thread of many: all together are far from their limit.
     (gpu.limit, gpu.thread_limit) = (1 << 40, 5_000);
-    let alone = gpu.fault("endless", 1, 64, arguments!(flag));
+    let alone = gpu.fault("spin", 1, 64, arguments!(1_i64 << 40));
     assert!(matches!(alone.kind, FaultKind::Endless { limit: 5_000, of_thread: true }));
-    let text = fault.to_string();
-    assert!(text.contains("kernel `endless`, block (0,0,0), thread (0,0,0)"), "{text}");
 }

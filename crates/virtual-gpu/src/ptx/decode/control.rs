@@ -1,6 +1,7 @@
 //! Branches, ends, barriers, fences.
 
-use super::super::instruction::{Barrier, Operation, Reduction, ReductionTarget, Slot};
+use super::super::instruction::{Barrier, Operation, Reduction, ReductionTarget, Slot, Value};
+use super::super::kernel::Uniform;
 use super::super::lower::Lowering;
 use super::super::names::Binding;
 use super::super::syntax::{Operand, Raw};
@@ -28,6 +29,30 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
+    /// `brx.idx`: a branch to one of the labels of a list. An index beyond it is a trap, where PTX leaves it open.
+    pub(super) fn indexed_branch(&mut self, raw: &Raw<'a>) -> Decoded {
+        let mut modifiers = Modifiers::of(raw);
+        let is_indexed = modifiers.take("idx");
+        modifiers.take("uni");
+        modifiers.finish()?;
+        let ([index, Operand::Name { name, .. }], true) = (operands(raw)?, is_indexed) else {
+            return unsupported(raw);
+        };
+        let Some(&labels) = self.branch_targets.get(name) else {
+            return Err(format!("there is no list of branch targets `{name}`"));
+        };
+        let index = self.word(index, Type::U32)?;
+        let end = self.skip_unless_guarded();
+        for (at, name) in labels.iter().enumerate() {
+            let target = self.label(&Operand::Name { name, component: None, offset: 0 })?;
+            let at = self.uniform_word(Uniform::Constant(at as u64));
+            self.branch_if_equal(Value::Word(index), Value::Word(at), target);
+        }
+        self.emit(Operation::Trap);
+        self.place_label(end);
+        Ok(())
+    }
+
     /// `exit`
     pub(super) fn exit(&mut self, raw: &Raw<'a>) -> Decoded {
         let [] = operands(raw)?;
@@ -44,19 +69,25 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Fences and prefetches: a block's threads see one another's writes at once here.
-    pub(super) fn nothing(&mut self, raw: &Raw<'a>) -> Decoded {
+    /// Fences, which order what threads see of one another, and prefetches.
+    pub(super) fn fence_or_nothing(&mut self, raw: &Raw<'a>) -> Decoded {
         let is_known = match raw.opcode {
             "membar" => matches!(raw.modifiers.as_slice(), ["cta" | "gl" | "sys"]),
             "fence" => {
-                matches!(raw.modifiers.as_slice(), ["sc" | "acq_rel", "cta" | "gpu" | "sys" | "cluster"])
+                matches!(
+                    raw.modifiers.as_slice(),
+                    ["sc" | "acq_rel" | "acquire" | "release", "cta" | "gpu" | "sys" | "cluster"]
+                )
             }
             _ => true,
         };
         if !is_known {
             return unsupported(raw);
         }
-        self.emit(Operation::Nothing);
+        self.emit(match raw.opcode {
+            "membar" | "fence" => Operation::Fence,
+            _ => Operation::Nothing,
+        });
         Ok(())
     }
 

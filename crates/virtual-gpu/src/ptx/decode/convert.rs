@@ -36,13 +36,23 @@ impl<'a> Lowering<'_, 'a> {
         let mode = FloatMode {
             flush: modifiers.take("ftz"),
             saturate: modifiers.take("sat"),
+            relu: modifiers.take("relu"),
             rounding: Rounding::Nearest,
         };
         let to_integer = modifiers.choose(integer_rounding);
         let rounded = modifiers.choose(rounding);
         modifiers.finish()?;
-        if let (Some(FloatType::F16x2), [_, _, _]) = (float_type(to), raw.operands.as_slice()) {
-            return self.convert_pair(raw, from, mode, rounded);
+        match (float_type(to), raw.operands.as_slice()) {
+            (Some(FloatType::F16x2), [_, _, _]) => {
+                return self.convert_pair(raw, from, FloatType::F16, mode, rounded);
+            }
+            (Some(FloatType::Bf16x2), [_, _, _]) => {
+                return self.convert_pair(raw, from, FloatType::Bf16, mode, rounded);
+            }
+            _ => {}
+        }
+        if mode.relu && !(from == Type::F32 && matches!(to, Type::F16 | Type::Bf16)) {
+            return unsupported(raw);
         }
         let [d, a] = operands(raw)?;
         let conversion = match (float_type(from), float_type(to), integer_type(from), integer_type(to)) {
@@ -162,11 +172,12 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `cvt.rn.f16x2.f32 d, a, b`: `a` goes into the upper half.
+    /// `cvt.rn.f16x2.f32 d, a, b`, of halves that are `to`: `a` goes into the upper half.
     fn convert_pair(
         &mut self,
         raw: &Raw<'a>,
         from: Type,
+        to: FloatType,
         mode: FloatMode,
         rounded: Option<Rounding>,
     ) -> Decoded {
@@ -175,13 +186,8 @@ impl<'a> Lowering<'_, 'a> {
         let halves = [self.new_word(), self.new_word()];
         for (half, operand) in halves.into_iter().zip([b, a]) {
             let a = Value::Word(self.word(operand, from)?);
-            let conversion = Conversion::FloatToFloat {
-                from: FloatType::F32,
-                to: FloatType::F16,
-                rounding,
-                to_integer: false,
-                mode,
-            };
+            let conversion =
+                Conversion::FloatToFloat { from: FloatType::F32, to, rounding, to_integer: false, mode };
             self.emit(Operation::Convert { conversion, d: Value::Word(half), a });
         }
         let d = self.word_destination(d)?;

@@ -44,6 +44,7 @@ impl<'a> Lowering<'_, 'a> {
         let mode = FloatMode {
             flush: modifiers.take("ftz"),
             saturate: modifiers.take("sat"),
+            relu: modifiers.take("relu"),
             rounding: modifiers.choose(rounding).unwrap_or_default(),
         };
         let is_exact_only = matches!(op, FloatOp::Min | FloatOp::Max | FloatOp::Abs | FloatOp::Neg);
@@ -51,6 +52,7 @@ impl<'a> Lowering<'_, 'a> {
         let is_refused = (is_approximate && !may_approximate(op, float_type))
             || (must_approximate(op, float_type) && !is_approximate)
             || (float_type == FloatType::F64 && (mode.flush && !is_approximate || mode.saturate))
+            || (mode.relu && !(is_half && op == FloatOp::Fma))
             || (is_half && mode.rounding != Rounding::Nearest)
             || (is_exact_only && (mode.rounding != Rounding::Nearest || mode.saturate))
             || !has_format(op, float_type);

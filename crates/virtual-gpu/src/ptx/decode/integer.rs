@@ -11,7 +11,7 @@ use super::operand::padded;
 use super::{Decoded, Modifiers, Type, operands, unsupported};
 
 impl<'a> Lowering<'_, 'a> {
-    /// `add` to `mad24`, on integers.
+    /// `add` to `mul24`, on integers.
     pub(super) fn integer(&mut self, raw: &Raw<'a>) -> Decoded {
         let mut modifiers = Modifiers::of(raw);
         let kind = modifiers.kind()?;
@@ -215,20 +215,12 @@ impl<'a> Lowering<'_, 'a> {
         self.three_words(raw, op)
     }
 
-    fn three_words(&mut self, raw: &Raw<'a>, op: WordOp) -> Decoded {
+    pub(super) fn three_words(&mut self, raw: &Raw<'a>, op: WordOp) -> Decoded {
         let [d, a, b, c] = operands(raw)?;
         let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?, self.word(c, Type::U32)?];
         let d = self.word_destination(d)?;
         self.emit_word(op, d, sources);
         Ok(())
-    }
-
-    /// `prmt.b32` in its plain mode.
-    pub(super) fn permute(&mut self, raw: &Raw<'a>) -> Decoded {
-        match raw.modifiers.as_slice() {
-            ["b32"] => self.three_words(raw, WordOp::Prmt),
-            _ => unsupported(raw),
-        }
     }
 
     /// `lop3.b32`
@@ -347,6 +339,9 @@ impl<'a> Lowering<'_, 'a> {
     pub(super) fn compare(&mut self, raw: &Raw<'a>) -> Decoded {
         let mut modifiers = Modifiers::of(raw);
         let kind = modifiers.kind()?;
+        if let Some(half) = half_of(kind) {
+            return self.compare_pairs(raw, modifiers, half);
+        }
         let (comparison, kind_of, combine) = comparison_modifiers(modifiers, kind)?;
         let (d, a, b, c) = match raw.operands.as_slice() {
             [d, a, b] if combine == BoolOp::First => (d, a, b, None),
@@ -370,10 +365,16 @@ impl<'a> Lowering<'_, 'a> {
         let mut modifiers = Modifiers::of(raw);
         let kind = modifiers.kind()?;
         let to = modifiers.kind()?;
+        if let Some(half) = half_of(kind) {
+            return self.compare_pairs_to_number(raw, modifiers, half, to);
+        }
         let (comparison, kind_of, combine) = comparison_modifiers(modifiers, kind)?;
         let yes = match to {
             Type::U32 | Type::S32 => 0xffff_ffff,
+            Type::U16 | Type::S16 => 0xffff,
             Type::F32 => u64::from(1.0_f32.to_bits()),
+            Type::F16 => HALF_ONE,
+            Type::Bf16 => BRAIN_ONE,
             _ => return unsupported(raw),
         };
         let (d, a, b, c) = match raw.operands.as_slice() {
@@ -398,6 +399,78 @@ impl<'a> Lowering<'_, 'a> {
         let condition = Condition { predicate, negated: false };
         self.emit(Operation::SelectWord { d, a, b: Slot::uniform(0), condition });
         Ok(())
+    }
+
+    /// `setp` on both halves of `.f16x2` or `.bf16x2`: one answer for each.
+    fn compare_pairs(&mut self, raw: &Raw<'a>, modifiers: Modifiers<'_, 'a>, half: Type) -> Decoded {
+        let (comparison, kind, combine) = comparison_modifiers(modifiers, half)?;
+        let (d, a, b, c) = match raw.operands.as_slice() {
+            [Operand::Pair(low, high), a, b] if combine == BoolOp::First => ([low, high], a, b, None),
+            [Operand::Pair(low, high), a, b, c] if combine != BoolOp::First => {
+                ([low, high], a, b, Some(self.condition(c)?))
+            }
+            _ => return Err(format!("`{}` has the wrong number of operands", raw.name())),
+        };
+        let (a, b) = (self.halves(a)?, self.halves(b)?);
+        let d = [self.predicate(d[0])?, self.predicate(d[1])?];
+        for ((d, a), b) in d.into_iter().zip(a).zip(b) {
+            let (a, b) = (Value::Word(a), Value::Word(b));
+            self.emit(Operation::Compare {
+                comparison,
+                kind,
+                a,
+                b,
+                combine,
+                c,
+                d: Some(d),
+                complement: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// `set` on both halves: 1.0, or as an integer all ones, in each half for which it holds.
+    fn compare_pairs_to_number(
+        &mut self,
+        raw: &Raw<'a>,
+        modifiers: Modifiers<'_, 'a>,
+        half: Type,
+        to: Type,
+    ) -> Decoded {
+        let (comparison, kind, combine) = comparison_modifiers(modifiers, half)?;
+        let yes = match (to, half) {
+            (Type::U32 | Type::S32, _) => 0xffff,
+            (Type::F16x2, Type::F16) => HALF_ONE,
+            (Type::Bf16x2, Type::Bf16) => BRAIN_ONE,
+            _ => return unsupported(raw),
+        };
+        let (d, a, b, c) = match raw.operands.as_slice() {
+            [d, a, b] if combine == BoolOp::First => (d, a, b, None),
+            [d, a, b, c] if combine != BoolOp::First => (d, a, b, Some(self.condition(c)?)),
+            _ => return Err(format!("`{}` has the wrong number of operands", raw.name())),
+        };
+        let (a, b) = (self.halves(a)?, self.halves(b)?);
+        let yes = self.uniform_word(Uniform::Constant(yes));
+        let answers = [self.new_word(), self.new_word()];
+        for ((answer, a), b) in answers.into_iter().zip(a).zip(b) {
+            let predicate = self.new_predicate();
+            let (a, b) = (Value::Word(a), Value::Word(b));
+            let d = Some(predicate);
+            self.emit(Operation::Compare { comparison, kind, a, b, combine, c, d, complement: None });
+            let condition = Condition { predicate, negated: false };
+            self.emit(Operation::SelectWord { d: answer, a: yes, b: Slot::uniform(0), condition });
+        }
+        let d = self.word_destination(d)?;
+        self.emit_word(WordOp::Pack16, d, answers);
+        Ok(())
+    }
+
+    /// A packed pair's low and high half.
+    fn halves(&mut self, operand: &Operand<'a>) -> Decoded<[Slot; 2]> {
+        let pair = self.word(operand, Type::B32)?;
+        let high = self.new_word();
+        self.emit_word(WordOp::High16, high, [pair]);
+        Ok([pair, high])
     }
 
     /// `selp`
@@ -458,6 +531,21 @@ impl<'a> Lowering<'_, 'a> {
     }
 }
 
+/// 1.0 in half precision.
+const HALF_ONE: u64 = 0x3c00;
+
+/// 1.0 as a bfloat.
+const BRAIN_ONE: u64 = 0x3f80;
+
+/// The type of a packed pair's halves.
+fn half_of(kind: Type) -> Option<Type> {
+    match kind {
+        Type::F16x2 => Some(Type::F16),
+        Type::Bf16x2 => Some(Type::Bf16),
+        _ => None,
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Low,
@@ -468,7 +556,7 @@ enum Part {
 fn source_count(opcode: &str) -> usize {
     match opcode {
         "abs" | "neg" => 1,
-        "mad" | "mad24" | "sad" => 3,
+        "mad" | "sad" => 3,
         _ => 2,
     }
 }
@@ -552,6 +640,7 @@ fn comparison_modifiers(
     let compare_as = match kind {
         Type::F32 if flush => CompareAs::F32Flush,
         Type::F32 => CompareAs::F32,
+        Type::F16 if flush => CompareAs::F16Flush,
         _ if flush => return modifiers.unsupported(),
         Type::F64 => CompareAs::F64,
         Type::F16 => CompareAs::F16,

@@ -16,6 +16,10 @@ struct AccessKind {
     kind: Type,
     lanes: usize,
     communicates: bool,
+    /// `.relaxed` or stronger.
+    is_atomic: bool,
+    acquires: bool,
+    releases: bool,
 }
 
 fn space_named(name: &str) -> Option<Space> {
@@ -32,10 +36,9 @@ fn space_named(name: &str) -> Option<Space> {
 fn access_kind(raw: &Raw<'_>) -> Decoded<AccessKind> {
     let mut modifiers = Modifiers::of(raw);
     let kind = modifiers.kind()?;
-    let mut communicates = false;
-    for name in ["volatile", "relaxed", "acquire", "release", "mmio"] {
-        communicates |= modifiers.take(name);
-    }
+    let (acquires, releases) = (modifiers.take("acquire"), modifiers.take("release"));
+    let is_atomic = modifiers.take("relaxed") || acquires || releases;
+    let communicates = modifiers.take("volatile") | modifiers.take("mmio") | is_atomic;
     for hint in ["weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys", "cluster"] {
         modifiers.take(hint);
     }
@@ -52,7 +55,7 @@ fn access_kind(raw: &Raw<'_>) -> Decoded<AccessKind> {
         return modifiers.unsupported();
     }
     modifiers.finish()?;
-    Ok(AccessKind { space, kind, lanes: lanes.unwrap_or(1), communicates })
+    Ok(AccessKind { space, kind, lanes: lanes.unwrap_or(1), communicates, is_atomic, acquires, releases })
 }
 
 impl<'a> Lowering<'_, 'a> {
@@ -89,7 +92,7 @@ impl<'a> Lowering<'_, 'a> {
 
     /// `ld`
     pub(super) fn load(&mut self, raw: &Raw<'a>) -> Decoded {
-        let AccessKind { space, kind, lanes, communicates } = access_kind(raw)?;
+        let AccessKind { space, kind, lanes, communicates, is_atomic, acquires, .. } = access_kind(raw)?;
         let [d, address] = operands(raw)?;
         let (space, address) = self.address(address, space)?;
         let destinations = match d {
@@ -137,14 +140,25 @@ impl<'a> Lowering<'_, 'a> {
         if fixed.is_none() {
             let values = values.into();
             let signed = kind.is_signed();
-            self.emit(Operation::Load(Access { space, address, bytes, signed, communicates, values }));
+            self.emit(Operation::Load(Access {
+                space,
+                address,
+                bytes,
+                signed,
+                communicates,
+                is_atomic,
+                values,
+            }));
+            if acquires {
+                self.emit(Operation::Fence);
+            }
         }
         Ok(())
     }
 
     /// `st`
     pub(super) fn store(&mut self, raw: &Raw<'a>) -> Decoded {
-        let AccessKind { space, kind, lanes, communicates } = access_kind(raw)?;
+        let AccessKind { space, kind, lanes, communicates, is_atomic, releases, .. } = access_kind(raw)?;
         let [address, source] = operands(raw)?;
         let (space, address) = self.address(address, space)?;
         let sources = match source {
@@ -162,7 +176,19 @@ impl<'a> Lowering<'_, 'a> {
             values.push(Some(self.wide_value(operand, kind)?));
         }
         let (bytes, values) = (kind.bits() / 8, values.into());
-        self.emit(Operation::Store(Access { space, address, bytes, signed: false, communicates, values }));
+        if releases {
+            self.emit(Operation::Fence);
+        }
+        let signed = false;
+        self.emit(Operation::Store(Access {
+            space,
+            address,
+            bytes,
+            signed,
+            communicates,
+            is_atomic,
+            values,
+        }));
         Ok(())
     }
 
@@ -170,7 +196,9 @@ impl<'a> Lowering<'_, 'a> {
     pub(super) fn atomic(&mut self, raw: &Raw<'a>, returns: bool) -> Decoded {
         let mut modifiers = Modifiers::of(raw);
         let kind = modifiers.kind()?;
-        for order in ["relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "noftz"] {
+        let both = modifiers.take("acq_rel");
+        let (acquires, releases) = (modifiers.take("acquire") | both, modifiers.take("release") | both);
+        for order in ["relaxed", "cta", "gpu", "sys", "noftz"] {
             modifiers.take(order);
         }
         let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
@@ -213,7 +241,49 @@ impl<'a> Lowering<'_, 'a> {
             None | Some(Operand::Sink) => None,
             Some(d) => Some(self.value_destination(d, kind)?),
         };
+        if releases {
+            self.emit(Operation::Fence);
+        }
         self.emit(Operation::Atomic(Atomic { op, kind: atomic_type, space, address, destination, a, b }));
+        if acquires {
+            self.emit(Operation::Fence);
+        }
+        Ok(())
+    }
+
+    /// `cp.async`: a copy from global to shared memory. It is made at once, which is a moment that PTX allows; so
+    /// groups of them have nothing to wait for.
+    pub(super) fn copy_async(&mut self, raw: &Raw<'a>) -> Decoded {
+        match raw.modifiers.as_slice() {
+            ["async", "commit_group" | "wait_all"] if raw.operands.is_empty() => {
+                self.emit(Operation::Nothing);
+                return Ok(());
+            }
+            ["async", "wait_group"] => {
+                let [Operand::Integer(_)] = operands(raw)? else { return unsupported(raw) };
+                self.emit(Operation::Nothing);
+                return Ok(());
+            }
+            ["async", "ca" | "cg", "shared" | "shared::cta", "global", hints @ ..]
+                if hints.iter().all(|hint| hint.starts_with("L2::") && !hint.contains("cache_hint")) => {}
+            _ => return unsupported(raw),
+        }
+        let (to, from, bytes, present) = match raw.operands.as_slice() {
+            [to, from, Operand::Integer(bytes)] => (to, from, *bytes, &Operand::Integer(*bytes)),
+            [to, from, Operand::Integer(bytes), present] => (to, from, *bytes, present),
+            _ => return unsupported(raw),
+        };
+        let is_allowed = bytes == 16 || raw.modifiers[1] == "ca" && matches!(bytes, 4 | 8);
+        if !is_allowed {
+            return Err(format!("`{}` can't copy {bytes} bytes", raw.name()));
+        }
+        let (space, to) = self.address(to, Space::Shared)?;
+        let (_, from) = self.address(from, Space::Global)?;
+        if space != Space::Shared {
+            return unsupported(raw);
+        }
+        let present = self.word(present, Type::U32)?;
+        self.emit(Operation::CopyToShared { to, from, bytes: bytes as u8, present });
         Ok(())
     }
 
@@ -254,6 +324,8 @@ fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
         (Add, Type::F64) => AtomicType::F64,
         (Add, Type::F16) => AtomicType::F16,
         (Add, Type::F16x2) => AtomicType::F16x2,
+        (Add, Type::Bf16) => AtomicType::Bf16,
+        (Add, Type::Bf16x2) => AtomicType::Bf16x2,
         _ => return None,
     })
 }

@@ -7,10 +7,12 @@ mod float;
 mod integer;
 mod memory;
 mod operand;
+mod packed;
 mod warp;
 
 use super::lower::Lowering;
 use super::syntax::{Operand, Raw};
+use packed::is_video;
 
 /// `Err` says what can't be decoded.
 type Decoded<T = ()> = Result<T, String>;
@@ -162,10 +164,16 @@ pub(super) fn call_parts<'r, 'a>(raw: &'r Raw<'a>) -> Decoded<Call<'r, 'a>> {
     };
     match rest {
         [Operand::Name { name, component: None, offset: 0 }] => Ok(Call { name, returns, arguments: &[] }),
-        [Operand::Name { name, component: None, offset: 0 }, Operand::List(arguments)] => {
+        // A prototype or a list of targets follows where the name is a register.
+        [Operand::Name { name, component: None, offset: 0 }, Operand::List(arguments), ..]
+            if rest.len() <= 3 =>
+        {
             Ok(Call { name, returns, arguments })
         }
-        _ => Err("unsupported: an indirect call".to_owned()),
+        [Operand::Name { name, component: None, offset: 0 }, Operand::Name { .. }] => {
+            Ok(Call { name, returns, arguments: &[] })
+        }
+        _ => Err("unsupported form of `call`".to_owned()),
     }
 }
 
@@ -180,7 +188,7 @@ impl<'a> Lowering<'_, 'a> {
             "red" => self.atomic(raw, false),
             "cvta" => self.convert_address(raw),
             "isspacep" => self.is_space(raw),
-            "prefetch" | "prefetchu" => self.nothing(raw),
+            "prefetch" | "prefetchu" => self.fence_or_nothing(raw),
             "cvt" => self.convert(raw),
             "addc" | "subc" | "madc" => self.carry_arithmetic(raw),
             "add" | "sub" | "mad" if raw.modifiers.contains(&"cc") => self.carry_arithmetic(raw),
@@ -191,26 +199,33 @@ impl<'a> Lowering<'_, 'a> {
             }
             "rcp" | "sqrt" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" | "copysign" => self.float(raw),
             "testp" => self.test_number(raw),
+            "mad24" => self.mad24(raw),
+            "add" | "min" | "max" if is_pair(raw) => self.pair(raw),
             "add" | "sub" | "mul" | "mad" | "div" | "rem" | "min" | "max" | "abs" | "neg" | "sad"
-            | "mul24" | "mad24" => self.integer(raw),
+            | "mul24" => self.integer(raw),
             "and" | "or" | "xor" | "not" | "cnot" => self.logic(raw),
             "shl" | "shr" => self.shift(raw),
             "shf" => self.funnel_shift(raw),
             "popc" | "clz" | "brev" | "bfind" => self.bits(raw),
+            "fns" => self.find_nth_set(raw),
             "bfe" => self.extract(raw),
             "bfi" => self.insert(raw),
             "prmt" => self.permute(raw),
             "lop3" => self.lop3(raw),
             "dp4a" => self.dot_product(raw),
+            "dp2a" => self.dot_product_of_halves(raw),
+            _ if is_video(raw.opcode) => self.video(raw),
             "setp" => self.compare(raw),
             "set" => self.compare_to_number(raw),
             "selp" => self.select(raw),
             "slct" => self.select_by_sign(raw),
             "bra" => self.branch(raw),
+            "brx" => self.indexed_branch(raw),
             "exit" => self.exit(raw),
             "trap" => self.trap(raw),
+            "cp" => self.copy_async(raw),
             "bar" | "barrier" => self.barrier(raw),
-            "membar" | "fence" => self.nothing(raw),
+            "membar" | "fence" => self.fence_or_nothing(raw),
             "nanosleep" => self.sleep(raw),
             "shfl" => self.shuffle(raw),
             "vote" => self.vote(raw),
@@ -220,6 +235,10 @@ impl<'a> Lowering<'_, 'a> {
             _ => unsupported(raw),
         }
     }
+}
+
+fn is_pair(raw: &Raw<'_>) -> bool {
+    matches!(raw.modifiers.last(), Some(&("u16x2" | "s16x2")))
 }
 
 fn is_float(raw: &Raw<'_>) -> bool {

@@ -1,5 +1,6 @@
 //! Operands: registers, constants, special registers, addresses of variables.
 
+use super::super::indirect::code_address;
 use super::super::instruction::{Clock, Condition, Operation, Predicate, Slot, Value, WidenOp, WordOp};
 use super::super::instruction::{LongOp, NarrowOp};
 use super::super::kernel::{LaneConstant, Uniform};
@@ -142,6 +143,7 @@ impl<'a> Lowering<'_, 'a> {
             Binding::Parameter(base) => constant(base),
             Binding::DynamicShared => Ok(Uniform::DynamicStart { offset }),
             Binding::Global(index) => Ok(Uniform::Global { index, offset }),
+            Binding::Function(index) => Ok(Uniform::Constant(code_address(index))),
             _ => Err(format!("`{name}` has no address")),
         }
     }
@@ -170,6 +172,8 @@ impl<'a> Lowering<'_, 'a> {
             ("%lanemask_le", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskLe)),
             ("%lanemask_gt", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGt)),
             ("%lanemask_ge", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGe)),
+            ("%envreg1", _) => Uniform::WorkspaceHigh,
+            ("%envreg2", _) => Uniform::WorkspaceLow,
             _ if name.starts_with('%') && component.is_empty() => return Err(unknown(name)),
             _ if name.starts_with('%') => {
                 return Err(format!("unsupported special register `{name}.{component}`"));

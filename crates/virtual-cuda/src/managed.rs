@@ -1,0 +1,129 @@
+//! The bodies of the functions about managed memory.
+
+use std::ffi::{c_int, c_uint};
+
+use virtual_gpu::engine::{Advice, Attachment, Location, StreamHandle};
+use virtual_gpu::memory::HostBytes;
+use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+
+use crate::driver::{Device, DevicePointer, Stream};
+use crate::engine;
+use crate::pointer::Out;
+
+/// `CU_DEVICE_CPU`: the host, where a function takes a device.
+const CPU: Device = -1;
+
+/// `CUmemLocation`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MemoryLocation {
+    kind: c_uint,
+    id: c_int,
+}
+
+impl MemoryLocation {
+    fn location(self) -> CudaResult<Location> {
+        match self.kind {
+            1 => Ok(Location::Gpu(self.id)),
+            // The host, one of its NUMA nodes, the one that is nearest.
+            2..=4 => Ok(Location::Host),
+            kind => Err(invalid(format!("{kind} is no CUmemLocationType of a place in memory (1 to 4)"))),
+        }
+    }
+}
+
+/// Pages of the reserved addresses that the host has access to, for as long as this lives.
+#[derive(Debug)]
+struct Pages {
+    start: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Opens `len` bytes at `start`, zeroed; `None` where the host has no room.
+    fn open(start: u64, len: u64) -> Option<Self> {
+        let pages = Self { start: usize::try_from(start).ok()?, len: usize::try_from(len).ok()? };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the range lies in what the engine has reserved, and is given to no other allocation.
+        let opened = unsafe { libc::mprotect(pages.start as *mut _, pages.len, access) };
+        (opened == 0).then_some(pages)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: as for `open`; the pages are replaced by untouched ones without access rights. Where that fails, they
+        // stay what they are, and no address is given away again soon.
+        unsafe { libc::mmap(self.start as *mut _, self.len, libc::PROT_NONE, flags, -1, 0) };
+    }
+}
+
+impl HostBytes for Pages {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the pages are open. What the program does to them at the same time is its race.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.len) }
+    }
+}
+
+pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize, flags: c_uint) -> CudaResult<()> {
+    if to.is_null() {
+        return Err(invalid("cuMemAllocManaged: the pointer for the result is null".to_owned()));
+    }
+    let map = |address, len| Pages::open(address, len).map(|pages| Box::new(pages) as Box<dyn HostBytes>);
+    to.give(engine::get()?.allocate_managed(bytes as u64, Attachment::from_number(flags)?, map)?)
+}
+
+pub(crate) fn attach(of: Stream, address: DevicePointer, bytes: usize, flags: c_uint) -> CudaResult<()> {
+    let attachment = Attachment::from_number(flags)?;
+    engine::get()?.attach_managed(StreamHandle(of as u64), address, bytes as u64, attachment)
+}
+
+fn place(device: Device) -> Location {
+    if device == CPU { Location::Host } else { Location::Gpu(device) }
+}
+
+pub(crate) fn prefetch(address: DevicePointer, bytes: usize, device: Device, of: Stream) -> CudaResult<()> {
+    engine::get()?.prefetch_managed(StreamHandle(of as u64), address, bytes as u64, place(device))
+}
+
+pub(crate) fn prefetch_to(
+    address: DevicePointer,
+    bytes: usize,
+    location: MemoryLocation,
+    flags: c_uint,
+    of: Stream,
+) -> CudaResult<()> {
+    if flags != 0 {
+        return Err(invalid(format!("cuMemPrefetchAsync: its flags must be 0, not {flags:#x}")));
+    }
+    engine::get()?.prefetch_managed(StreamHandle(of as u64), address, bytes as u64, location.location()?)
+}
+
+pub(crate) fn advise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) -> CudaResult<()> {
+    engine::get()?.advise_managed(address, bytes as u64, Advice::from_number(advice)?, place(device))
+}
+
+pub(crate) fn advise_at(
+    address: DevicePointer,
+    bytes: usize,
+    advice: c_uint,
+    location: MemoryLocation,
+) -> CudaResult<()> {
+    let advice = Advice::from_number(advice)?;
+    // Where the advice has no place, its location is ignored.
+    let of = match advice {
+        Advice::ReadMostly | Advice::NoPreferredLocation => Location::Host,
+        Advice::PreferredLocation | Advice::AccessedBy => location.location()?,
+    };
+    engine::get()?.advise_managed(address, bytes as u64, advice, of)
+}
+
+fn invalid(message: String) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message)
+}

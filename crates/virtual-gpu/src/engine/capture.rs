@@ -1,0 +1,366 @@
+//! Stream capture: what is enqueued in a stream becomes a graph instead of being done.
+//!
+//! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". What breaks one makes the
+//! whole capture invalid: it stays so until it is ended, and gives no graph.
+
+use std::collections::HashMap;
+
+use super::context::ContextHandle;
+use super::event::{EventHandle, Recorded};
+use super::graph::{Graph, GraphHandle, Node, NodeWork};
+use super::stream::StreamHandle;
+use super::{Engine, State};
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+use crate::thread::ThreadKey;
+
+/// `CUstreamCaptureMode`: whose calls that no graph can hold, such as `cuMemAlloc`, break a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Those of every thread.
+    Global,
+    /// Those of the thread that began it.
+    ThreadLocal,
+    /// Nobody's.
+    Relaxed,
+}
+
+/// `CUstreamCaptureStatus`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureStatus {
+    /// The stream is not captured.
+    None = 0,
+    /// What is enqueued goes into a graph.
+    Active = 1,
+    /// A rule was broken; the capture has to be ended.
+    Invalidated = 2,
+}
+
+/// A sequence of calls that is being captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CaptureId(u64);
+
+struct Capture {
+    mode: CaptureMode,
+    thread: ThreadKey,
+    /// The stream that it was begun in.
+    origin: StreamHandle,
+    graph: Graph,
+    /// What made it invalid.
+    broken: Option<String>,
+}
+
+/// A stream's part in a capture.
+#[derive(Clone, Debug)]
+pub(super) struct Captured {
+    id: CaptureId,
+    /// What is enqueued next comes after these nodes of the graph.
+    pub(super) after: Vec<usize>,
+}
+
+/// All captures that have not ended.
+#[derive(Default)]
+pub(super) struct Captures {
+    begun: u64,
+    open: HashMap<CaptureId, Capture>,
+}
+
+impl Captures {
+    /// Marks a capture as broken, by a call that gives the error `status`.
+    fn break_by(&mut self, id: CaptureId, status: CudaStatus, message: String) -> Error<CudaStatus> {
+        if let Some(capture) = self.open.get_mut(&id) {
+            capture.broken.get_or_insert_with(|| message.clone());
+        }
+        Error::new(status, message)
+    }
+
+    /// The capture, where no rule has been broken.
+    fn usable(&mut self, id: CaptureId) -> CudaResult<&mut Capture> {
+        let gone = || Error::from(CudaStatus::StreamCaptureInvalidated);
+        let capture = self.open.get_mut(&id).ok_or_else(gone)?;
+        match &capture.broken {
+            Some(why) => {
+                let message = format!("the capture is invalid since {why}");
+                Err(Error::new(CudaStatus::StreamCaptureInvalidated, message))
+            }
+            None => Ok(capture),
+        }
+    }
+}
+
+impl Engine {
+    /// `cuStreamBeginCapture`: from now on, what is enqueued in `stream` goes into a graph.
+    ///
+    /// # Errors
+    /// `StreamCaptureUnsupported` for the legacy default stream, `IllegalState` where it is captured already.
+    pub fn begin_capture(&self, stream: StreamHandle, mode: CaptureMode) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let (context, _) = state.last_of(stream)?;
+        state.check_usable(context)?;
+        let thread = state.current_thread();
+        let Some(entry) = state.streams.get_mut(&stream) else { return Ok(()) };
+        if entry.legacy {
+            let message = "the legacy default stream can't be captured: use one of ctx.new_stream()";
+            return Err(Error::new(CudaStatus::StreamCaptureUnsupported, message));
+        }
+        if entry.capture.is_some() {
+            let message = format!("{} is being captured already", entry.name);
+            return Err(Error::new(CudaStatus::IllegalState, message));
+        }
+        let captures = &mut state.captures;
+        captures.begun += 1;
+        let id = CaptureId(captures.begun);
+        let capture = Capture { mode, thread, origin: stream, graph: Graph::default(), broken: None };
+        captures.open.insert(id, capture);
+        if let Some(entry) = state.streams.get_mut(&stream) {
+            entry.capture = Some(Captured { id, after: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// `cuStreamEndCapture`: the graph of what was enqueued.
+    ///
+    /// # Errors
+    /// `IllegalState` where the stream is not captured, `StreamCaptureUnmatched` where the capture began in another
+    /// stream, `StreamCaptureWrongThread` where it began in another thread and its mode minds, `StreamCaptureInvalidated`
+    /// with what broke it, `StreamCaptureUnjoined` where work in another stream is not waited for by `stream`.
+    pub fn end_capture(&self, stream: StreamHandle) -> CudaResult<GraphHandle> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let thread = state.current_thread();
+        let entry = state.streams.get(&stream);
+        let name = entry.map(|entry| entry.name.clone()).unwrap_or_default();
+        let Some(Captured { id, after }) = entry.and_then(|entry| entry.capture.clone()) else {
+            return Err(Error::new(CudaStatus::IllegalState, format!("{name} is not being captured")));
+        };
+        let refuse = |status, message: String| Err(Error::new(status, message));
+        let Some(capture) = state.captures.open.get(&id) else { return Err(CudaStatus::IllegalState.into()) };
+        if capture.origin != stream {
+            let origin = capture.origin;
+            let origin = state.streams.get(&origin).map(|entry| entry.name.clone()).unwrap_or_default();
+            let message = format!("the capture of {name} was begun in {origin}, and has to be ended there");
+            return refuse(CudaStatus::StreamCaptureUnmatched, message);
+        }
+        if capture.thread != thread && capture.mode != CaptureMode::Relaxed {
+            let message = format!("the capture of {name} was begun by another thread, which has to end it");
+            return refuse(CudaStatus::StreamCaptureWrongThread, message);
+        }
+        let usable = state.captures.usable(id).map(drop);
+        let Some(Capture { graph, .. }) = state.captures.open.remove(&id) else {
+            return Err(CudaStatus::IllegalState.into());
+        };
+        for entry in state.streams.values_mut() {
+            entry.capture.take_if(|captured| captured.id == id);
+        }
+        usable?;
+        if let Some(node) = graph.first_not_before(&after) {
+            let (of, site) = (graph.stream_name(node), &graph.nodes[node].site);
+            let at = site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+            let message = format!(
+                "{name} does not wait for {} in {of}{at}: {name}.wait(&{of}.record_event(None)?)? before the end",
+                graph.nodes[node].work
+            );
+            return refuse(CudaStatus::StreamCaptureUnjoined, message);
+        }
+        let handle = GraphHandle(state.new_handle());
+        state.graphs.all.insert(handle, graph.into());
+        Ok(handle)
+    }
+
+    /// `cuStreamIsCapturing`
+    ///
+    /// # Errors
+    /// `StreamCaptureImplicit` for the legacy default stream while a stream that waits for it is captured.
+    pub fn capture_status(&self, stream: StreamHandle) -> CudaResult<CaptureStatus> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let (context, _) = state.last_of(stream)?;
+        if let Some((_, message)) = state.implied(stream, context) {
+            return Err(Error::new(CudaStatus::StreamCaptureImplicit, message));
+        }
+        let captured = state.streams.get(&stream).and_then(|entry| entry.capture.as_ref());
+        let capture = captured.and_then(|captured| state.captures.open.get(&captured.id));
+        Ok(match capture {
+            None => CaptureStatus::None,
+            Some(Capture { broken: None, .. }) => CaptureStatus::Active,
+            Some(_) => CaptureStatus::Invalidated,
+        })
+    }
+
+    pub(super) fn is_capturing(&self, stream: StreamHandle) -> bool {
+        let mut state = self.state();
+        state.resolve_stream(stream).is_ok_and(|stream| state.is_capturing(stream))
+    }
+
+    /// Refuses a call that no graph can hold, while a capture is under way that minds; it breaks the capture.
+    pub(super) fn check_capture_allows(&self, call: &str) -> CudaResult<()> {
+        let mut state = self.state();
+        let thread = state.current_thread();
+        let minds = |capture: &Capture| match capture.mode {
+            CaptureMode::Global => true,
+            CaptureMode::ThreadLocal => capture.thread == thread,
+            CaptureMode::Relaxed => false,
+        };
+        let broken = state.captures.open.iter().filter(|(_, capture)| minds(capture));
+        let broken: Vec<CaptureId> = broken.map(|(&id, _)| id).collect();
+        let errors = broken.into_iter().map(|id| {
+            let message =
+                format!("{call} was called while a stream is captured: no graph can hold it. Call it before");
+            state.captures.break_by(id, CudaStatus::StreamCaptureUnsupported, message)
+        });
+        errors.last().map_or(Ok(()), Err)
+    }
+}
+
+impl State {
+    pub(super) fn is_capturing(&self, stream: StreamHandle) -> bool {
+        self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
+    }
+
+    /// Adds what was enqueued in a stream that is captured to its graph.
+    pub(super) fn add_node(&mut self, stream: StreamHandle, work: NodeWork, site: Site) -> CudaResult<()> {
+        let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
+        let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
+        let graph = &mut self.captures.usable(*id)?.graph;
+        let branch = graph.branch(stream, entry.context, &entry.name);
+        graph.nodes.push(Node { branch, after: std::mem::take(after), work, site });
+        after.push(graph.nodes.len() - 1);
+        Ok(())
+    }
+
+    /// Adds a graph, launched into a stream that is captured, to that stream's graph.
+    pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Graph) -> CudaResult<()> {
+        let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
+        let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
+        let graph = &mut self.captures.usable(*id)?.graph;
+        *after = graph.append(child, after);
+        Ok(())
+    }
+
+    /// An event is recorded in a stream; where that is captured, it marks a place in the graph.
+    pub(super) fn captured_record(&mut self, stream: StreamHandle) -> CudaResult<Option<Recorded>> {
+        let capture = self.streams.get(&stream).and_then(|entry| entry.capture.clone());
+        let Some(captured) = capture else { return Ok(None) };
+        self.captures.usable(captured.id)?;
+        Ok(Some(Recorded::Captured(captured)))
+    }
+
+    /// A stream waits for an event, and one of them is captured: the stream takes part in the event's capture.
+    /// `false` where none is.
+    pub(super) fn captured_wait(
+        &mut self,
+        stream: StreamHandle,
+        event: EventHandle,
+        recorded: Option<&Recorded>,
+    ) -> CudaResult<bool> {
+        let Some(entry) = self.streams.get_mut(&stream) else { return Ok(false) };
+        match (&mut entry.capture, recorded) {
+            (None, None | Some(Recorded::Done(_))) => Ok(false),
+            (Some(captured), Some(Recorded::Captured(event))) if captured.id == event.id => {
+                self.captures.usable(captured.id)?;
+                let new: Vec<_> = event.after.iter().filter(|node| !captured.after.contains(node)).collect();
+                captured.after.extend(new);
+                Ok(true)
+            }
+            (None, Some(Recorded::Captured(event))) => {
+                if !self.captures.open.contains_key(&event.id) {
+                    let message = "the event was last recorded in a capture, which has ended";
+                    return Err(Error::new(CudaStatus::CapturedEvent, message));
+                }
+                self.captures.usable(event.id)?;
+                if entry.legacy {
+                    let message = "the legacy default stream waited for a captured event".to_owned();
+                    return Err(self.captures.break_by(event.id, CudaStatus::StreamCaptureImplicit, message));
+                }
+                entry.capture = Some(event.clone());
+                Ok(true)
+            }
+            (Some(captured), Some(Recorded::Captured(event))) => {
+                let message =
+                    format!("{} of one capture waited for an event of another, which can't be", entry.name);
+                let id = captured.id;
+                self.captures.break_by(event.id, CudaStatus::StreamCaptureMerge, message.clone());
+                Err(self.captures.break_by(id, CudaStatus::StreamCaptureMerge, message))
+            }
+            (Some(_), None) => Ok(true),
+            (Some(captured), Some(Recorded::Done(_))) => {
+                let message = format!(
+                    "{}, which is captured, waited for event {:#x}, which was recorded outside of the capture. \
+                     (cudarc's tracking of slices does so: before you allocate, unsafe {{ ctx.disable_event_tracking() }})",
+                    entry.name, event.0
+                );
+                let id = captured.id;
+                Err(self.captures.break_by(id, CudaStatus::StreamCaptureIsolation, message))
+            }
+        }
+    }
+
+    /// Refuses what can't be done with an event of a capture, and breaks the capture.
+    pub(super) fn check_event_done(&mut self, recorded: &Recorded, call: &str) -> CudaResult<()> {
+        let Recorded::Captured(captured) = recorded else { return Ok(()) };
+        let message = format!("{call} was called for an event that was last recorded in a captured stream");
+        Err(self.captures.break_by(captured.id, CudaStatus::CapturedEvent, message))
+    }
+
+    /// Refuses what can't be done with a stream that is captured, and breaks the capture.
+    pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
+        let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
+        let Some(captured) = &entry.capture else { return Ok(()) };
+        let message = format!("{what} in {}, which is captured: no graph can hold it", entry.name);
+        Err(self.captures.break_by(captured.id, CudaStatus::StreamCaptureUnsupported, message))
+    }
+
+    /// Refuses a wait for all of a context while a stream of it is captured, and breaks the capture.
+    pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
+        let mut captured: Vec<StreamHandle> = self
+            .streams
+            .iter()
+            .filter(|(_, entry)| entry.context == context && entry.capture.is_some())
+            .map(|(&stream, _)| stream)
+            .collect();
+        captured.sort_unstable();
+        captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
+    }
+
+    /// Refuses work in the legacy default stream while a stream that waits for it is captured, and breaks the capture.
+    pub(super) fn check_not_implied(
+        &mut self,
+        stream: StreamHandle,
+        context: ContextHandle,
+    ) -> CudaResult<()> {
+        match self.implied(stream, context) {
+            Some((id, message)) => {
+                Err(self.captures.break_by(id, CudaStatus::StreamCaptureImplicit, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The capture that work in `stream` would implicitly wait for, and a sentence about it.
+    fn implied(&self, stream: StreamHandle, context: ContextHandle) -> Option<(CaptureId, String)> {
+        if self.captures.open.is_empty() || !self.streams.get(&stream)?.legacy {
+            return None;
+        }
+        let of_context = self.streams.values().filter(|entry| entry.context == context && entry.blocking);
+        let (captured, name) = of_context
+            .filter_map(|entry| Some((entry.capture.as_ref()?, &entry.name)))
+            .min_by_key(|it| it.1)?;
+        let message = format!(
+            "the legacy default stream was used while {name}, which waits for it, is captured: \
+             capture a stream of ctx.new_stream(), or use another than the default one"
+        );
+        Some((captured.id, message))
+    }
+
+    /// A stream is gone: so is what was captured from it.
+    pub(super) fn leave_capture(&mut self, stream: StreamHandle) {
+        let of_origin = self.captures.open.iter().find(|(_, capture)| capture.origin == stream);
+        if let Some(id) = of_origin.map(|(&id, _)| id) {
+            self.captures.open.remove(&id);
+            for entry in self.streams.values_mut() {
+                entry.capture.take_if(|captured| captured.id == id);
+            }
+        }
+    }
+}

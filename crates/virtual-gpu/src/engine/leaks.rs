@@ -1,0 +1,74 @@
+//! What a program leaves allocated when it ends.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::TryLockError;
+
+use super::Engine;
+use crate::config::Checks;
+use crate::report::{Report, size};
+use crate::site::{Site, SourceLine};
+
+/// Source lines that are listed.
+const LISTED: usize = 8;
+
+/// Buffers that one line allocated in one place.
+struct Leak {
+    site: Site,
+    buffers: u64,
+    bytes: u64,
+}
+
+impl Engine {
+    /// The report of the device and managed memory that is allocated now, as the process ends: by the lines that
+    /// allocated it, most bytes first. `None` where there is none, where a GPU has failed, which has been told, and where
+    /// a thread is still at work, whose buffers may be in use.
+    pub fn leak_report(&self) -> Option<Report> {
+        if self.config().checks == Checks::Off {
+            return None;
+        }
+        let variables: HashSet<u64> = {
+            let state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+            if state.any_failure {
+                return None;
+            }
+            state.modules.values().flat_map(|module| module.globals.iter().copied()).collect()
+        };
+        let mut leaks: BTreeMap<(usize, Option<SourceLine>), Leak> = BTreeMap::new();
+        for (device, memory) in self.memories.iter().enumerate() {
+            let Ok(memory) = memory.try_lock() else { return None };
+            for allocation in memory.allocations().filter(|it| !variables.contains(&it.base())) {
+                let site = allocation.site();
+                let leak = leaks.entry((device, site.line())).or_insert_with(|| Leak {
+                    site: site.clone(),
+                    buffers: 0,
+                    bytes: 0,
+                });
+                leak.buffers += 1;
+                leak.bytes += allocation.size();
+            }
+        }
+        let bytes: u64 = leaks.values().map(|leak| leak.bytes).sum();
+        if leaks.is_empty() {
+            return None;
+        }
+        let mut report = Report::new(format!("{} still allocated as the program ends", size(bytes)));
+        let mut leaks: Vec<_> = leaks.into_iter().collect();
+        leaks.sort_by_key(|(_, leak)| std::cmp::Reverse(leak.bytes));
+        for ((device, _), Leak { site, buffers, bytes }) in leaks.iter().take(LISTED) {
+            let place = self.name_of(*device);
+            let what = match buffers {
+                1 => format!("a buffer of {} {place} allocated", size(*bytes)),
+                _ => format!("{buffers} buffers, {} together, {place} allocated", size(*bytes)),
+            };
+            report = report.at(what, site);
+        }
+        if let Some(more @ 1..) = leaks.len().checked_sub(LISTED) {
+            report = report.fact(format!("and at {more} more lines"));
+        }
+        Some(report.help("drop what holds them: std::process::exit, mem::forget, leak() and statics keep it"))
+    }
+}

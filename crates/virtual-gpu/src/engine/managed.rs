@@ -1,0 +1,181 @@
+//! Managed memory: what all GPUs share with the host, at the same addresses.
+//!
+//! It lies in one place, and which processor touches it costs nothing: prefetches and advice are checked, and change
+//! nothing. The host's own accesses are invisible, so that all of it counts as written.
+
+use super::stream::{StreamHandle, Work};
+use super::{Engine, lock};
+use crate::memory::{HostBytes, OutOfMemory};
+use crate::report::size;
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+
+/// `CUmemAttach_flags`: who may use managed memory where processors can't share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// Any stream of any GPU.
+    Global,
+    /// The host alone.
+    Host,
+    /// One stream.
+    Single,
+}
+
+impl Attachment {
+    /// The flag with this number in `cuda.h`.
+    ///
+    /// # Errors
+    /// `InvalidValue`, naming the number.
+    pub fn from_number(number: u32) -> CudaResult<Self> {
+        match number {
+            1 => Ok(Self::Global),
+            2 => Ok(Self::Host),
+            4 => Ok(Self::Single),
+            _ => Err(invalid(format!("{number:#x} is none of CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE"))),
+        }
+    }
+}
+
+/// `CUmemLocation`: a processor's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A GPU's, by its number.
+    Gpu(i32),
+    /// The host's, or one of its nodes.
+    Host,
+}
+
+/// `CUmem_advise`, as far as it asks for a location or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and its opposite: the location does not matter.
+    ReadMostly,
+    /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`
+    PreferredLocation,
+    /// `CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION`: the location does not matter.
+    NoPreferredLocation,
+    /// `CU_MEM_ADVISE_SET_ACCESSED_BY` and its opposite.
+    AccessedBy,
+}
+
+impl Advice {
+    /// The advice with this number in `cuda.h`.
+    ///
+    /// # Errors
+    /// `InvalidValue`, naming the number.
+    pub fn from_number(number: u32) -> CudaResult<Self> {
+        match number {
+            1 | 2 => Ok(Self::ReadMostly),
+            3 => Ok(Self::PreferredLocation),
+            4 => Ok(Self::NoPreferredLocation),
+            5 | 6 => Ok(Self::AccessedBy),
+            _ => Err(invalid(format!("{number} is no CUmem_advise (1 to 6)"))),
+        }
+    }
+}
+
+impl Engine {
+    /// `cuMemAllocManaged`: `bytes` that the host and all GPUs can use. `map` gives the host access to so many bytes at an
+    /// address, or `None` where there is no room.
+    ///
+    /// # Errors
+    /// `InvalidValue` for no bytes and for `CU_MEM_ATTACH_SINGLE`; `OutOfMemory`.
+    pub fn allocate_managed(
+        &self,
+        bytes: u64,
+        attachment: Attachment,
+        map: impl FnOnce(u64, u64) -> Option<Box<dyn HostBytes>>,
+    ) -> CudaResult<u64> {
+        if attachment == Attachment::Single {
+            return Err(invalid("managed memory starts as CU_MEM_ATTACH_GLOBAL or _HOST".to_owned()));
+        }
+        if bytes == 0 {
+            return Err(invalid("an allocation of 0 bytes".to_owned()));
+        }
+        self.check_capture_allows("cuMemAllocManaged")?;
+        // In a context that can still be used.
+        self.usable_stream_device(StreamHandle(0))?;
+        let made = self
+            .memory(self.managed())
+            .allocate_managed(bytes, Site::here(), |address| map(address, bytes))
+            .map_err(|OutOfMemory { asked, .. }| {
+                let message = format!("the host has no room for {} of managed memory", size(asked));
+                Error::new(CudaStatus::OutOfMemory, message)
+            });
+        let address = made?;
+        self.own(self.managed(), address)?;
+        Ok(address)
+    }
+
+    /// `cuStreamAttachMemAsync`: in stream order. `len` is 0, or all of the allocation that starts at `address`.
+    pub fn attach_managed(
+        &self,
+        stream: StreamHandle,
+        address: u64,
+        len: u64,
+        attachment: Attachment,
+    ) -> CudaResult<()> {
+        let site = Site::here();
+        if attachment == Attachment::Single && stream.0 <= 1 {
+            return Err(invalid(
+                "managed memory can't be attached to the legacy default stream: name another one".to_owned(),
+            ));
+        }
+        let whole = {
+            let memory = lock(&self.memories[self.managed()]);
+            let found = memory.range(address, 1).ok();
+            found.filter(|(_, offset)| *offset == 0).map(|(allocation, _)| allocation.size())
+        };
+        match whole {
+            None => Err(invalid(format!("{address:#x} is no start of managed memory"))),
+            Some(whole) if len != 0 && len != whole => {
+                Err(invalid(format!("{} of {}: only all of it can be attached", size(len), size(whole))))
+            }
+            Some(_) => self.submit(stream, Work::Nothing, site),
+        }
+    }
+
+    /// `cuMemPrefetchAsync`: in stream order.
+    pub fn prefetch_managed(
+        &self,
+        stream: StreamHandle,
+        address: u64,
+        len: u64,
+        to: Location,
+    ) -> CudaResult<()> {
+        let site = Site::here();
+        self.check_managed("cuMemPrefetchAsync", address, len)?;
+        self.check_location(to)?;
+        self.submit(stream, Work::Nothing, site)
+    }
+
+    /// `cuMemAdvise`
+    pub fn advise_managed(&self, address: u64, len: u64, advice: Advice, of: Location) -> CudaResult<()> {
+        self.check_managed("cuMemAdvise", address, len)?;
+        match advice {
+            Advice::ReadMostly | Advice::NoPreferredLocation => Ok(()),
+            Advice::PreferredLocation | Advice::AccessedBy => self.check_location(of),
+        }
+    }
+
+    fn check_location(&self, location: Location) -> CudaResult<()> {
+        match location {
+            Location::Gpu(gpu) => self.check_device(gpu).map(drop),
+            Location::Host => Ok(()),
+        }
+    }
+
+    fn check_managed(&self, call: &str, address: u64, len: u64) -> CudaResult<()> {
+        if len == 0 {
+            return Err(invalid(format!("{call}: a range of 0 bytes")));
+        }
+        if self.device_of(address) != Some(self.managed()) {
+            return Err(invalid(format!("{call}: {address:#x} is no managed memory (cuMemAllocManaged)")));
+        }
+        self.check_range(call, address, len, &Site::here())
+    }
+}
+
+fn invalid(message: String) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message)
+}

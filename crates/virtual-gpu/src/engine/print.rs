@@ -1,0 +1,48 @@
+//! What kernels print: kept in their context, shown where CUDA shows it.
+//!
+//! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronisation, blocking copies,
+//! module loading and unloading, context destruction, prior to a stream callback" ("CUDA C++ Programming Guide",
+//! formatted output). What is left when the program ends is lost, as there.
+
+use std::io::Write;
+use std::sync::Mutex;
+
+use super::{ContextHandle, Engine, State, lock};
+use crate::machine::Printed;
+
+/// Held while a buffer is taken and written: what one thread takes first, it writes first.
+static OUTPUT: Mutex<()> = Mutex::new(());
+
+impl Engine {
+    /// Writes what the kernels of a context have printed to standard output.
+    pub(super) fn flush_printed(&self, context: ContextHandle) {
+        let has_printed =
+            |state: &State| state.contexts.get(&context).is_some_and(|it| !it.printed.is_empty());
+        if !has_printed(&self.state()) {
+            return;
+        }
+        let _turn = lock(&OUTPUT);
+        let taken = self.state().contexts.get_mut(&context).map(|it| std::mem::take(&mut it.printed));
+        let text = taken.unwrap_or_default().concat();
+        // Where nobody listens any more, there is nobody to tell.
+        let mut output = std::io::stdout().lock();
+        let _ = output.write_all(&text).and_then(|()| output.flush());
+    }
+
+    /// As [`Self::flush_printed`], of the calling thread's current context, if it has one.
+    pub(super) fn flush_current(&self) {
+        let current = self.state().current_context();
+        if let Ok(context) = current {
+            self.flush_printed(context);
+        }
+    }
+}
+
+impl State {
+    /// Adds what a kernel has printed to its context's buffer of `capacity` bytes.
+    pub(super) fn add_printed(&mut self, context: ContextHandle, printed: Printed, capacity: u64) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.printed.append(printed, capacity);
+        }
+    }
+}
