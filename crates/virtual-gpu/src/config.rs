@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use crate::time::preset::{CLASSROOM_H100, PRESETS, Preset};
+use crate::time::preset::Preset;
 
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
 const MAX_GPUS: usize = 64;
+
+/// The preset that is taken where none is asked for.
+const CLASSROOM: &str = "classroom";
 
 /// Every environment variable that is read.
 const SWITCHES: [&str; 4] =
@@ -32,12 +35,13 @@ pub struct Config {
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
     pub patience: Duration,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
-    pub preset: &'static Preset,
+    pub preset: Preset,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset: &CLASSROOM_H100 }
+        let preset = Preset::find(CLASSROOM).expect("it is built in, and a test reads it");
+        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset }
     }
 }
 
@@ -88,11 +92,8 @@ impl Config {
             })?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
-            config.preset =
-                PRESETS.into_iter().find(|preset| preset.name == value.trim()).ok_or_else(|| {
-                    let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-                    format!("VIRTUAL_GPU_TOPOLOGY={value}: it is one of {}", known.join(", "))
-                })?;
+            config.preset = Preset::find(value.trim())
+                .map_err(|error| format!("VIRTUAL_GPU_TOPOLOGY={value}: {error}"))?;
         }
         Ok(config)
     }

@@ -177,7 +177,7 @@ impl Engine {
             blocked: 0,
             nccl: Nccl::default(),
             order: Order::default(),
-            time: Time::new(config.preset, config.gpus),
+            time: Time::new(config.preset.clone(), config.gpus),
         };
         Self {
             config,

@@ -17,7 +17,7 @@ use crate::order::View;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::ThreadKey;
-use crate::time::{Span, Ticket, When};
+use crate::time::{Class, Cost, Moment, Ticket, When};
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
 /// stream.
@@ -36,7 +36,7 @@ pub(crate) struct OpRef {
 pub(crate) struct Awaited {
     pub(crate) op: OpRef,
     pub(super) done: Arc<OnceLock<View>>,
-    pub(super) when: When,
+    pub(crate) when: When,
 }
 
 pub(crate) struct Stream {
@@ -92,8 +92,12 @@ pub(super) struct Op {
 /// What an operation does when its turn has come.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// Records an event, or waits: its place in the stream is all that matters.
+    /// Its place in the stream is all that matters.
     Nothing,
+    /// Records an event.
+    Record,
+    /// Waits for an event.
+    Wait,
     /// Host bytes, taken at the call, to the device.
     Upload {
         to: u64,
@@ -135,6 +139,26 @@ pub(crate) enum Work {
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
+}
+
+impl Work {
+    /// What it is to the clock.
+    fn class(&self) -> Class {
+        match self {
+            Self::Nothing | Self::Free { .. } => Class::Nothing,
+            Self::Record => Class::Record,
+            Self::Wait => Class::Wait,
+            Self::Host(_) => Class::Host,
+            Self::Collective(_) => Class::Communication,
+            Self::Upload { .. }
+            | Self::Download { .. }
+            | Self::UploadLater { .. }
+            | Self::DownloadLater { .. }
+            | Self::Copy { .. }
+            | Self::Set { .. }
+            | Self::Kernel(_) => Class::Engine,
+        }
+    }
 }
 
 impl Stream {
@@ -254,7 +278,8 @@ impl Engine {
             }
         }
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
-        let mut state = self.block_on(Wait::Ops(ops), caller, state);
+        let state = self.block_on(Wait::Ops(ops), caller, state);
+        let mut state = self.wait_for_times(&awaited, state);
         state.saw(awaited);
         let told = state.tell(context);
         drop(state);
@@ -284,7 +309,7 @@ impl State {
             last: Awaited {
                 op: OpRef { stream: handle, number: 0 },
                 done: Arc::default(),
-                when: Arc::new(OnceLock::from(Span::default())),
+                when: Moment::start(device),
             },
             view: View::default(),
             last_touch: 0,
@@ -309,7 +334,9 @@ impl State {
     /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
-        self.streams.remove(&handle);
+        for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
+            self.time.finish(op.ticket, Cost::Nothing);
+        }
         if self.order.forget_stream(handle, last_touch) {
             self.streams.values_mut().for_each(|stream| stream.view.forget(handle));
         }
@@ -363,13 +390,17 @@ impl State {
     }
 
     /// The calling thread has waited for operations: what had happened then, it knows.
-    pub(super) fn saw(&mut self, awaited: impl IntoIterator<Item = Awaited>) {
+    pub(super) fn saw(&mut self, awaited: Vec<Awaited>) {
         let thread = self.current_thread();
-        for Awaited { done, when, .. } in awaited {
-            if let Some(view) = done.get() {
-                self.order.saw(thread, view);
-            }
-            self.time.wait(thread, &when);
+        self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when));
+        self.knows(awaited);
+    }
+
+    /// The calling thread knows that operations are done.
+    pub(super) fn knows(&mut self, done: impl IntoIterator<Item = Awaited>) {
+        let thread = self.current_thread();
+        for view in done.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
+            self.order.saw(thread, &view);
         }
     }
 
@@ -395,7 +426,8 @@ impl State {
         self.check_not_implied(stream, context)?;
         after.extend(self.implied_order(stream, context));
         let thread = self.current_thread();
-        self.time.call(thread);
+        let device = self.device_of_context(context)?;
+        self.time.call(thread, device);
         self.append(stream, work, after, site)
     }
 
@@ -413,7 +445,7 @@ impl State {
         let enqueued = self.enqueued;
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
-        let ticket = self.time.enqueue(thread, entry.device, before);
+        let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
         entry.issued += 1;
         let op = OpRef { stream, number: entry.issued };
         entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
@@ -449,7 +481,7 @@ impl std::fmt::Display for Work {
     /// The operation as a report names it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nothing => f.write_str("an event"),
+            Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),
             Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),

@@ -2,7 +2,7 @@
 
 use super::communicator::CommHandle;
 use super::log;
-use super::operation::{Buffers, Operation};
+use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
@@ -11,6 +11,9 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
+use crate::time::tuning::World;
+use std::sync::Arc;
 
 /// Something that ranks of a clique do together, or one of them with others, and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,6 +136,10 @@ impl std::fmt::Display for Request {
     }
 }
 
+fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidUsage, message)
+}
+
 /// A call whose arguments are good, not launched yet.
 pub(super) struct Checked {
     pub(super) clique: u64,
@@ -141,6 +148,8 @@ pub(super) struct Checked {
     pub(super) stream: StreamHandle,
     pub(super) request: Request,
     pub(super) site: Site,
+    /// How a collective is done.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Engine {
@@ -201,7 +210,18 @@ impl Engine {
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
             ));
         }
-        Ok(Some(Checked { clique, rank, world_size, stream, request, site }))
+        let plan = match &request {
+            Request::Collective(operation, _) => {
+                let enabled = Enabled::from_env().map_err(invalid_usage)?;
+                let preset = state.time.preset();
+                let devices = state.nccl.cliques[&clique].ranks.iter().map(|rank| rank.device);
+                let world = World::of(preset, devices);
+                let plan = operation.plan(preset, enabled, world);
+                Some(plan.map_err(invalid_usage)?)
+            }
+            Request::Transfer(..) => None,
+        };
+        Ok(Some(Checked { clique, rank, world_size, stream, request, site, plan }))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

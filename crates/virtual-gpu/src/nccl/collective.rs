@@ -2,7 +2,7 @@
 
 use super::call::{CallKey, Checked, Missing, Request};
 use super::communicator::LastCall;
-use super::operation::{Buffers, Operation};
+use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use crate::engine::{Awaited, Failure, OpRef, State, Work};
 use crate::report::{Report, ranks};
@@ -30,6 +30,7 @@ pub(super) struct Part {
     pub(super) cancelled: bool,
     pub(super) buffers: Buffers,
     pub(super) device: usize,
+    pub(super) plan: Plan,
 }
 
 impl super::Nccl {
@@ -64,8 +65,8 @@ impl super::Nccl {
 impl State {
     /// Enqueues one rank's part of a collective, to come after others.
     pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
-        let Checked { clique, rank, stream, request, site, .. } = checked;
-        let Request::Collective(operation, buffers) = request else { return Ok(()) };
+        let Checked { clique, rank, stream, request, site, plan, .. } = checked;
+        let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
         let owner = self.current_thread();
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
             return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
@@ -73,7 +74,8 @@ impl State {
         let number = entry.ranks[rank].issued + 1;
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let work = Work::Collective(CallKey::Collective { clique, number });
-        let op = self.enqueue(stream, work, after, site.clone())?.op;
+        let Awaited { op, when, .. } = self.enqueue(stream, work, after, site.clone())?;
+        self.time.communicates(&when, plan.nanoseconds);
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
         entry.ranks[rank].issued = number;
@@ -84,7 +86,7 @@ impl State {
             failure: None,
         });
         call.parts[rank] =
-            Some(Part { operation, op, site, arrived: false, cancelled: false, buffers, device });
+            Some(Part { operation, op, site, arrived: false, cancelled: false, buffers, device, plan });
         self.compare_parts((clique, number));
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
 
 /// An `ncclComm_t`: one rank's end of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,6 +188,11 @@ impl Clique {
     }
 }
 
+/// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
+fn check_choice() -> NcclResult<()> {
+    Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
+}
+
 impl Engine {
     /// `ncclGetUniqueId`.
     pub fn nccl_unique_id(&self) -> UniqueId {
@@ -195,6 +201,7 @@ impl Engine {
 
     /// `ncclCommInitAll`: a communicator with a rank on each of `devices`, all driven by the calling thread.
     pub fn nccl_init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
+        check_choice()?;
         let mut gpus = Vec::new();
         for &device in devices {
             let gpu =
@@ -232,6 +239,7 @@ impl Engine {
         let number =
             number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
         let device = self.current_device()?;
+        check_choice()?;
 
         let mut state = self.state();
         let handle = CommHandle(state.new_handle());

@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::time::Ticket;
+use crate::time::tuning::point_to_point;
 
 /// The `number`th message of a clique's rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -210,7 +211,7 @@ impl State {
         let (number, device) = (entry.ranks[rank].exchanges + 1, entry.ranks[rank].device);
         let (stream, site) = (transfers[0].stream, transfers[0].site.clone());
         let work = Work::Collective(CallKey::Exchange { clique, rank, number });
-        let op = self.enqueue(stream, work, after, site)?.op;
+        let Awaited { op, when, .. } = self.enqueue(stream, work, after, site)?;
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].exchanges = number;
         entry.ranks[rank].owner = owner;
@@ -225,6 +226,8 @@ impl State {
             let end = End { exchange: number, transfer, buffer, site };
             open.push((entry.traffic.add(clique, rank, end), transfer.direction));
         }
+        let moved = point_to_point(self.time.preset(), bytes[0].max(bytes[1]));
+        self.time.communicates(&when, moved);
         let messages = open.clone();
         let exchange = Exchange {
             op,

@@ -19,7 +19,7 @@ use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::CudaStatus;
 use crate::time::Cost;
-use crate::time::collective::{duration, message_duration};
+use crate::time::tuning::point_to_point;
 
 /// What can run now.
 pub(crate) enum Job {
@@ -254,13 +254,8 @@ impl Engine {
             }
         }
         let cost = parts.first().map_or(Cost::Nothing, |part| {
-            let (ranks, preset) = (parts.len(), state.time.preset());
-            let bytes = part.operation.large_side(ranks);
-            Cost::Collective {
-                call: CallKey::Collective { clique: key.0, number: key.1 },
-                ranks,
-                duration: duration(preset, part.operation.pattern(), ranks, bytes),
-            }
+            let call = CallKey::Collective { clique: key.0, number: key.1 };
+            Cost::Collective { call, ranks: parts.len(), duration: part.plan.nanoseconds }
         });
         for part in &parts {
             state.finish_after(part.op.stream, &joined, cost.clone());
@@ -290,7 +285,7 @@ impl Engine {
             let partners = exchange
                 .partners
                 .into_iter()
-                .map(|(ticket, bytes)| (ticket, message_duration(preset, bytes)))
+                .map(|(ticket, bytes)| (ticket, point_to_point(preset, bytes)))
                 .collect();
             state.finish_after(stream, &exchange.view, Cost::Exchange { partners });
         }
