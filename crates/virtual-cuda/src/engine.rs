@@ -17,12 +17,16 @@ pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The process ends: says what it leaves allocated.
+/// The process ends: writes the trace, and says what it leaves allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
+    let written = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.write_trace().err()));
+    if let Ok(Some(error)) = written {
+        // Nobody is left to be told where standard error is gone.
+        let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
+    }
     let report = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.leak_report()));
     if let Ok(Some(report)) = report {
-        // Nobody is left to be told where standard error is gone.
         let _ = writeln!(std::io::stderr(), "{report}");
     }
 }

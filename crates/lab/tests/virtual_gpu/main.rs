@@ -1,5 +1,6 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
+mod child;
 mod contexts;
 mod cooperative;
 mod driver;
@@ -25,6 +26,8 @@ mod raw;
 mod shared_races;
 mod thread_streams;
 mod time;
+mod topology;
+mod trace;
 mod twins;
 
 use std::process::ExitCode;
@@ -37,6 +40,9 @@ use cudarc::driver::sys::CUresult;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    if let Some(ended) = child::run() {
+        return ended;
+    }
     // SAFETY: no other thread runs yet.
     unsafe {
         std::env::set_var("LAB_TIER", "virtual");
@@ -70,6 +76,8 @@ fn main() -> ExitCode {
         shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
+        topology::checks(),
+        trace::checks(),
     ];
     lab::check::run(checks.concat())
 }

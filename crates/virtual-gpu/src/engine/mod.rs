@@ -25,7 +25,8 @@ mod transfer;
 mod wait;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
@@ -53,6 +54,9 @@ use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
+
+/// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
+const TRIES: usize = 1000;
 
 /// A set of virtual GPUs and everything that programs made on them.
 pub struct Engine {
@@ -177,7 +181,7 @@ impl Engine {
             blocked: 0,
             nccl: Nccl::default(),
             order: Order::default(),
-            time: Time::new(config.preset.clone(), config.gpus),
+            time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
         };
         Self {
             config,
@@ -193,6 +197,24 @@ impl Engine {
     /// Addresses that so many GPUs may use, with their managed memory.
     pub fn address_space(gpus: usize) -> u64 {
         (gpus as u64 + 1) * ADDRESS_SPACE
+    }
+
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` asks for, as the process ends: of all that is done by then.
+    ///
+    /// # Errors
+    /// A sentence that names the variable and the file.
+    pub fn write_trace(&self) -> Result<(), String> {
+        let Some(path) = &self.config.trace else { return Ok(()) };
+        let say = |why: &dyn std::fmt::Display| format!("VIRTUAL_GPU_TRACE={}: {why}", path.display());
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
+                Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
+                // A thread is still at work.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
     /// The number of GPUs.

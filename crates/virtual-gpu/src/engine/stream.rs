@@ -17,6 +17,7 @@ use crate::order::View;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::ThreadKey;
+use crate::time::trace::Label;
 use crate::time::{Class, Cost, Moment, Ticket, When};
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
@@ -142,6 +143,24 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// What a trace calls it; none where it shows nothing.
+    fn label(&self) -> Option<Label> {
+        let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
+        match self {
+            Self::Nothing | Self::Free { .. } => None,
+            Self::Record => Some(Label::new("event", "record")),
+            Self::Wait => Some(Label::new("event", "wait")),
+            Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
+            Self::UploadLater { len, .. } => copy("copy to the device", *len),
+            Self::Download { len, .. } | Self::DownloadLater { len, .. } => copy("copy to the host", *len),
+            Self::Copy { len, .. } => copy("copy", *len),
+            Self::Set { len, .. } => copy("memset", *len),
+            Self::Kernel(launch) => Some(Label::new("kernel", launch.name())),
+            Self::Host(_) => Some(Label::new("host function", "host function")),
+            Self::Collective(_) => Some(Label::new("collective", "a collective")),
+        }
+    }
+
     /// What it is to the clock.
     fn class(&self) -> Class {
         match self {
@@ -280,7 +299,7 @@ impl Engine {
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
         let state = self.block_on(Wait::Ops(ops), caller, state);
         let mut state = self.wait_for_times(&awaited, state);
-        state.saw(awaited);
+        state.saw(awaited, caller);
         let told = state.tell(context);
         drop(state);
         self.flush_printed(context);
@@ -390,9 +409,9 @@ impl State {
     }
 
     /// The calling thread has waited for operations: what had happened then, it knows.
-    pub(super) fn saw(&mut self, awaited: Vec<Awaited>) {
+    pub(super) fn saw(&mut self, awaited: Vec<Awaited>, caller: &str) {
         let thread = self.current_thread();
-        self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when));
+        self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when), caller);
         self.knows(awaited);
     }
 
@@ -427,7 +446,7 @@ impl State {
         after.extend(self.implied_order(stream, context));
         let thread = self.current_thread();
         let device = self.device_of_context(context)?;
-        self.time.call(thread, device);
+        self.time.call(thread, device, || format!("enqueue {work}"));
         self.append(stream, work, after, site)
     }
 
@@ -446,6 +465,7 @@ impl State {
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
         let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
+        self.time.describe(&ticket, (stream, &entry.name), || work.label());
         entry.issued += 1;
         let op = OpRef { stream, number: entry.issued };
         entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };

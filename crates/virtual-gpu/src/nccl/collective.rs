@@ -75,7 +75,7 @@ impl State {
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let work = Work::Collective(CallKey::Collective { clique, number });
         let Awaited { op, when, .. } = self.enqueue(stream, work, after, site.clone())?;
-        self.time.communicates(&when, plan.nanoseconds);
+        self.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
         entry.ranks[rank].issued = number;

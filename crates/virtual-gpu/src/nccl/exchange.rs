@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::time::Ticket;
+use crate::time::trace::Label;
 use crate::time::tuning::point_to_point;
 
 /// The `number`th message of a clique's rank to another.
@@ -227,7 +228,15 @@ impl State {
             open.push((entry.traffic.add(clique, rank, end), transfer.direction));
         }
         let moved = point_to_point(self.time.preset(), bytes[0].max(bytes[1]));
-        self.time.communicates(&when, moved);
+        self.time.communicates(&when, moved, || {
+            let name = match bytes {
+                [_, 0] => "ncclSend",
+                [0, _] => "ncclRecv",
+                _ => "ncclSend and ncclRecv",
+            };
+            let label = Label::new("collective", name).with("rank", rank);
+            label.with("bytes sent", bytes[0]).with("bytes received", bytes[1])
+        });
         let messages = open.clone();
         let exchange = Exchange {
             op,

@@ -4,6 +4,7 @@ use super::reduce::{DataType, Operator};
 use super::scale::Scale;
 use crate::time::choice::Enabled;
 use crate::time::preset::Preset;
+use crate::time::trace::Label;
 use crate::time::tuning::{self, Choice, Function, World};
 
 /// A collective operation. A root is a rank's number.
@@ -71,6 +72,24 @@ pub struct Buffers {
     pub receive: u64,
     /// The scalar of an operator that the program made.
     pub scale: Option<Scale>,
+}
+
+impl Plan {
+    /// What a trace says of one rank's part.
+    pub(super) fn label(&self, operation: &Operation, rank: usize, world_size: usize) -> Label {
+        let bytes = operation.large_side(world_size);
+        let label = Label::new("collective", operation.function())
+            .with("rank", rank)
+            .with("ranks", world_size)
+            .with("bytes", bytes)
+            .with("type", operation.data_type.to_string());
+        match self.choice {
+            Some(Choice { algorithm, protocol, .. }) => {
+                label.with("algorithm", algorithm.name()).with("protocol", protocol.name())
+            }
+            None => label,
+        }
+    }
 }
 
 impl Operation {

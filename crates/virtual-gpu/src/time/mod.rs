@@ -12,9 +12,12 @@ pub(crate) mod choice;
 mod gpu;
 mod horizon;
 pub mod preset;
+pub(crate) mod trace;
 pub(crate) mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::engine::StreamHandle;
@@ -23,6 +26,7 @@ use crate::thread::ThreadKey;
 use gpu::{Gpu, Pending};
 use horizon::Horizon;
 use preset::Preset;
+use trace::{Label, QUERY, Trace};
 
 /// When an operation ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +136,8 @@ pub(crate) struct Time {
     waiting: HashMap<Key, Vec<Key>>,
     /// Parts of collectives that could start, with when.
     parts: HashMap<CallKey, Vec<(Key, u64)>>,
+    /// What is to be written when the process ends.
+    trace: Option<Box<Trace>>,
 }
 
 /// An operation's GPU, and its place in the order of enqueuing there.
@@ -146,7 +152,7 @@ struct Host {
 }
 
 impl Time {
-    pub(crate) fn new(preset: Preset, gpus: usize) -> Self {
+    pub(crate) fn new(preset: Preset, gpus: usize, traced: bool) -> Self {
         Self {
             preset,
             hosts: HashMap::new(),
@@ -155,6 +161,7 @@ impl Time {
             look_at: BTreeSet::new(),
             waiting: HashMap::new(),
             parts: HashMap::new(),
+            trace: traced.then(Box::default),
         }
     }
 
@@ -164,16 +171,20 @@ impl Time {
     }
 
     /// A thread makes a call for a GPU. Its clock is never behind what any thread has seen of that GPU.
-    pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize) {
-        self.advance(thread, gpu, 0);
+    pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
+        self.advance(thread, gpu, 0, what);
     }
 
     /// A call of a thread returns, at `end` at the earliest.
-    fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64) {
+    fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
         let host = self.hosts.entry(thread).or_default();
-        let gpu = &mut self.gpus[gpu];
-        host.clock = host.clock.max(gpu.seen).max(end) + self.preset.call_ns;
-        gpu.seen = host.clock;
+        let seen = &mut self.gpus[gpu].seen;
+        let start = host.clock.max(*seen);
+        host.clock = start.max(end) + self.preset.call_ns;
+        *seen = host.clock;
+        if let Some(trace) = &mut self.trace {
+            trace.called(thread, gpu, Span { start, end: host.clock }, what());
+        }
     }
 
     /// A thread enqueues an operation on a GPU, to come after others, of which the last is the one before it in its stream.
@@ -207,11 +218,39 @@ impl Time {
 
     /// A communication that was just enqueued takes so long once all its ranks are ready. Until then it holds its GPU's
     /// multiprocessors, too.
-    pub(crate) fn communicates(&mut self, when: &When, duration: u64) {
+    pub(crate) fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
             pending.communicates = Some(duration);
         }
+        if let Some(trace) = &mut self.trace {
+            trace.named(when.key, label());
+        }
+    }
+
+    /// Says what an operation is, for the trace, in a stream of this name.
+    pub(crate) fn describe(
+        &mut self,
+        ticket: &Ticket,
+        stream: (StreamHandle, &Arc<str>),
+        label: impl FnOnce() -> Option<Label>,
+    ) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(label) = label() else { return };
+        let others = match ticket.class {
+            Class::Wait => ticket.after.split_last().map_or(&[][..], |(_, others)| others),
+            _ => &[],
+        };
+        trace.enqueued(ticket.when.key, stream, label, others.iter().map(|when| when.key).collect());
+    }
+
+    /// Writes what happened, if that was asked for.
+    ///
+    /// # Errors
+    /// Why the file can't be written.
+    pub(crate) fn write_trace(&mut self, path: &Path) -> io::Result<()> {
+        self.settle();
+        self.trace.as_ref().map_or(Ok(()), |trace| trace.write(path, &self.preset.name))
     }
 
     /// When an operation may start at the earliest, as `%globaltimer` tells it.
@@ -233,11 +272,16 @@ impl Time {
     }
 
     /// A thread has waited for operations: it goes on when they have ended.
-    pub(crate) fn wait<'a>(&mut self, thread: ThreadKey, whens: impl Iterator<Item = &'a When> + Clone) {
+    pub(crate) fn wait<'a>(
+        &mut self,
+        thread: ThreadKey,
+        whens: impl Iterator<Item = &'a When> + Clone,
+        caller: &str,
+    ) {
         self.settle();
         let Some(first) = whens.clone().next() else { return };
         let end = whens.clone().filter_map(|when| when.get()).map(|span| span.end).max();
-        self.advance(thread, first.key.0, end.unwrap_or(0));
+        self.advance(thread, first.key.0, end.unwrap_or(0), || caller.to_owned());
         let host = self.hosts.entry(thread).or_default();
         whens.for_each(|when| host.known.join(&when.horizon));
     }
@@ -245,7 +289,7 @@ impl Time {
     /// A thread asks whether an operation has ended, which takes it a moment.
     pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
         self.settle();
-        self.advance(thread, when.key.0, 0);
+        self.advance(thread, when.key.0, 0, || QUERY.to_owned());
         let host = self.hosts.entry(thread).or_default();
         let ended = when.get().is_none_or(|span| span.end <= host.clock);
         if ended {
@@ -272,7 +316,7 @@ impl Time {
         let own = ready(ticket.reaches_gpu, &ticket.after).map_err(When::clone)?;
         match cost {
             &Cost::Collective { call, ranks, duration } => {
-                self.gpus[key.0].communicated(key.1, own);
+                self.came(key, own);
                 let parts = self.parts.entry(call).or_default();
                 parts.push((key, own));
                 if parts.len() == ranks {
@@ -285,7 +329,7 @@ impl Time {
                     let other = ready(partner.reaches_gpu, &partner.after).map_err(When::clone)?;
                     end = end.max(own.max(other) + duration);
                 }
-                self.gpus[key.0].communicated(key.1, own);
+                self.came(key, own);
                 self.set(key, Span { start: own, end });
             }
             Cost::Nothing => {
@@ -309,6 +353,14 @@ impl Time {
         Ok(())
     }
 
+    /// A communication that is done: its own stream came to it at this time.
+    fn came(&mut self, key: Key, at: u64) {
+        self.gpus[key.0].communicated(key.1, at);
+        if let Some(trace) = &mut self.trace {
+            trace.came(key, at);
+        }
+    }
+
     /// All ranks of a collective start together, when the last one is ready.
     fn settle_collective(&mut self, call: CallKey, duration: u64) {
         let parts = self.parts.remove(&call).unwrap_or_default();
@@ -323,6 +375,9 @@ impl Time {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
         // Set once: the entry is gone now.
         let _ = ticket.when.span.set(span);
+        if let Some(trace) = &mut self.trace {
+            trace.ran(key, span);
+        }
         self.look_at.extend(self.waiting.remove(&key).unwrap_or_default());
     }
 }

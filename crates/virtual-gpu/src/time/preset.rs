@@ -114,7 +114,7 @@ impl Preset {
                 known.join(", ")
             ));
         }
-        let text = std::fs::read_to_string(asked).map_err(|error| format!("can't be read: {error}"))?;
+        let text = std::fs::read_to_string(asked).map_err(|error| format!("cannot be read: {error}"))?;
         Self::from_toml(&text)
     }
 

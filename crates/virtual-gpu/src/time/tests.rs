@@ -2,7 +2,7 @@ use super::*;
 
 /// A clock whose figures are those of a DGX H100.
 fn dgx(gpus: usize) -> Time {
-    Time::new(Preset::find("dgx-h100").unwrap(), gpus)
+    Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
 }
 
 /// Takes so long, and uses next to nothing of the GPU.
@@ -88,7 +88,7 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     let thread = ThreadKey::current();
     let mut time = dgx(1);
     let part = time.enqueue(thread, (0, StreamHandle(1)), Class::Communication, vec![]);
-    time.communicates(&part.when, 500_000);
+    time.communicates(&part.when, 500_000, || Label::new("", ""));
     let beside = engine(&mut time, 0, 2, vec![]);
     let waits = engine(&mut time, 0, 3, vec![]);
     let [slow, spin] = [&beside, &waits].map(|ticket| ticket.when.clone());
@@ -199,10 +199,10 @@ impl Program<'_> {
         let thread = ThreadKey::of_test(gpu as u64);
         let behind: Vec<usize> = behind.iter().filter_map(|&stream| self.last[stream]).collect();
         let after = behind.iter().map(|&at| self.made[at].ticket.when.clone()).collect();
-        self.time.call(thread, gpu);
+        self.time.call(thread, gpu, String::new);
         let ticket = self.time.enqueue(thread, (gpu, StreamHandle(stream as u64)), class, after);
         if let Cost::Collective { duration, .. } = cost {
-            self.time.communicates(&ticket.when, duration);
+            self.time.communicates(&ticket.when, duration, || Label::new("", ""));
         }
         self.last[stream] = Some(self.made.len());
         self.made.push(Made { ticket, cost, behind, with });

@@ -47,6 +47,18 @@ pub(crate) const ALGORITHMS: [(&str, Algorithm); 4] = [
 pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
 
+impl Algorithm {
+    pub(crate) fn name(self) -> &'static str {
+        ALGORITHMS[self as usize].0
+    }
+}
+
+impl Protocol {
+    pub(crate) fn name(self) -> &'static str {
+        PROTOCOLS[self as usize].0
+    }
+}
+
 /// The GPUs of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct World {
