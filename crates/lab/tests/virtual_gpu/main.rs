@@ -18,6 +18,7 @@ mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
 mod order;
+mod overlap;
 mod point_to_point;
 mod pools;
 mod printf;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         nccl_wrong::checks(),
         occupancy::checks(),
         order::checks(),
+        overlap::checks(),
         point_to_point::checks(),
         pools::checks(),
         printf::checks(),

@@ -14,6 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("topology::an_unknown_preset_is_an_error", unknown_preset),
         Check::new("topology::a_file_s_bad_figure_is_named", bad_figure),
         Check::new("topology::a_file_changes_how_long_things_take", own_file),
+        Check::new("topology::eight_gpus_reach_the_published_bandwidth", published),
         Check::new("topology::nccl_algo_changes_how_long_a_collective_takes", algorithm),
         Check::new("topology::a_word_that_nccl_does_not_know_is_its_error", unknown_algorithm),
         Check::new("topology::a_collective_for_which_nothing_is_left_is_refused", nothing_left),
@@ -69,17 +70,18 @@ fn bad_figure() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The variable that says how many floats [`reduce`] reduces.
+/// The variables that say how many ranks [`reduce`] has, and how many floats it reduces.
+const RANKS: &str = "LAB_TESTS_RANKS";
 const LEN: &str = "LAB_TESTS_LEN";
 
-/// Prints the milliseconds of an all-reduce of two ranks.
+/// Prints the milliseconds of an all-reduce.
 pub(crate) fn reduce() -> anyhow::Result<()> {
-    lab::attach(2)?;
-    let len = std::env::var(LEN)?.parse()?;
+    let (ranks, len) = (std::env::var(RANKS)?.parse()?, std::env::var(LEN)?.parse()?);
+    lab::attach(ranks)?;
     let id = Id::new().unwrap();
-    let elapsed = lab::each_rank(2, |rank| {
+    let elapsed = lab::each_rank(ranks, |rank| {
         let stream = CudaContext::new(rank)?.new_stream()?;
-        let comm = Comm::from_rank(stream.clone(), rank, 2, id).unwrap();
+        let comm = Comm::from_rank(stream.clone(), rank, ranks, id).unwrap();
         let mut buffer = stream.alloc_zeros::<f32>(len)?;
         stream.synchronize()?;
         let mark = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
@@ -92,9 +94,11 @@ pub(crate) fn reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The milliseconds of an all-reduce of so many floats, with these switches.
-fn milliseconds(switches: &[(&str, &str)], len: usize) -> anyhow::Result<f32> {
-    let (well, said) = child::start("topology::reduce", &[switches, &[(LEN, &len.to_string())]].concat())?;
+/// The milliseconds of an all-reduce of so many ranks and floats, with these switches.
+fn milliseconds(switches: &[(&str, &str)], ranks: usize, len: usize) -> anyhow::Result<f32> {
+    let (ranks, len) = (ranks.to_string(), len.to_string());
+    let size = [(RANKS, ranks.as_str()), (LEN, len.as_str())];
+    let (well, said) = child::start("topology::reduce", &[switches, &size].concat())?;
     assert!(well, "{said}");
     Ok(said.trim().parse()?)
 }
@@ -104,17 +108,34 @@ fn own_file() -> anyhow::Result<()> {
     let path = file(content)?;
     let (mine, dgx) = (path.to_str().unwrap(), "dgx-h100");
     let [mine, dgx] =
-        [mine, dgx].map(|topology| milliseconds(&[("VIRTUAL_GPU_TOPOLOGY", topology)], 1 << 24));
+        [mine, dgx].map(|topology| milliseconds(&[("VIRTUAL_GPU_TOPOLOGY", topology)], 2, 1 << 24));
     std::fs::remove_file(&path)?;
     let (mine, dgx) = (mine?, dgx?);
     assert!((1.85..2.01).contains(&(mine / dgx)), "{mine} ms with half the channels, {dgx} ms");
     Ok(())
 }
 
+/// What a program's events measure is what `MODEL.md` says: eight ranks' bus bandwidth, whose data stand for 10⁴ times
+/// as many.
+fn published() -> anyhow::Result<()> {
+    let a100 = "name = \"slow-a100\"\nlike = \"dgx-a100\"\nthroughput_divided_by = 1e4\n";
+    let path = file(a100)?;
+    let len = 1 << 19;
+    for (topology, ranks, published) in
+        [("classroom", 8, 478.0), ("classroom", 4, 366.0), (path.to_str().unwrap(), 8, 200.0)]
+    {
+        let milliseconds = milliseconds(&[("VIRTUAL_GPU_TOPOLOGY", topology)], ranks, len)?;
+        let gigabytes = (4 * len) as f32 * 1e4 / 1e9;
+        let bus = gigabytes / (milliseconds / 1e3) * 2.0 * (ranks - 1) as f32 / ranks as f32;
+        assert!((bus / published - 1.0).abs() < 0.1, "{topology}: {bus} GB/s, published {published} GB/s");
+    }
+    Ok(std::fs::remove_file(path)?)
+}
+
 fn algorithm() -> anyhow::Result<()> {
     let len = 1 << 16;
-    let free = milliseconds(&[], len)?;
-    let tree = milliseconds(&[("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "^LL,LL128")], len)?;
+    let free = milliseconds(&[], 2, len)?;
+    let tree = milliseconds(&[("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "^LL,LL128")], 2, len)?;
     assert!(tree > 1.2 * free, "{tree} ms with a tree, {free} ms without");
     Ok(())
 }

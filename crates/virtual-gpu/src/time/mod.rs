@@ -394,4 +394,6 @@ fn turn(ticket: &Ticket) -> u64 {
 }
 
 #[cfg(test)]
+mod published;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,249 @@
+//! The arithmetic of overlap holds on the virtual clock, fed with times that events measured.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream};
+use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+use lab::{Check, Kernels};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("overlap::equal_buckets_take_what_the_formula_says", buckets),
+        Check::new("overlap::a_pipeline_takes_what_the_formula_says", pipeline),
+        Check::new("overlap::in_steady_state_an_iteration_takes_the_longer_stream", steady_state),
+        Check::new("overlap::compute_beside_a_collective_is_slower", slowdown),
+        Check::new("overlap::kernels_of_two_streams_overlap_as_their_blocks_fill_the_gpu", two_kernels),
+    ]
+}
+
+const MICROSECOND: u64 = 1_000;
+
+/// How far a formula may be off.
+const WITHIN: f32 = 0.03;
+
+/// One of two ranks, with a stream for compute beside its communicator's.
+struct Rank {
+    comm: Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+/// Does `program` on two ranks, each in its thread.
+fn two_ranks(program: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let id = Id::new().unwrap();
+    lab::each_rank(2, |rank| {
+        let context = CudaContext::new(rank)?;
+        // SAFETY: each program orders its streams itself.
+        unsafe { context.disable_event_tracking() };
+        let kernels = Kernels::load(&context)?;
+        let compute = context.new_stream()?;
+        let comm = Comm::from_rank(context.new_stream()?, rank, 2, id).unwrap();
+        let rank = Rank { comm, compute, kernels };
+        program(&rank)?;
+        rank.comm.stream().synchronize()?;
+        Ok(rank.compute.synchronize()?)
+    })?;
+    Ok(())
+}
+
+/// A stage between two events.
+struct Interval {
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+impl Interval {
+    fn of(stream: &CudaStream, stage: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Self> {
+        let mark = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let start = mark()?;
+        stage()?;
+        Ok(Self { start, end: mark()? })
+    }
+
+    fn milliseconds(&self) -> anyhow::Result<f32> {
+        Ok(self.start.elapsed_ms(&self.end)?)
+    }
+}
+
+/// The mean of the stages' times, in milliseconds.
+fn mean(intervals: &[Interval]) -> anyhow::Result<f32> {
+    let sum = intervals.iter().map(Interval::milliseconds).sum::<anyhow::Result<f32>>()?;
+    Ok(sum / intervals.len() as f32)
+}
+
+fn near(measured: f32, formula: f32, what: &str) {
+    let off = (measured / formula - 1.0).abs();
+    assert!(off <= WITHIN, "{what}: {measured} ms, the formula says {formula} ms");
+}
+
+impl Rank {
+    fn reduce(&self, buffer: &mut CudaSlice<f32>) -> anyhow::Result<Interval> {
+        let stream = self.comm.stream();
+        Interval::of(&stream, || {
+            self.comm.all_reduce_in_place(buffer, &ReduceOp::Sum).unwrap();
+            Ok(())
+        })
+    }
+
+    fn zeros(&self, len: usize) -> anyhow::Result<CudaSlice<f32>> {
+        let zeros = self.compute.alloc_zeros(len)?;
+        self.compute.synchronize()?;
+        Ok(zeros)
+    }
+}
+
+/// B buckets of c and m each: T = c + (B − 1) · max(c, m) + m.
+fn buckets() -> anyhow::Result<()> {
+    const BUCKETS: usize = 6;
+    // Compute-bound, balanced and communication-bound; by a spin, and by a kernel that shares the GPU.
+    for (spin, scaled, reduced) in
+        [(400, 0, 1 << 12), (120, 0, 1 << 12), (50, 0, 1 << 14), (0, 1 << 15, 1 << 12), (0, 1 << 13, 1 << 14)]
+    {
+        two_ranks(|rank| {
+            let mut work = rank.zeros(scaled.max(1))?;
+            let mut buffers =
+                (0..BUCKETS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
+            let (mut computed, mut communicated) = (Vec::new(), Vec::new());
+            for buffer in &mut buffers {
+                computed.push(Interval::of(&rank.compute, || match spin {
+                    0 => rank.kernels.scale(&rank.compute, &mut work.as_view_mut(), 1.0),
+                    spin => rank.kernels.spin(&rank.compute, spin * MICROSECOND),
+                })?);
+                rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                communicated.push(rank.reduce(buffer)?);
+            }
+            let last = &communicated[BUCKETS - 1].end;
+            let (c, m) = (mean(&computed)?, mean(&communicated)?);
+            let whole = computed[0].start.elapsed_ms(last)?;
+            near(whole, c + (BUCKETS - 1) as f32 * c.max(m) + m, &format!("c = {c} ms, m = {m} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// k stages and n chunks: T = Σ tᵢ + (n − 1) · max tᵢ.
+fn pipeline() -> anyhow::Result<()> {
+    const CHUNKS: usize = 8;
+    for (first, second) in [(80, 150), (300, 100), (40, 40)] {
+        two_ranks(|rank| {
+            let third_stream = rank.compute.context().new_stream()?;
+            let mut buffers = (0..CHUNKS).map(|_| rank.zeros(1 << 12)).collect::<anyhow::Result<Vec<_>>>()?;
+            let mut stages: [Vec<Interval>; 3] = Default::default();
+            for buffer in &mut buffers {
+                let spin = |stream: &CudaStream, length: u64| {
+                    Interval::of(stream, || rank.kernels.spin(stream, length * MICROSECOND))
+                };
+                stages[0].push(spin(&rank.compute, first)?);
+                rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                stages[1].push(rank.reduce(buffer)?);
+                third_stream.wait(&rank.comm.stream().record_event(None)?)?;
+                stages[2].push(spin(&third_stream, second)?);
+            }
+            third_stream.synchronize()?;
+            let times = [mean(&stages[0])?, mean(&stages[1])?, mean(&stages[2])?];
+            let longest = times.iter().copied().fold(0.0, f32::max);
+            let whole = stages[0][0].start.elapsed_ms(&stages[2][CHUNKS - 1].end)?;
+            let formula = times.iter().sum::<f32>() + (CHUNKS - 1) as f32 * longest;
+            near(whole, formula, &format!("stages of {times:?} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Before, all-reduce, after, on one compute and one comm stream: an iteration takes max(before + after, reduce).
+fn steady_state() -> anyhow::Result<()> {
+    const ITERATIONS: usize = 12;
+    const FIRST: usize = 4;
+    for (before, after, reduced) in [(1 << 14, 1 << 13, 1 << 12), (1 << 11, 1 << 11, 1 << 14)] {
+        two_ranks(|rank| {
+            let mut work = [rank.zeros(before)?, rank.zeros(after)?];
+            let mut buffers =
+                (0..ITERATIONS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
+            let mut stages: [Vec<Interval>; 3] = Default::default();
+            let mut summed: Option<CudaEvent> = None;
+            for iteration in 0..=ITERATIONS {
+                let mut compute = |stage: usize| {
+                    Interval::of(&rank.compute, || {
+                        rank.kernels.scale(&rank.compute, &mut work[stage].as_view_mut(), 1.0)
+                    })
+                };
+                let last = summed.take();
+                if iteration < ITERATIONS {
+                    stages[0].push(compute(0)?);
+                    rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                    stages[1].push(rank.reduce(&mut buffers[iteration])?);
+                    summed = Some(rank.comm.stream().record_event(None)?);
+                }
+                if let Some(last) = last {
+                    rank.compute.wait(&last)?;
+                    stages[2].push(compute(1)?);
+                }
+            }
+            let steady = FIRST..ITERATIONS - 1;
+            let [pre, comm, post] = [0, 1, 2].map(|stage| mean(&stages[stage][steady.clone()]));
+            let (pre, comm, post) = (pre?, comm?, post?);
+            let first = &stages[1][FIRST].start;
+            let period =
+                first.elapsed_ms(&stages[1][ITERATIONS - 1].start)? / (ITERATIONS - 1 - FIRST) as f32;
+            near(period, (pre + post).max(comm), &format!("{pre} + {post} ms beside {comm} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// 19 % longer where all of it is beside the collective, and no longer than that where part of it is.
+fn slowdown() -> anyhow::Result<()> {
+    two_ranks(|rank| {
+        let mut work = rank.zeros(1 << 14)?;
+        let mut buffer = rank.zeros(1 << 16)?;
+        let mut compute = || {
+            Interval::of(&rank.compute, || rank.kernels.scale(&rank.compute, &mut work.as_view_mut(), 1.0))
+        };
+        let alone = compute()?;
+        rank.compute.synchronize()?;
+        let reduced = rank.reduce(&mut buffer)?;
+        let beside = compute()?;
+        rank.compute.synchronize()?;
+        rank.comm.stream().synchronize()?;
+        let (alone, beside, reduced) =
+            (alone.milliseconds()?, beside.milliseconds()?, reduced.milliseconds()?);
+        assert!(beside < reduced, "the kernel lies within the collective: {beside} and {reduced} ms");
+        near(beside, 1.19 * alone, "beside a collective");
+        Ok(())
+    })
+}
+
+/// Kernels that only wait overlap while there is room for their blocks: an H100 holds 16 blocks of 128 threads on each
+/// of its 132 multiprocessors. What fills the memory's bandwidth does not gain from two streams.
+fn two_kernels() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    // SAFETY: the streams share nothing.
+    unsafe { context.disable_event_tracking() };
+    let kernels = Kernels::load(&context)?;
+    let streams = [context.new_stream()?, context.new_stream()?];
+    let mut work = [streams[0].alloc_zeros::<f32>(1 << 16)?, streams[1].alloc_zeros::<f32>(1 << 16)?];
+    context.synchronize()?;
+    let mark = |stream: &CudaStream| stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+    let mut both = |spin: u64| -> anyhow::Result<(f32, f32)> {
+        let start = mark(&streams[0])?;
+        let mut ends = Vec::new();
+        for (stream, work) in streams.iter().zip(&mut work) {
+            match spin {
+                0 => kernels.scale(stream, &mut work.as_view_mut(), 1.0)?,
+                spin => kernels.spin(stream, spin)?,
+            }
+            ends.push(mark(stream)?);
+        }
+        context.synchronize()?;
+        Ok((start.elapsed_ms(&ends[0])?, start.elapsed_ms(&ends[1])?))
+    };
+    let (first, second) = both(1_000 * MICROSECOND)?;
+    near(second, first, "two blocks side by side");
+    let (first, second) = both(0)?;
+    near(second, 2.0 * first, "two kernels that each use the whole memory");
+    Ok(())
+}
