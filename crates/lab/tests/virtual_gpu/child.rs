@@ -3,13 +3,16 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{topology, trace};
+use crate::{overlap, topology, trace};
 
 /// The variable that says which program this process is.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 
+type Program = fn() -> anyhow::Result<()>;
+
 /// The programs, by name.
-const PROGRAMS: [(&str, fn() -> anyhow::Result<()>); 4] = [
+const PROGRAMS: [(&str, Program); 5] = [
+    ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),
     ("trace::alone", trace::alone),
     ("topology::start", topology::start),

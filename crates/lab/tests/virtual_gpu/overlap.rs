@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use anyhow::ensure;
 use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+use cudarc::nvrtc::Ptx;
 use lab::{Check, Kernels};
+
+use crate::child;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -13,7 +17,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("overlap::a_pipeline_takes_what_the_formula_says", pipeline),
         Check::new("overlap::in_steady_state_an_iteration_takes_the_longer_stream", steady_state),
         Check::new("overlap::compute_beside_a_collective_is_slower", slowdown),
-        Check::new("overlap::kernels_of_two_streams_overlap_as_their_blocks_fill_the_gpu", two_kernels),
+        Check::new("overlap::kernels_of_two_streams_overlap_while_their_blocks_fit", kernels_that_fit),
+        Check::new("overlap::kernels_of_two_streams_share_the_memory", kernels_that_share),
     ]
 }
 
@@ -164,17 +169,18 @@ fn steady_state() -> anyhow::Result<()> {
                 (0..ITERATIONS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
             let mut stages: [Vec<Interval>; 3] = Default::default();
             let mut summed: Option<CudaEvent> = None;
-            for iteration in 0..=ITERATIONS {
+            // One round more than there are iterations: the last one only ends.
+            for buffer in buffers.iter_mut().map(Some).chain([None]) {
                 let mut compute = |stage: usize| {
                     Interval::of(&rank.compute, || {
                         rank.kernels.scale(&rank.compute, &mut work[stage].as_view_mut(), 1.0)
                     })
                 };
                 let last = summed.take();
-                if iteration < ITERATIONS {
+                if let Some(buffer) = buffer {
                     stages[0].push(compute(0)?);
                     rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
-                    stages[1].push(rank.reduce(&mut buffers[iteration])?);
+                    stages[1].push(rank.reduce(buffer)?);
                     summed = Some(rank.comm.stream().record_event(None)?);
                 }
                 if let Some(last) = last {
@@ -217,33 +223,63 @@ fn slowdown() -> anyhow::Result<()> {
     })
 }
 
-/// Kernels that only wait overlap while there is room for their blocks: an H100 holds 16 blocks of 128 threads on each
-/// of its 132 multiprocessors. What fills the memory's bandwidth does not gain from two streams.
-fn two_kernels() -> anyhow::Result<()> {
+/// Two streams of one GPU, that share nothing.
+fn two_streams() -> anyhow::Result<(Arc<CudaContext>, [Arc<CudaStream>; 2])> {
     let context = CudaContext::new(0)?;
-    // SAFETY: the streams share nothing.
+    // SAFETY: nothing is shared between the streams.
     unsafe { context.disable_event_tracking() };
-    let kernels = Kernels::load(&context)?;
     let streams = [context.new_stream()?, context.new_stream()?];
+    Ok((context, streams))
+}
+
+/// When kernels of two streams end, in milliseconds from the first one's start.
+fn ends(
+    streams: &[Arc<CudaStream>; 2],
+    mut launch: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<[f32; 2]> {
+    let first = Interval::of(&streams[0], || launch(0))?;
+    let second = Interval::of(&streams[1], || launch(1))?;
+    streams[0].context().synchronize()?;
+    Ok([first.milliseconds()?, first.start.elapsed_ms(&second.end)?])
+}
+
+/// 32 blocks fit on each of an H100's 132 multiprocessors, at its true speed.
+fn kernels_that_fit() -> anyhow::Result<()> {
+    let (well, said) = child::start("overlap::fit", &[("VIRTUAL_GPU_TOPOLOGY", "dgx-h100")])?;
+    assert!(well, "{said}");
+    Ok(())
+}
+
+pub(crate) fn fit() -> anyhow::Result<()> {
+    const LENGTH: u64 = 5 * MICROSECOND;
+    lab::attach(1)?;
+    let (context, streams) = two_streams()?;
+    let spin = context.load_module(Ptx::from_src(lab::kernels::SPIN))?.load_function("spin")?;
+    for (blocks, overlap) in [(1, true), (16 * 132, true), (16 * 132 + 1, false)] {
+        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        let [first, second] = ends(&streams, |stream| {
+            // SAFETY: the kernel is spin(unsigned long long).
+            unsafe { streams[stream].launch_builder(&spin).arg(&LENGTH).launch(shape)? };
+            Ok(())
+        })?;
+        // The second one is enqueued some calls later.
+        let between = second - first;
+        ensure!(
+            (between < 0.9 * LENGTH as f32 / 1e6) == overlap,
+            "{blocks} blocks: {first} and {second} ms, side by side: {overlap}"
+        );
+    }
+    Ok(())
+}
+
+/// What each use all of the memory's bandwidth does not gain from two streams.
+fn kernels_that_share() -> anyhow::Result<()> {
+    let (context, streams) = two_streams()?;
+    let kernels = Kernels::load(&context)?;
     let mut work = [streams[0].alloc_zeros::<f32>(1 << 16)?, streams[1].alloc_zeros::<f32>(1 << 16)?];
     context.synchronize()?;
-    let mark = |stream: &CudaStream| stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-    let mut both = |spin: u64| -> anyhow::Result<(f32, f32)> {
-        let start = mark(&streams[0])?;
-        let mut ends = Vec::new();
-        for (stream, work) in streams.iter().zip(&mut work) {
-            match spin {
-                0 => kernels.scale(stream, &mut work.as_view_mut(), 1.0)?,
-                spin => kernels.spin(stream, spin)?,
-            }
-            ends.push(mark(stream)?);
-        }
-        context.synchronize()?;
-        Ok((start.elapsed_ms(&ends[0])?, start.elapsed_ms(&ends[1])?))
-    };
-    let (first, second) = both(1_000 * MICROSECOND)?;
-    near(second, first, "two blocks side by side");
-    let (first, second) = both(0)?;
+    let [first, second] =
+        ends(&streams, |stream| kernels.scale(&streams[stream], &mut work[stream].as_view_mut(), 1.0))?;
     near(second, 2.0 * first, "two kernels that each use the whole memory");
     Ok(())
 }

@@ -147,12 +147,15 @@ fn one_thread() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Its start and its length, in µs, and the event.
+type Slice<'a> = (f64, f64, &'a Value);
+
 fn schema() -> anyhow::Result<()> {
     let (_, text) = run("trace::threads", "0")?;
     let trace: Value = serde_json::from_str(&text)?;
     assert_eq!(trace["otherData"]["preset"], "classroom");
     let mut names: HashMap<(u64, u64), &str> = HashMap::new();
-    let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64, &Value)>> = BTreeMap::new();
+    let mut tracks: BTreeMap<(u64, u64), Vec<Slice<'_>>> = BTreeMap::new();
     let mut arrows: BTreeMap<u64, Vec<&Value>> = BTreeMap::new();
     let mut order = Vec::new();
     for event in trace["traceEvents"].as_array().unwrap() {
