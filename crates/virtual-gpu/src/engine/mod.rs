@@ -31,6 +31,7 @@ use std::time::Duration;
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
+pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
@@ -84,9 +85,8 @@ pub(crate) struct Failure {
 impl Failure {
     /// Makes a failure of a report and prints it.
     pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
-        let failure = Self::quietly(status, report);
-        eprintln!("{}", failure.report);
-        failure
+        report.print();
+        Self::quietly(status, report)
     }
 
     /// Makes a failure of a report like one that was printed already.

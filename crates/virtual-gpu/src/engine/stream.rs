@@ -60,6 +60,8 @@ pub(crate) struct Stream {
     /// The first operation is being run, or is a collective whose other ranks have not come.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
+    /// A graph's own: what is enqueued is part of the graph's launch, no call of its own.
+    of_graph: bool,
     /// Its part in a capture: what is enqueued goes into a graph.
     pub(super) capture: Option<Captured>,
 }
@@ -321,6 +323,7 @@ impl State {
             device,
             blocking,
             legacy: kind == StreamKind::Legacy,
+            of_graph: matches!(kind, StreamKind::OfGraph(_)),
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),
             issued: 0,
@@ -444,9 +447,11 @@ impl State {
         self.check_not_captured(stream, &format!("{work}"))?;
         self.check_not_implied(stream, context)?;
         after.extend(self.implied_order(stream, context));
-        let thread = self.current_thread();
-        let device = self.device_of_context(context)?;
-        self.time.call(thread, device, || format!("enqueue {work}"));
+        if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
+            let thread = self.current_thread();
+            let device = self.device_of_context(context)?;
+            self.time.call(thread, device, || format!("enqueue {work}"));
+        }
         self.append(stream, work, after, site)
     }
 

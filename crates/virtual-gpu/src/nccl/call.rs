@@ -141,12 +141,15 @@ fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
 }
 
 /// A call whose arguments are good, not launched yet.
+#[derive(Clone)]
 pub(super) struct Checked {
     pub(super) clique: u64,
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) stream: StreamHandle,
     pub(super) request: Request,
+    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    pub(super) captured: Option<u64>,
     pub(super) site: Site,
     /// How a collective is done.
     pub(super) plan: Option<Plan>,
@@ -221,7 +224,7 @@ impl Engine {
             }
             Request::Transfer(..) => None,
         };
-        Ok(Some(Checked { clique, rank, world_size, stream, request, site, plan }))
+        Ok(Some(Checked { clique, rank, world_size, stream, request, captured: None, site, plan }))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

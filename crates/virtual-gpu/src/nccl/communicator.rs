@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::assembly::{Assembly, AssemblyKey, Awaiting};
@@ -130,6 +129,8 @@ pub(super) struct Rank {
     pub(super) owner: ThreadKey,
     /// Collective calls that it has made.
     pub(super) issued: u64,
+    /// Collectives, and groups of sends and receives, of which it has captured graphs.
+    pub(super) captured: u64,
     /// Groups of sends and receives that it has launched.
     pub(super) exchanges: u64,
     /// Its last call that moves data, with its operation in the stream.
@@ -160,6 +161,7 @@ impl Rank {
             device,
             owner,
             issued: 0,
+            captured: 0,
             exchanges: 0,
             last: None,
             assemblies: 0,
@@ -500,9 +502,8 @@ impl State {
 
     /// Ends a meeting: everyone who has come or will come gets the same error.
     fn fail_meeting(&mut self, id: UniqueId, status: NcclStatus, report: &Report, also: Option<CommHandle>) {
-        let report: Arc<str> = report.to_string().into();
-        eprintln!("{report}");
-        let error = Error::new(status, report);
+        report.print();
+        let error = Error::new(status, report.to_string());
         let Some(meeting) = self.nccl.meetings.get_mut(&id) else { return };
         meeting.failed = Some(error.clone());
         let handles: Vec<_> = meeting.members.values().map(|member| member.handle).chain(also).collect();

@@ -107,6 +107,7 @@ pub(super) struct End {
     exchange: u64,
     pub(super) transfer: Transfer,
     pub(super) buffer: u64,
+    is_captured: bool,
     pub(super) site: Site,
 }
 
@@ -218,13 +219,14 @@ impl State {
         entry.ranks[rank].owner = owner;
         let mut bytes = [0; 2];
         let mut open = Vec::new();
-        for Checked { request, site, .. } in transfers {
+        for Checked { request, captured, site, .. } in transfers {
             let Request::Transfer(transfer, buffer) = request else { continue };
             entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
             if transfer.peer as usize != rank {
                 bytes[transfer.direction as usize] += transfer.bytes();
             }
-            let end = End { exchange: number, transfer, buffer, site };
+            let is_captured = captured.is_some();
+            let end = End { exchange: number, transfer, buffer, is_captured, site };
             open.push((entry.traffic.add(clique, rank, end), transfer.direction));
         }
         let moved = point_to_point(self.time.preset(), bytes[0].max(bytes[1]));
@@ -265,16 +267,26 @@ impl State {
         else {
             return;
         };
-        if send.transfer.agrees(&receive.transfer) {
+        let is_same = send.transfer.agrees(&receive.transfer);
+        if is_same && send.is_captured == receive.is_captured {
             return;
         }
         let MessageKey { from, to, number, .. } = key;
-        let report = Report::new(format!("ranks disagree about message {number} from rank {from} to rank {to}"))
-            .at(format!("rank {from}: {}", send.transfer), &send.site)
-            .at(format!("rank {to}: {}", receive.transfer), &receive.site)
-            .help(
-                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls",
-            );
+        let words = |end: &End| match end.is_captured {
+            true => format!("{}, captured in a graph", end.transfer),
+            false => end.transfer.to_string(),
+        };
+        let help = match is_same {
+            true => "a send and its receive have to be both captured in a graph, or both not",
+            false => {
+                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
+            }
+        };
+        let report =
+            Report::new(format!("ranks disagree about message {number} from rank {from} to rank {to}"))
+                .at(format!("rank {from}: {}", words(send)), &send.site)
+                .at(format!("rank {to}: {}", words(receive)), &receive.site)
+                .help(help);
         let sides = [(from, send.exchange), (to, receive.exchange)];
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         for side in sides {

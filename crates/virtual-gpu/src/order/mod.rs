@@ -124,7 +124,7 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
     let headline = format!("data race {}", place_of(place.allocation, place.device));
-    let mut report = Report::new(headline).at(bytes, place.site);
+    let mut report = Report::new(headline).before_at(bytes, place.site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
