@@ -5,6 +5,7 @@ mod contexts;
 mod cooperative;
 mod driver;
 mod functions;
+mod golden;
 mod graphs;
 mod host_functions;
 mod host_memory;
@@ -23,6 +24,7 @@ mod overlap;
 mod point_to_point;
 mod pools;
 mod printf;
+mod races;
 mod random;
 mod raw;
 mod shared_races;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         point_to_point::checks(),
         pools::checks(),
         printf::checks(),
+        races::checks(),
         random::checks(),
         shared_races::checks(),
         thread_streams::checks(),

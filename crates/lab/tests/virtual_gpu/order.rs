@@ -155,7 +155,7 @@ fn freed_while_used() -> anyhow::Result<()> {
     let (one, other, mut buffer) = two_streams();
     other.memset_zeros(&mut buffer)?;
     drop(buffer);
-    races(&one, &["data race", "by its free on stream 1"])
+    races(&one, &["data race", "freed on stream 1"])
 }
 
 fn beside_the_default_stream() -> anyhow::Result<()> {

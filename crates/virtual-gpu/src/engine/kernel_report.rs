@@ -42,13 +42,16 @@ pub(super) fn fault_report(
         FaultKind::SharedOutOfBounds { size } => {
             report.fact(format!("the block has {size} bytes of shared memory"))
         }
-        FaultKind::LocalOutOfBounds { size } => report.fact(format!("the thread has {size} bytes of it")),
+        FaultKind::LocalOutOfBounds { size } => {
+            report.fact(format!("a thread has {size} bytes of local memory"))
+        }
         FaultKind::Misaligned { needed } => {
             report.fact(format!("the address must be a multiple of {needed}"))
         }
-        FaultKind::DivergentBarrier { waiting, expected, ended } => report.fact(format!(
-            "{waiting} of {expected} threads wait, {ended} have ended, the others are elsewhere"
-        )),
+        FaultKind::DivergentBarrier { waiting, expected, ended } => {
+            let elsewhere = if waiting + ended < *expected { ", the others are elsewhere" } else { "" };
+            report.fact(format!("{waiting} of {expected} threads wait, {ended} have ended{elsewhere}"))
+        }
         FaultKind::DivergentWarp { members, present } => {
             report.fact(format!("of the lanes {members:#010x} only {present:#010x} are there"))
         }

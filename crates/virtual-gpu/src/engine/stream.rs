@@ -511,7 +511,7 @@ impl std::fmt::Display for Work {
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
-            Self::Free { .. } => f.write_str("its free"),
+            Self::Free { .. } => f.write_str("a free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
             Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),

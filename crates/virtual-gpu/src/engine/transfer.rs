@@ -302,9 +302,12 @@ impl Engine {
             && self.config().checks != Checks::Off
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
-                .fact(format!("byte {first} is the first of them, {}", place_of(allocation.id(), device)))
                 .before_at(
-                    format!("in the buffer of {} allocated", size(allocation.size())),
+                    format!(
+                        "byte {first} is the first of them, in the buffer of {} {} allocated",
+                        size(allocation.size()),
+                        place_of(allocation.id(), device)
+                    ),
                     allocation.site(),
                 )
                 .at("copied", site)
