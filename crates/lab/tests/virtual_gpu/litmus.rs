@@ -207,7 +207,11 @@ const LITMUS: &[Litmus] = &[
         name: "a_kernel_beyond_its_own_array",
         program: beyond_local,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `own_array` goes out of bounds", "a thread has 32 bytes of local memory", "litmus.cu:69"],
+        says: &[
+            "kernel `own_array` goes out of bounds",
+            "a thread has 32 bytes of local memory",
+            "litmus.cu:69",
+        ],
     },
     Litmus {
         name: "a_trap",

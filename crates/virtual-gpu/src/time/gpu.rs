@@ -73,12 +73,14 @@ pub(super) struct Gpu {
     /// The latest time that a host thread has seen of it.
     pub(super) seen: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// In the order of their ends.
+    /// Both in the order of their ends.
     used: Vec<Used>,
     windows: Vec<Window>,
+    /// How many of both make it look for old ones.
+    full: usize,
 }
 
-/// How many operations a GPU remembers before it forgets old ones.
+/// How many operations a GPU remembers before it looks for old ones.
 const REMEMBERED: usize = 1024;
 
 /// Less of a throughput than this is none.
@@ -90,33 +92,28 @@ impl Gpu {
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
         for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {
-            let Some(duration) = pending.communicates else { return Some(pending.when.clone()) };
+            if pending.communicates.is_none() {
+                return Some(pending.when.clone());
+            }
             match super::ready(pending.reaches_gpu, &pending.after) {
-                Ok(start) => begun.push((earlier, start, duration)),
+                Ok(start) => begun.push((earlier, start)),
                 Err(unknown) => return Some(unknown.clone()),
             }
         }
-        for (index, start, duration) in begun {
-            let Some(pending) = self.pending.remove(&index) else { continue };
-            self.windows.push(Window {
-                index,
-                before: pending.before,
-                span: Span { start, end: start + duration },
-            });
+        for (index, start) in begun {
+            self.communicated(index, start);
         }
         None
     }
 
-    /// A communication is over whose own stream came to it at `start`.
+    /// A communication holds the GPU from `start`, when its own stream comes to it.
     pub(super) fn communicated(&mut self, index: u64, start: u64) {
-        let Some(pending) = self.pending.remove(&index) else { return };
-        if let Some(duration) = pending.communicates {
-            self.windows.push(Window {
-                index,
-                before: pending.before,
-                span: Span { start, end: start + duration },
-            });
-        }
+        let Some(Pending { before, communicates: Some(duration), .. }) = self.pending.remove(&index) else {
+            return;
+        };
+        let span = Span { start, end: start + duration };
+        let at = self.windows.partition_point(|window| window.span.end <= span.end);
+        self.windows.insert(at, Window { index, before, span });
     }
 
     /// Gives an operation the first place from `ready` on.
@@ -133,10 +130,10 @@ impl Gpu {
         let late = self.used.partition_point(|used| used.span.end <= ready);
         let beside: Vec<&Used> =
             self.used[late..].iter().filter(|used| counts(used.index, &used.before)).collect();
-        let slow: Vec<Span> = self
-            .windows
+        let late = self.windows.partition_point(|window| window.span.end <= ready);
+        let slow: Vec<Span> = self.windows[late..]
             .iter()
-            .filter(|window| window.span.end > ready && counts(window.index, &window.before))
+            .filter(|window| counts(window.index, &window.before))
             .map(|window| window.span)
             .collect();
         let slowdown = preset.links.compute_slowdown;
@@ -162,12 +159,13 @@ impl Gpu {
 
     /// Forgets what nothing can run beside any more: no operation starts before `clock`.
     pub(super) fn forget(&mut self, clock: u64) {
-        if self.used.len() + self.windows.len() < REMEMBERED {
+        if self.used.len() + self.windows.len() < self.full.max(REMEMBERED) {
             return;
         }
         let earliest = self.pending.values().map(|pending| pending.reaches_gpu).fold(clock, u64::min);
         self.used.retain(|used| used.span.end > earliest);
         self.windows.retain(|window| window.span.end > earliest);
+        self.full = 2 * (self.used.len() + self.windows.len());
     }
 }
 
