@@ -50,7 +50,7 @@ impl Engine {
                 Job::Nccl(job) => self.run_nccl(job),
             };
         }
-        if state.finished != before && state.blocked > 0 {
+        if state.finished != before && state.blocked > 0 && state.is_a_wait_over() {
             self.changed.notify_all();
         }
         if !state.host_functions.is_empty() {

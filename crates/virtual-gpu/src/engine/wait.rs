@@ -88,6 +88,12 @@ impl State {
         }
     }
 
+    /// Whether a blocked thread can go on.
+    pub(super) fn is_a_wait_over(&self) -> bool {
+        let blocked = self.threads.values().filter_map(|thread| thread.blocked.as_ref());
+        blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
+    }
+
     /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
     /// and what will never come. What waits for them in turn may go on once they have failed, whoever looks first.
     fn hopeless(&self, thread: ThreadKey) -> Option<Hopeless> {

@@ -306,7 +306,8 @@ fn move_pieces(
     send: &[Option<Place>],
     receive: &[Option<Place>],
 ) {
-    let mut block = vec![0; BLOCK as usize];
+    let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
+    let mut block = vec![0; longest.min(BLOCK) as usize];
     for piece in pieces {
         for start in (0..piece.bytes).step_by(BLOCK as usize) {
             let len = BLOCK.min(piece.bytes - start);
