@@ -40,6 +40,8 @@ pub(crate) enum Missing {
     Gone,
     /// It has called; its stream has not got there.
     InStream(OpRef),
+    /// It has called, in another process. Its stream has not got there.
+    Elsewhere,
     /// It has not called. This thread drives it.
     NotCalled(ThreadKey),
 }

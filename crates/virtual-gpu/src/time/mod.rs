@@ -54,9 +54,12 @@ pub(crate) enum Cost {
     /// Bytes copied to or from another GPU.
     Peer(u64),
     /// One rank's part of a collective, which takes so many nanoseconds once all `ranks` are ready.
+    ///
+    /// `ranks` are those of this process. The others are ready at `others_ready`.
     Collective {
         call: CallKey,
         ranks: usize,
+        others_ready: u64,
         duration: u64,
     },
     /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
@@ -109,6 +112,13 @@ struct Gpu {
 /// Kernels that a GPU remembers, to see which multiprocessors are taken.
 const REMEMBERED_KERNELS: usize = 128;
 
+impl Ticket {
+    /// The place in time of an operation in another process, which is ready then.
+    pub(crate) fn elsewhere(ready: u64) -> Self {
+        Self { gpu: 0, index: 0, reaches_gpu: ready, after: Vec::new(), when: When::default() }
+    }
+}
+
 impl Time {
     pub(crate) fn new(preset: &'static Preset, gpus: usize) -> Self {
         let gpus = vec![Gpu::default(); gpus];
@@ -158,6 +168,12 @@ impl Time {
         self.done.insert(key, (ticket, cost));
     }
 
+    /// When an operation could start whose predecessors are all done.
+    pub(crate) fn ready_at(&mut self, ticket: &Ticket) -> u64 {
+        self.settle();
+        ready(ticket).unwrap_or(ticket.reaches_gpu)
+    }
+
     /// A thread has waited for an operation: it goes on when that has ended.
     pub(crate) fn wait(&mut self, thread: ThreadKey, when: &When) {
         self.settle();
@@ -189,9 +205,9 @@ impl Time {
             Err(unknown) => return self.waiting.entry(unknown).or_default().push(key),
         };
         match cost {
-            &Cost::Collective { call, ranks, duration } => {
+            &Cost::Collective { call, ranks, others_ready, duration } => {
                 let parts = self.parts.entry(call).or_default();
-                parts.push((key, own));
+                parts.push((key, own.max(others_ready)));
                 if parts.len() == ranks {
                     self.settle_collective(call, duration);
                 }
@@ -372,7 +388,7 @@ mod tests {
         let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
         let call = CallKey::of_test();
         for part in parts {
-            time.finish(part, Cost::Collective { call, ranks: 2, duration: 7_000 });
+            time.finish(part, Cost::Collective { call, ranks: 2, others_ready: 0, duration: 7_000 });
         }
         time.finish(slow, kernel(1, 90_000));
         time.settle();
