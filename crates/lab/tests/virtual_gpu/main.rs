@@ -13,6 +13,7 @@ mod managed;
 mod nccl;
 mod nccl_errors;
 mod nccl_log;
+mod nccl_processes;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
@@ -21,6 +22,7 @@ mod point_to_point;
 mod pools;
 mod printf;
 mod random;
+mod rank_processes;
 mod raw;
 mod shared_races;
 mod thread_streams;
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
+    if let Some(code) = rank_processes::obey(&nccl_processes::PROGRAMS) {
+        return code;
+    }
     let checks = [
         contexts::checks(),
         cooperative::checks(),
@@ -59,6 +64,7 @@ fn main() -> ExitCode {
         nccl::checks(),
         nccl_errors::checks(),
         nccl_log::checks(),
+        nccl_processes::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),

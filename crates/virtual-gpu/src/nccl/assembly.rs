@@ -118,8 +118,7 @@ impl Engine {
             return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
         let config = config.unwrap_or(state.nccl.cliques[&clique].ranks[rank].config);
-        let child =
-            (color != NO_COLOR).then(|| Child { handle: CommHandle(state.new_handle()), deliver });
+        let child = (color != NO_COLOR).then(|| Child { handle: CommHandle(state.new_handle()), deliver });
         self.attend(clique, rank, Purpose::Split { color, key, config, child }, state)
     }
 
@@ -172,8 +171,7 @@ impl Assembly {
 impl Link {
     /// That of a communicator that a split makes: every process finds the same tag. None where all its ranks are here.
     fn of_child(&self, number: u64, color: i32, ranks: &[Rank]) -> Option<Self> {
-        let mut others: Vec<u16> =
-            ranks.iter().filter_map(|rank| Some(rank.process?.number)).collect();
+        let mut others: Vec<u16> = ranks.iter().filter_map(|rank| Some(rank.process?.number)).collect();
         others.sort_unstable();
         others.dedup();
         let mut hasher = DefaultHasher::new();
@@ -316,7 +314,8 @@ impl State {
             clique.ranks.iter().map(|rank| (rank.device, rank.process)).collect();
         let parent = clique.link.clone();
         let mut colors: BTreeMap<i32, Vec<(i32, Rank, Option<Child>, Site)>> = BTreeMap::new();
-        for ((device, process), attendee) in places.into_iter().zip(assembly.attendees.into_iter().flatten()) {
+        for ((device, process), attendee) in places.into_iter().zip(assembly.attendees.into_iter().flatten())
+        {
             if let Purpose::Split { color, key, config, child } = attendee.purpose
                 && color != NO_COLOR
             {

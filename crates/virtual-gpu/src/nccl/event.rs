@@ -250,13 +250,7 @@ impl State {
     }
 
     /// Takes in what a process tells of a communicator. What comes before the communicator is made here is kept.
-    pub(super) fn take_in(
-        &mut self,
-        session: u64,
-        from: u16,
-        tag: u64,
-        event: Event,
-    ) -> Option<Option<Job>> {
+    pub(super) fn take_in(&mut self, session: u64, from: u16, tag: u64, event: Event) -> Option<Option<Job>> {
         let entry = self.nccl.sessions.get_mut(&session)?;
         let Some(&clique) = entry.cliques.get(&tag) else {
             entry.early.entry(tag).or_default().push((from, event));
@@ -282,7 +276,10 @@ impl State {
         let Some(entry) = self.nccl.cliques.get(&clique) else { return Some(None) };
         let world_size = entry.ranks.len();
         let is_theirs = |rank: usize| {
-            entry.ranks.get(rank).is_some_and(|rank| rank.process.is_some_and(|process| process.number == from))
+            entry
+                .ranks
+                .get(rank)
+                .is_some_and(|rank| rank.process.is_some_and(|process| process.number == from))
         };
         let is_rank = |rank: i32| usize::try_from(rank).is_ok_and(|rank| rank < world_size);
         let good = match &event {

@@ -300,8 +300,7 @@ impl super::Nccl {
                 })
         });
         let exchanges = exchanges.map(|(&(rank, number), _)| CallKey::Exchange { clique, rank, number });
-        let assemblies =
-            entry.assemblies.keys().filter(|&&number| self.lacks_any((clique, number), lost));
+        let assemblies = entry.assemblies.keys().filter(|&&number| self.lacks_any((clique, number), lost));
         let assemblies = assemblies.map(|&number| CallKey::Assembly { clique, number });
         collectives.chain(exchanges).chain(assemblies).collect()
     }

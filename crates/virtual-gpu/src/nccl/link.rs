@@ -162,7 +162,8 @@ impl Engine {
         let patience = self.config().patience;
         let (since, maker) = (Instant::now(), id.maker());
         let remote = |message: String| Error::new(NcclStatus::RemoteError, message);
-        let who = if maker == 0 { "rank 0".to_owned() } else { format!("process {maker}, which made the id,") };
+        let who =
+            if maker == 0 { "rank 0".to_owned() } else { format!("process {maker}, which made the id,") };
         let Some(address) = id.address() else {
             let message = format!("the id of process {maker} has no address: it could not listen");
             return Err(Error::new(NcclStatus::SystemError, message));
@@ -187,7 +188,9 @@ impl Engine {
             Some(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 remote(format!("{address} does not answer {}", super::given_up(patience)))
             }
-            _ => remote(format!("what listens at {address} is no process of the virtual GPU: {who} has ended?")),
+            _ => remote(format!(
+                "what listens at {address} is no process of the virtual GPU: {who} has ended?"
+            )),
         };
         let hello = || -> std::io::Result<Option<Greeting>> {
             stream.set_read_timeout(Some(patience))?;
@@ -205,7 +208,9 @@ impl Engine {
                 return Err(remote(format!("the process at {address} knows no such id: {who} has ended?")));
             }
             _ => {
-                let message = format!("another version of the virtual GPU listens at {address}: all ranks need the same one");
+                let message = format!(
+                    "another version of the virtual GPU listens at {address}: all ranks need the same one"
+                );
                 return Err(Error::new(NcclStatus::InvalidUsage, message));
             }
         }
@@ -248,7 +253,10 @@ impl Engine {
             let mut message = Vec::new();
             // Memory is taken as the bytes come, and not as the length says.
             let read = (&mut stream).take(len.min(LONGEST)).read_to_end(&mut message);
-            if read.is_err() || message.len() as u64 != len || self.receive(session, process, message).is_none() {
+            if read.is_err()
+                || message.len() as u64 != len
+                || self.receive(session, process, message).is_none()
+            {
                 break;
             }
         }
@@ -264,11 +272,11 @@ fn named(what: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()>
 
 /// `host:port`, `1.2.3.4:port` or `[ipv6]:port`.
 fn parse_address(text: &str) -> NcclResult<SocketAddr> {
-    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next()).filter(|address| address.port() != 0);
+    let found =
+        text.to_socket_addrs().ok().and_then(|mut all| all.next()).filter(|address| address.port() != 0);
     found.ok_or_else(|| {
-        let message = format!(
-            "NCCL_COMM_ID={text}: it is <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>"
-        );
+        let message =
+            format!("NCCL_COMM_ID={text}: it is <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>");
         Error::new(NcclStatus::InvalidArgument, message)
     })
 }
@@ -281,7 +289,8 @@ fn choose(interfaces: &[Interface], wanted: &str) -> Option<IpAddr> {
     let names: Vec<&str> = list.split(',').filter(|name| !name.is_empty()).collect();
     let is_listed =
         |own: &str| names.iter().any(|name| if exact { own == *name } else { own.starts_with(name) });
-    let mut fitting: Vec<&Interface> = interfaces.iter().filter(|(name, _)| is_listed(name) != exclude).collect();
+    let mut fitting: Vec<&Interface> =
+        interfaces.iter().filter(|(name, _)| is_listed(name) != exclude).collect();
     fitting.sort_by_key(|(_, address)| (exclude && address.is_loopback(), address.is_ipv6()));
     fitting.first().map(|(_, address)| *address)
 }
@@ -292,7 +301,8 @@ mod tests {
 
     #[test]
     fn an_interface_is_chosen_as_nccl_does() {
-        let interfaces = [("lo", "127.0.0.1"), ("eth0", "10.0.0.2"), ("eth10", "10.0.1.2"), ("ib0", "fd00::2")];
+        let interfaces =
+            [("lo", "127.0.0.1"), ("eth0", "10.0.0.2"), ("eth10", "10.0.1.2"), ("ib0", "fd00::2")];
         let interfaces = interfaces.map(|(name, address)| (name.to_owned(), address.parse().unwrap()));
         let chosen = |wanted| choose(&interfaces, wanted).map(|address| address.to_string());
         assert_eq!(chosen("eth").as_deref(), Some("10.0.0.2"));

@@ -241,10 +241,11 @@ impl State {
         let Some(meeting) = self.nccl.meetings.remove(&id) else { return };
         let processes: BTreeSet<u16> =
             meeting.members.values().filter_map(|member| Some(member.seat.process()?.number)).collect();
-        let link = (!processes.is_empty()).then(|| self.nccl.gathering.remove(&id)).flatten().map(|session| {
-            self.tell_guests(session, &processes, &meeting);
-            Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
-        });
+        let link =
+            (!processes.is_empty()).then(|| self.nccl.gathering.remove(&id)).flatten().map(|session| {
+                self.tell_guests(session, &processes, &meeting);
+                Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
+            });
         let site = meeting.members.values().next().map_or_else(Site::unknown, |first| first.site.clone());
         let handles: Vec<_> = meeting.members.values().map(|member| member.seat.handle()).collect();
         let ranks = meeting.members.into_values().map(Member::into_rank).collect();
@@ -362,7 +363,8 @@ impl State {
         };
         let missing: Vec<usize> =
             (0..meeting.world_size).filter(|rank| !meeting.members.contains_key(rank)).collect();
-        let headline = format!("{} of {} never came to the communicator", ranks(&missing), meeting.world_size);
+        let headline =
+            format!("{} of {} never came to the communicator", ranks(&missing), meeting.world_size);
         let mut report = Report::new(headline);
         for (rank, member) in &meeting.members {
             let text = format!("rank {rank} waits in ncclCommInitRank{}", in_process(member.seat));
@@ -388,7 +390,8 @@ impl State {
             }
             Some(asked) if asked.elapsed() < ANSWER => false,
             Some(_) => {
-                let report = Report::new("the process that made the id does not answer").fact(given_up(patience));
+                let report =
+                    Report::new("the process that made the id does not answer").fact(given_up(patience));
                 let error = Error::new(NcclStatus::Timeout, report.to_string());
                 self.fail_guests(number, &error);
                 true
@@ -420,9 +423,8 @@ impl State {
         meeting.failed = Some(error.clone());
         let members = std::mem::take(&mut meeting.members).into_values();
         let seats = members.map(|member| member.seat);
-        let is_still_there = |seat: &Seat| {
-            seat.handle().is_none_or(|handle| self.nccl.communicators.contains_key(&handle))
-        };
+        let is_still_there =
+            |seat: &Seat| seat.handle().is_none_or(|handle| self.nccl.communicators.contains_key(&handle));
         let seats = seats.filter(is_still_there).collect();
         self.refuse(id, seats, error);
     }
@@ -477,7 +479,9 @@ fn shared_gpu(meeting: &Meeting) -> Option<Report> {
             .at(text(rank, member), &member.site);
         Some(report.help(match member.seat.process().or(other.seat.process()) {
             None => "bind each rank's own context first: stream.context().bind_to_thread()?",
-            Some(_) => "each process needs a GPU of its own: CudaContext::new(rank)?, or CUDA_VISIBLE_DEVICES",
+            Some(_) => {
+                "each process needs a GPU of its own: CudaContext::new(rank)?, or CUDA_VISIBLE_DEVICES"
+            }
         }))
     })
 }

@@ -237,14 +237,17 @@ impl Engine {
             return state.fail_collective(key, &failure);
         }
         let Some(part) = call.parts[rank].as_ref() else { return };
-        let (Ok((share, buffers)), operation) = (Share::of_part((rank, part)), part.operation) else { return };
+        let (Ok((share, buffers)), operation) = (Share::of_part((rank, part)), part.operation) else {
+            return;
+        };
         let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return };
         let Some((own, link)) = state.link_of(key.0) else { return };
         drop(state);
         let given = {
             let memories = self.memories([share.device].into_iter());
-            self.give(&memories, &share, buffers.send, operation.given(rank, ranks))
-                .and_then(|payload| Ok((payload, self.scale(&memories, &share, &operation, buffers.scale)?.0)))
+            self.give(&memories, &share, buffers.send, operation.given(rank, ranks)).and_then(|payload| {
+                Ok((payload, self.scale(&memories, &share, &operation, buffers.scale)?.0))
+            })
         };
         let (payload, scale) = match given {
             Ok(given) => given,
@@ -284,12 +287,7 @@ impl Engine {
             return;
         };
         for ReadyEnd { message, end, called, device, stamp, bytes, process } in ready {
-            let share = Share {
-                rank: place.0,
-                device,
-                request: called.request(),
-                site: called.site.clone(),
-            };
+            let share = Share { rank: place.0, device, request: called.request(), site: called.site.clone() };
             let given = match end {
                 Direction::Receive => Ok(Payload::default()),
                 Direction::Send => {
@@ -325,22 +323,23 @@ impl Engine {
             site: end.site.clone(),
         };
         let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
-        let (mut source, mut target, mut touched) = (None, None, [None, None]);
-        match send {
+        let (mut target, mut touched) = (None, [None, None]);
+        let source = match send {
             MovingEnd::Here(end, device) => {
                 let share = share(end, Direction::Send, *device);
                 let (place, read) = self.find(&memories, &share, end.buffer, bytes, false)?;
-                (source, touched[0]) = (Some(Source::Here(place)), Some(read));
+                touched[0] = Some(read);
+                Source::Here(place)
             }
-            MovingEnd::Elsewhere(_, arrived) => source = Some(Source::Elsewhere(arrived.clone())),
-        }
+            MovingEnd::Elsewhere(_, arrived) => Source::Elsewhere(arrived.clone()),
+        };
         if let MovingEnd::Here(end, device) = receive {
             let share = share(end, Direction::Receive, *device);
             let (place, written) = self.find(&memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(place), Some(written));
         }
         let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
-        move_pieces(&[piece], None, &mut memories, &[source], &[target]);
+        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);
         Ok(touched)
     }
 

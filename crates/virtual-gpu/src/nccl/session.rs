@@ -245,7 +245,8 @@ impl Engine {
         };
         let mut state = self.state();
         if is_host {
-            let others: Vec<u16> = to.into_iter().filter(|&process| process != HOST && process != from).collect();
+            let others: Vec<u16> =
+                to.into_iter().filter(|&process| process != HOST && process != from).collect();
             state.nccl.session(number)?.post(&others, message);
         }
         let job = match event {

@@ -277,7 +277,8 @@ mod tests {
         let bytes = writer.finish();
         let read = |bytes| {
             let mut reader = Reader::new(bytes);
-            let all = (reader.get::<Operation>()?, reader.get::<Vec<(u64, String)>>()?, reader.get::<Payload>()?);
+            let all =
+                (reader.get::<Operation>()?, reader.get::<Vec<(u64, String)>>()?, reader.get::<Payload>()?);
             reader.is_at_end().then_some(all)
         };
         assert_eq!(read(&bytes), Some((operation, list, Payload(vec![1, 2, 3]))));
