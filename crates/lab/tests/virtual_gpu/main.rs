@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
-    if let Some(code) = rank_processes::obey(&nccl_processes::PROGRAMS) {
+    if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
     }
     let checks = [
