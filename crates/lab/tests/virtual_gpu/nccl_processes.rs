@@ -39,12 +39,13 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// What the processes of these checks run.
-pub(crate) const PROGRAMS: [(&str, Program); 9] = [
+pub(crate) const PROGRAMS: [(&str, Program); 10] = [
     ("sums", sums),
     ("functions", functions),
     ("times", times),
     ("relays", relays),
     ("waits", waits),
+    ("waits_for_the_host", waits_for_the_host),
     ("splits", splits),
     ("receives", receives),
     ("polls", polls),
@@ -322,7 +323,7 @@ fn killed(program: &str, words: &str) -> anyhow::Result<()> {
 }
 
 fn the_host_is_killed() -> anyhow::Result<()> {
-    let mut processes = start(&plan("waits", &[1, 1, 1]))?;
+    let mut processes = start(&plan("waits_for_the_host", &[1, 1, 1]))?;
     // What the guests say to each other goes through the host.
     end_and_listen(&mut processes, 0, &["gone: process"])
 }
@@ -352,12 +353,19 @@ fn ready(place: &Place, sleepy: usize) {
     }
 }
 
-/// Who is killed: the last one, unless the check chooses rank 0, who then is waiting like all.
 fn waits(place: &Place) -> Said {
+    waits_for(place, place.n - 1)
+}
+
+fn waits_for_the_host(place: &Place) -> Said {
+    waits_for(place, 0)
+}
+
+fn waits_for(place: &Place, sleepy: usize) -> Said {
     let buffer = place.buffer(4);
     place.all_reduce(&buffer)?;
     place.wait()?;
-    ready(place, place.n - 1);
+    ready(place, sleepy);
     place.all_reduce(&buffer)?;
     let Err(text) = place.wait() else { return Ok(()) };
     remote_error(place, &buffer).map_or(Err(text), Err)

@@ -42,7 +42,11 @@ fn twins(n: usize, program: fn(&Place) -> Said, words: &[&str]) -> anyhow::Resul
 }
 
 /// What is said otherwise where the other rank is in another process, of which less is known.
-const ELSEWHERE: [(&str, &str); 0] = [];
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("rank 2 never comes: its thread has ended", "rank 2 never called it, and is gone: process"),
+    ("its thread waits in cuStreamSynchronize", "has not called it"),
+    ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
+];
 
 /// As [`twins`], with a process for each rank. What needs a look into another process may be decided by the wall clock.
 fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {

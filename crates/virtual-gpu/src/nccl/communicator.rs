@@ -446,7 +446,7 @@ impl State {
                 if let Some(session) = self.nccl.sessions.get_mut(&session) {
                     session.cliques.remove(&tag);
                 }
-                self.nccl.forget_session_if_over(session);
+                self.nccl.close_session_if_over(session);
             }
         }
     }

@@ -65,6 +65,8 @@ pub(super) struct Exchange {
     pub(super) device: usize,
     /// Its stream has come to it.
     arrived: bool,
+    /// The processes at the other ends of its messages know so.
+    told: bool,
     /// Its rank has aborted.
     cancelled: bool,
     failure: Option<Failure>,
@@ -133,7 +135,9 @@ impl Known<'_> {
     /// Whether its message can be moved, as far as this end goes.
     fn is_ready(&self) -> bool {
         match self {
-            Self::Here(_, exchange) => exchange.arrived && !exchange.cancelled && exchange.failure.is_none(),
+            Self::Here(_, exchange) => {
+                exchange.arrived && exchange.told && !exchange.cancelled && exchange.failure.is_none()
+            }
             Self::Elsewhere(arrived) => arrived.is_some(),
             Self::NotCalled | Self::Gone => false,
         }
@@ -344,6 +348,7 @@ impl State {
             op,
             device,
             arrived: false,
+            told: messages.iter().all(|(key, own)| entry.ranks[key.rank(own.other())].process.is_none()),
             cancelled: false,
             failure: lost,
             open,
@@ -441,6 +446,9 @@ impl State {
     pub(super) fn ends_to_tell(&mut self, clique: u64, place: ExchangeKey) -> Option<Vec<ReadyEnd>> {
         let exchange = self.nccl.exchange_mut(clique, place)?;
         let (op, device, [sent, got]) = (exchange.op, exchange.device, exchange.bytes);
+        if exchange.cancelled || exchange.failure.is_some() {
+            return None;
+        }
         let open = exchange.open.clone();
         let mut ready = Vec::new();
         for (key, end) in open {
@@ -469,14 +477,26 @@ impl State {
             self.leave_if_over(clique, place);
             return None;
         }
-        let open = exchange.open.clone();
-        let (mut ready, mut elsewhere) = (Vec::new(), false);
+        if !exchange.told {
+            return Some(Job::Ends(clique, place));
+        }
+        self.ready_messages(clique, place)
+    }
+
+    /// The processes at the other ends of an exchange's messages know that its stream has come to it. Returns the messages
+    /// that can be moved now.
+    pub(super) fn told_ends(&mut self, clique: u64, place: ExchangeKey) -> Option<Job> {
+        let exchange = self.nccl.exchange_mut(clique, place)?;
+        exchange.told = true;
+        self.ready_messages(clique, place)
+    }
+
+    fn ready_messages(&mut self, clique: u64, place: ExchangeKey) -> Option<Job> {
+        let open = self.nccl.exchange_mut(clique, place)?.open.clone();
+        let mut ready = Vec::new();
         for (key, own) in open {
-            let entry = self.nccl.cliques.get(&clique)?;
-            let (peer, known) = (key.rank(own.other()), entry.traffic.known(key, own.other()));
-            let is_elsewhere = entry.ranks[peer].process.is_some();
-            elsewhere |= is_elsewhere;
-            if !known.is_ready() && !is_elsewhere {
+            let traffic = &self.nccl.cliques.get(&clique)?.traffic;
+            if !traffic.known(key, own.other()).is_ready() {
                 continue;
             }
             if let Some(report) = self.failed_end(key) {
@@ -488,10 +508,7 @@ impl State {
             }
             ready.extend(self.take_message(key));
         }
-        match elsewhere {
-            true => Some(Job::Ends(clique, place, ready)),
-            false => (!ready.is_empty()).then_some(Job::Messages(ready)),
-        }
+        (!ready.is_empty()).then_some(Job::Messages(ready))
     }
 
     /// The report where the GPU at one end of a message, here, has failed.

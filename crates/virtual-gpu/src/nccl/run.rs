@@ -31,9 +31,8 @@ pub(crate) enum Job {
     Collective(CollectiveKey),
     /// Ranks of this process have come to a collective, of which others have to know what they give.
     Arrivals(CollectiveKey, Vec<usize>),
-    /// A rank of this process has come to what it sends to others and receives from them; with the messages that can be
-    /// moved now.
-    Ends(u64, ExchangeKey, Vec<Moving>),
+    /// A rank of this process has come to what it sends to others and receives from them.
+    Ends(u64, ExchangeKey),
     /// Messages to whose both ends the streams have come.
     Messages(Vec<Moving>),
 }
@@ -125,18 +124,11 @@ impl Engine {
                 for rank in ranks {
                     self.tell_arrival(key, rank);
                 }
-                let mut state = self.state();
-                match state.linked_collective(key) {
-                    Some(job) => {
-                        drop(state);
-                        self.run_nccl(job)
-                    }
-                    None => state,
-                }
+                self.run_next(|state| state.linked_collective(key))
             }
-            Job::Ends(clique, place, messages) => {
+            Job::Ends(clique, place) => {
                 self.tell_ends(clique, place);
-                self.run_nccl(Job::Messages(messages))
+                self.run_next(|state| state.told_ends(clique, place))
             }
             Job::Messages(messages) => {
                 let outcomes: Vec<_> =
@@ -147,6 +139,18 @@ impl Engine {
                 }
                 state
             }
+        }
+    }
+
+    /// Runs what a job makes ready.
+    fn run_next(&self, next: impl FnOnce(&mut State) -> Option<Job>) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        match next(&mut state) {
+            Some(job) => {
+                drop(state);
+                self.run_nccl(job)
+            }
+            None => state,
         }
     }
 

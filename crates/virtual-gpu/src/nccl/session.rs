@@ -182,12 +182,16 @@ impl super::Nccl {
         self.made_sessions
     }
 
-    /// Forgets a session that nobody needs any more: its connections end.
-    pub(super) fn forget_session_if_over(&mut self, number: u64) {
-        let Some(session) = self.sessions.get(&number) else { return };
+    /// Ends the connections of a session that nobody needs any more; it is forgotten with the last of them.
+    pub(super) fn close_session_if_over(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
         let serves = session.own == HOST && session.links.len() > 1;
         let gathers = self.gathering.get(&session.id) == Some(&number);
-        if session.cliques.is_empty() && !serves && !gathers {
+        if !session.cliques.is_empty() || serves || gathers {
+            return;
+        }
+        session.links.values_mut().for_each(Outbox::close);
+        if session.links.is_empty() {
             self.sessions.remove(&number);
         }
     }
@@ -284,7 +288,7 @@ impl Engine {
                 state.process_gone(number, process);
             }
         }
-        state.nccl.forget_session_if_over(number);
+        state.nccl.close_session_if_over(number);
         drop(self.run_ready(state));
         self.wake_all();
     }
