@@ -340,6 +340,7 @@ fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in processes {
         told("a survivor", process.said()?, words)?;
     }
+    eprintln!("told after {:?}", since.elapsed());
     ensure!(since.elapsed() < Duration::from_secs(1), "told after {:?}", since.elapsed());
     victim.child.wait()?;
     Ok(())
