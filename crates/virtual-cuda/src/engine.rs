@@ -22,7 +22,7 @@ extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
     let report = catch_unwind(|| {
         let engine = ENGINE.get()?.as_ref().ok()?;
-        engine.part_from_guests();
+        engine.leave_sessions();
         engine.leak_report()
     });
     if let Ok(Some(report)) = report {

@@ -27,6 +27,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::killed_in_a_receive", || killed("receives", "rank 2 is gone: process")),
         Check::new("nccl_processes::killed_while_nobody_waits", || killed("polls", "ncclRemoteError")),
         Check::new("nccl_processes::the_host_is_killed", the_host_is_killed),
+        Check::new("nccl_processes::the_host_leaves_first", || all_right(&plan("leaves", &[1, 1, 1]))),
+        Check::new("nccl_processes::the_host_returns_early", the_host_returns_early),
+        Check::new("nccl_processes::random_programs", || all_right(&plan("random", &[1, 2, 1]))),
         Check::new("nccl_processes::killed_before_all_have_come", killed_before_all_have_come),
         Check::new("nccl_processes::a_rank_that_never_comes", a_rank_that_never_comes),
         Check::new("nccl_processes::two_ranks_with_one_number", two_ranks_with_one_number),
@@ -39,7 +42,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// What the processes of these checks run.
-pub(crate) const PROGRAMS: [(&str, Program); 10] = [
+pub(crate) const PROGRAMS: [(&str, Program); 12] = [
     ("sums", sums),
     ("functions", functions),
     ("times", times),
@@ -49,6 +52,8 @@ pub(crate) const PROGRAMS: [(&str, Program); 10] = [
     ("splits", splits),
     ("receives", receives),
     ("polls", polls),
+    ("leaves", leaves),
+    ("random", crate::random::programs_of_processes),
     ("joins", |_| Ok(())),
 ];
 
@@ -168,6 +173,7 @@ fn functions(place: &Place) -> Said {
     collectives(&second, rank, n)?;
     // SAFETY: the communicators are alive.
     said(answer(unsafe { sys::ncclCommFinalize(second.comm) }))?;
+    // SAFETY: as before.
     said(answer(unsafe { sys::ncclCommFinalize(own.comm) }))
 }
 
@@ -328,6 +334,37 @@ fn the_host_is_killed() -> anyhow::Result<()> {
     end_and_listen(&mut processes, 0, &["gone: process"])
 }
 
+/// What the others say to each other still arrives.
+fn leaves(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    place.all_reduce(&buffer)?;
+    place.wait()?;
+    if place.wrong || place.rank > 0 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    match (place.rank, place.wrong) {
+        (0, true) => {
+            place.own.leak();
+            return Ok(());
+        }
+        (0, false) => return Ok(()),
+        (_, true) => place.all_reduce(&buffer)?,
+        (1, false) => place.send(&buffer, 2)?,
+        (_, false) => place.receive(&buffer, 1)?,
+    }
+    place.wait()
+}
+
+/// The others know at once, though what they say still goes through it.
+fn the_host_returns_early() -> anyhow::Result<()> {
+    let mut said = run(&Plan { wrong: true, ..plan("leaves", &[1, 1, 1]) })?.into_iter();
+    ensure!(said.next().is_some_and(|said| said.is_ok()), "rank 0 returned early, and was told so");
+    for said in said {
+        told("a rank", said, &["rank 0 is gone: process", "collective 2 of the communicator"])?;
+    }
+    Ok(())
+}
+
 fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) -> anyhow::Result<()> {
     for process in &*processes {
         process.line("ready")?;
@@ -340,7 +377,6 @@ fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in processes {
         told("a survivor", process.said()?, words)?;
     }
-    eprintln!("told after {:?}", since.elapsed());
     ensure!(since.elapsed() < Duration::from_secs(1), "told after {:?}", since.elapsed());
     victim.child.wait()?;
     Ok(())

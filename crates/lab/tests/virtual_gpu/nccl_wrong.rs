@@ -10,7 +10,7 @@ use crate::raw::{Arguments, Function, Rank, address, answer, floats, in_group, u
 use crate::twins::{Place, Said, driver, pair, peer, said, split, wait};
 
 fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
-    let (id, second_id) = (get_uniqueid().unwrap(), get_uniqueid().unwrap());
+    let ids = [get_uniqueid().unwrap(), get_uniqueid().unwrap()];
     // A failure is sticky: each twin has GPUs of its own.
     let first_gpu = if wrong { 4 } else { 0 };
     std::thread::scope(|scope| {
@@ -18,8 +18,8 @@ fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
             .map(|rank| {
                 scope.spawn(move || {
                     let stream = untracked(first_gpu + rank).new_stream().unwrap();
-                    let own = Rank::join(id, rank, n, stream);
-                    program(&Place { rank, n, wrong, first_gpu, own, second_id })
+                    let own = Rank::join(ids[0], rank, n, stream);
+                    program(&Place { rank, n, wrong, first_gpu, own, ids })
                 })
             })
             .collect();

@@ -129,7 +129,7 @@ pub(crate) fn obey(programs: &[(&str, Program)]) -> Option<ExitCode> {
         let gpus = cudarc::driver::CudaContext::device_count().unwrap() as usize;
         let stream = untracked((first_gpu + rank) % gpus).new_stream().unwrap();
         let own = Rank::try_join(ids[0], rank, n, stream)?;
-        program(&Place { rank, n, wrong, first_gpu, own, second_id: ids[1] })
+        program(&Place { rank, n, wrong, first_gpu, own, ids })
     };
     let said: Vec<Said> = std::thread::scope(|scope| {
         let threads: Vec<_> = (first..first + count).map(|rank| scope.spawn(move || run(rank))).collect();

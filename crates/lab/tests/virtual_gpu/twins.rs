@@ -19,14 +19,15 @@ pub(crate) struct Place {
     pub(crate) wrong: bool,
     pub(crate) first_gpu: usize,
     pub(crate) own: Rank,
-    pub(crate) second_id: ncclUniqueId,
+    /// That of `own`, and one for another communicator of the same ranks.
+    pub(crate) ids: [ncclUniqueId; 2],
 }
 
 impl Place {
     /// Another communicator of the same ranks, on a stream of its own.
     pub(crate) fn second(&self) -> Rank {
         let stream = self.own.stream.context().new_stream().unwrap();
-        Rank::join(self.second_id, self.rank, self.n, stream)
+        Rank::join(self.ids[1], self.rank, self.n, stream)
     }
 
     pub(crate) fn buffer(&self, len: usize) -> CudaSlice<f32> {

@@ -75,6 +75,9 @@ impl Purpose {
     }
 }
 
+/// A rank of a communicator that a split makes: its key, its end where that is here, and where it called.
+type Joiner = (i32, Rank, Option<Child>, Site);
+
 /// What a thread waits for in a call that makes or ends communicators.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaiting {
@@ -313,7 +316,7 @@ impl State {
         let places: Vec<(usize, Option<Process>)> =
             clique.ranks.iter().map(|rank| (rank.device, rank.process)).collect();
         let parent = clique.link.clone();
-        let mut colors: BTreeMap<i32, Vec<(i32, Rank, Option<Child>, Site)>> = BTreeMap::new();
+        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
         for ((device, process), attendee) in places.into_iter().zip(assembly.attendees.into_iter().flatten())
         {
             if let Purpose::Split { color, key, config, child } = attendee.purpose

@@ -469,12 +469,15 @@ impl State {
         Some((*op, report))
     }
 
-    /// Takes a rank's part out of every call that is not running yet.
+    /// Takes a rank's part out of every call that is not running yet. What a rank of another process has given stays: it may
+    /// have left because all was done.
     pub(super) fn cancel_calls(&mut self, clique: u64, rank: usize) {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
         let mut arrived = Vec::new();
         for call in entry.calls.values_mut().filter(|call| !call.running) {
-            if let Some(part) = call.parts[rank].as_mut() {
+            if let Some(part) = call.parts[rank].as_mut()
+                && (part.op().is_some() || !part.arrived)
+            {
                 part.cancelled = true;
                 arrived.extend(part.op().filter(|_| part.arrived).map(|op| op.stream));
             }

@@ -102,12 +102,13 @@ impl Engine {
     /// Listens where an id of `NCCL_COMM_ID` says: this process has rank 0.
     pub(super) fn host_address(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
-        self.listen(address).map_err(|error| {
+        // Before anybody can connect.
+        self.state().nccl.hosted.insert(id);
+        self.listen(address).map(drop).map_err(|error| {
+            self.state().nccl.hosted.remove(&id);
             let message = format!("NCCL_COMM_ID={address}: rank 0 can't listen there: {error}");
             Error::new(NcclStatus::SystemError, message)
-        })?;
-        self.state().nccl.hosted.insert(id);
-        Ok(())
+        })
     }
 
     /// Listens at `asked`, if it does not yet; port 0 is any. Returns the address that others see.

@@ -3,9 +3,9 @@
 //!
 //! Each process knows of every call of every rank, and does itself what its own ranks need for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::event::Event;
 use super::id::UniqueId;
@@ -17,6 +17,9 @@ use crate::status::{Error, NcclStatus};
 
 /// The host's number in its session.
 pub(super) const HOST: u16 = 0;
+
+/// How often a process that ends looks whether others have let it go.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The tag of the communicator that is made from the id. Those that splits make have others.
 pub(super) const FIRST_TAG: u64 = 0;
@@ -295,31 +298,30 @@ impl Engine {
 
     /// The process ends: waits until others have what they were sent, and, where they speak through this one, until they have
     /// said all. No longer than patience.
-    pub fn part_from_guests(&self) {
+    pub fn leave_sessions(&self) {
         let since = Instant::now();
-        let mut closing = HashSet::new();
-        loop {
-            let mut state = self.state();
-            let mut open = false;
-            let numbers: Vec<u64> = state.nccl.sessions.keys().copied().collect();
-            for number in numbers {
-                let Some(session) = state.nccl.sessions.get_mut(&number) else { continue };
-                if session.links.is_empty() {
-                    continue;
-                }
-                open = true;
-                let speak_through_this = session.own == HOST && session.links.len() > 1;
-                if !speak_through_this && closing.insert(number) {
-                    // The other side sees the end, and closes its own.
-                    session.links.values_mut().for_each(Outbox::close);
-                }
-            }
-            drop(state);
-            if !open || since.elapsed() > self.config().patience {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        for session in self.state().nccl.sessions.values().filter(|session| session.own == HOST) {
+            // They don't wait for its ranks any more.
+            let gone = Control::Gone { process: HOST };
+            session.links.keys().for_each(|&guest| session.tell(guest, &gone));
         }
+        while self.close_sessions() && since.elapsed() < self.config().patience {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Whether a connection is still open. Those through which nobody else speaks are told to close.
+    fn close_sessions(&self) -> bool {
+        let mut state = self.state();
+        let mut open = false;
+        for session in state.nccl.sessions.values_mut() {
+            open |= !session.links.is_empty();
+            if session.own != HOST || session.links.len() < 2 {
+                // The other side sees the end, and closes its own.
+                session.links.values_mut().for_each(Outbox::close);
+            }
+        }
+        open
     }
 }
 
