@@ -5,7 +5,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::result::get_uniqueid;
@@ -21,8 +20,6 @@ pub(crate) type Program = fn(&Place) -> Said;
 const ORDER: &str = "RANK_PROCESS";
 const IDS: &str = "ids: ";
 const SAID: &str = "said: ";
-/// How long a check waits for a line of its processes: far more than any program here lasts.
-const LONG: Duration = Duration::from_secs(20);
 
 /// A process that runs some of the ranks.
 pub(crate) struct Process {
@@ -41,10 +38,10 @@ pub(crate) struct Plan<'a> {
 }
 
 impl Process {
-    /// What comes behind `prefix` in the next line that starts with it.
+    /// What comes behind `prefix` in the next line that starts with it. The harness ends a check whose process says nothing.
     pub(crate) fn line(&self, prefix: &str) -> anyhow::Result<String> {
         loop {
-            let line = self.lines.recv_timeout(LONG).with_context(|| format!("no line `{prefix}…`"))?;
+            let line = self.lines.recv().with_context(|| format!("no line `{prefix}…`"))?;
             if let Some(rest) = line.strip_prefix(prefix) {
                 return Ok(rest.to_owned());
             }

@@ -275,7 +275,9 @@ impl super::Nccl {
                 Known::NotCalled => rank.absence(),
                 Known::Gone => Missing::Gone,
                 Known::Here(_, peer) if peer.cancelled || peer.failure.is_some() => Missing::Gone,
-                known if known.is_ready() => return None,
+                Known::Elsewhere(Some(_)) => return None,
+                // It is moved, or the other ends are being told of it first.
+                Known::Here(_, peer) if peer.arrived => return None,
                 Known::Here(_, peer) => Missing::InStream(peer.op),
                 Known::Elsewhere(_) if rank.left.is_some() => Missing::Gone,
                 Known::Elsewhere(_) => Missing::Elsewhere,

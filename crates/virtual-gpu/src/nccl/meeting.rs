@@ -271,6 +271,11 @@ impl State {
     pub(super) fn meet_elsewhere(&mut self, number: u64, table: Table) -> Option<()> {
         let session = self.nccl.sessions.get_mut(&number)?;
         let Table { own, pids, ranks } = table;
+        let of_own = ranks.iter().enumerate().filter(|(_, entry)| entry.process == own);
+        let mut of_own = of_own.map(|(rank, _)| rank);
+        if !of_own.all(|rank| session.members.iter().any(|(member, _)| *member == rank)) {
+            return None;
+        }
         session.own = own;
         session.pids = pids.into_iter().collect();
         let id = session.id;
