@@ -226,7 +226,7 @@ pub(crate) fn memory_info(free: Out<usize>, total: Out<usize>) -> CudaResult<()>
 
 pub(crate) fn copy_from_host(to: DevicePointer, from: Source<u8>, bytes: usize) -> CudaResult<()> {
     let host = HostRange::new(from.address(), bytes)?;
-    engine::get()?.copy_from_host_now(to, host.read())
+    engine::get()?.copy_from_host_now(to, bytes as u64, || host.read())
 }
 
 pub(crate) fn copy_from_host_in(

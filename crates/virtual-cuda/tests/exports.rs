@@ -1,39 +1,134 @@
-//! The exported functions against cudarc's declarations of them: names, number and sizes of parameters.
+//! The exported functions against cudarc's declarations of them: names, number, sizes and types of parameters.
 
-/// A C function's parameters, each with its size in bytes.
-trait Parameters {
+use std::any::type_name;
+use std::ffi::c_char;
+
+/// A C function's parameters: the size of each in bytes and the name of its type, and the name of the result's type.
+trait Signature {
     fn sizes(&self) -> Vec<usize>;
+    fn types(&self) -> Vec<&'static str>;
+    fn result(&self) -> &'static str;
 }
 
-macro_rules! parameters {
+macro_rules! signature {
     ($($parameter:ident)*) => {
-        impl<R, $($parameter),*> Parameters for unsafe fn($($parameter),*) -> R {
+        signature!(unsafe fn($($parameter),*) -> R, $($parameter)*);
+        signature!(unsafe extern "C" fn($($parameter),*) -> R, $($parameter)*);
+    };
+    ($function:ty, $($parameter:ident)*) => {
+        impl<R, $($parameter),*> Signature for $function {
             fn sizes(&self) -> Vec<usize> {
                 vec![$(size_of::<$parameter>()),*]
             }
-        }
 
-        impl<R, $($parameter),*> Parameters for unsafe extern "C" fn($($parameter),*) -> R {
-            fn sizes(&self) -> Vec<usize> {
-                vec![$(size_of::<$parameter>()),*]
+            fn types(&self) -> Vec<&'static str> {
+                vec![$(type_name::<$parameter>()),*]
+            }
+
+            fn result(&self) -> &'static str {
+                type_name::<R>()
             }
         }
     };
 }
 
-parameters!();
-parameters!(A);
-parameters!(A B);
-parameters!(A B C);
-parameters!(A B C D);
-parameters!(A B C D E);
-parameters!(A B C D E F);
-parameters!(A B C D E F G);
-parameters!(A B C D E F G H);
-parameters!(A B C D E F G H I J);
-parameters!(A B C D E F G H I J K);
+signature!();
+signature!(A);
+signature!(A B);
+signature!(A B C);
+signature!(A B C D);
+signature!(A B C D E);
+signature!(A B C D E F);
+signature!(A B C D E F G);
+signature!(A B C D E F G H);
+signature!(A B C D E F G H I J);
+signature!(A B C D E F G H I J K);
 
-macro_rules! compare {
+/// What a type of the table of exports may be called in cudarc: C's handles, structures and enumerations.
+const TYPES: &[(&str, &[&str])] = &[
+    ("Device", &["i32"]),
+    ("DevicePointer", &["u64", "*const c_void", "*mut c_void"]),
+    ("Context", &["*mut CUctx_st"]),
+    ("Stream", &["*mut CUstream_st"]),
+    ("Event", &["*mut CUevent_st"]),
+    ("Module", &["*mut CUmod_st"]),
+    ("Function", &["*mut CUfunc_st"]),
+    ("Graph", &["*mut CUgraph_st"]),
+    ("GraphExec", &["*mut CUgraphExec_st"]),
+    ("Pool", &["*mut CUmemPoolHandle_st"]),
+    ("Communicator", &["*mut ncclComm"]),
+    ("Id", &["ncclUniqueId"]),
+    ("[u8;16]", &["CUuuid_st"]),
+    ("MemoryLocation", &["CUmemLocation_st"]),
+    ("Affinity", &["CUexecAffinityParam_st"]),
+    ("CreateParameters", &["CUctxCreateParams_st"]),
+    ("LaunchConfig", &["CUlaunchConfig_st"]),
+    ("PoolProperties", &["CUmemPoolProps_st"]),
+    ("HostFunction", &["Option<unsafe extern \"C\" fn(*mut c_void)>"]),
+    ("BlockToShared", &["Option<unsafe extern \"C\" fn(i32) -> usize>"]),
+    ("Arguments", &["*mut *mut c_void"]),
+    ("Text", &["*const c_char", "*const c_void"]),
+    ("Bytes", &["*mut c_void", "*mut ncclConfig_v22800"]),
+    ("*mutc_void", &["*mut c_void"]),
+    ("*constc_void", &["*mut *mut c_void"]),
+    ("u8", &["u8", "c_void"]),
+    ("f32", &["f32"]),
+    ("usize", &["usize"]),
+    ("c_char", &["c_char"]),
+    ("c_ulonglong", &["u64"]),
+    ("c_int", &["i32", "CUdevice_attribute_enum", "CUfunction_attribute_enum"]),
+    (
+        "c_uint",
+        &[
+            "u32",
+            "CUfunc_cache_enum",
+            "CUlimit_enum",
+            "CUmemPool_attribute_enum",
+            "CUmem_advise_enum",
+            "CUstreamCaptureMode_enum",
+            "CUstreamCaptureStatus_enum",
+            "ncclDataType_t",
+            "ncclRedOp_t",
+            "ncclResult_t",
+            "ncclScalarResidence_t",
+        ],
+    ),
+];
+
+/// Whether a type as the table writes it is what cudarc declares.
+fn agrees(ours: &str, theirs: &str) -> bool {
+    let pointed_to = |prefix| ours.strip_prefix(prefix)?.strip_suffix('>');
+    if let Some(ours) = pointed_to("Out<") {
+        return theirs.strip_prefix("*mut ").is_some_and(|theirs| agrees(ours, theirs));
+    }
+    if let Some(ours) = pointed_to("Source<") {
+        // C declares some of them without a `const`.
+        let theirs = theirs.strip_prefix("*const ").or_else(|| theirs.strip_prefix("*mut "));
+        return theirs.is_some_and(|theirs| agrees(ours, theirs));
+    }
+    TYPES.iter().any(|(name, meant)| *name == ours && meant.contains(&theirs))
+}
+
+/// A type's name without the modules that it is in.
+fn short(name: &str) -> String {
+    let name = ["cudarc::driver::sys::", "cudarc::nccl::sys::", "core::ffi::", "core::option::"]
+        .iter()
+        .fold(name.to_owned(), |name, path| name.replace(path, ""));
+    match name.rsplit_once(' ') {
+        Some((pointer, last)) if last == type_name::<c_char>() => format!("{pointer} c_char"),
+        _ => name,
+    }
+}
+
+fn compare(name: &str, ours: &dyn Signature, types: &[&str], theirs: &dyn Signature) {
+    assert_eq!(ours.sizes(), theirs.sizes(), "{name}");
+    for (ours, theirs) in types.iter().zip(theirs.types()) {
+        let (ours, theirs) = (ours.replace(' ', ""), short(theirs));
+        assert!(agrees(&ours, &theirs), "{name}: the table says {ours}, cudarc {theirs}");
+    }
+}
+
+macro_rules! compare_all {
     (
         cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
@@ -41,29 +136,42 @@ macro_rules! compare {
         unsupported nccl { $($no_nccl:ident)* }
     ) => {
         $(
-            let ours = virtual_cuda::$cuda as unsafe extern "C" fn($(compare!(any $cuda_arg)),*) -> _;
-            let theirs = cudarc::driver::sys::$cuda as unsafe fn($(compare!(any $cuda_arg)),*) -> _;
-            assert_eq!(ours.sizes(), theirs.sizes(), stringify!($cuda));
+            let ours = virtual_cuda::$cuda as unsafe extern "C" fn($(compare_all!(any $cuda_arg)),*) -> _;
+            let theirs = cudarc::driver::sys::$cuda as unsafe fn($(compare_all!(any $cuda_arg)),*) -> _;
+            compare(stringify!($cuda), &ours, &[$(stringify!($cuda_type)),*], &theirs);
+            assert_eq!((ours.result(), short(theirs.result()).as_str()), ("u32", "cudaError_enum"));
         )*
         $(
-            let ours = virtual_cuda::$nccl as unsafe extern "C" fn($(compare!(any $nccl_arg)),*) -> _;
-            let theirs = cudarc::nccl::sys::$nccl as unsafe fn($(compare!(any $nccl_arg)),*) -> _;
-            assert_eq!(ours.sizes(), theirs.sizes(), stringify!($nccl));
+            let ours = virtual_cuda::$nccl as unsafe extern "C" fn($(compare_all!(any $nccl_arg)),*) -> _;
+            let theirs = cudarc::nccl::sys::$nccl as unsafe fn($(compare_all!(any $nccl_arg)),*) -> _;
+            compare(stringify!($nccl), &ours, &[$(stringify!($nccl_type)),*], &theirs);
+            assert_eq!((ours.result(), short(theirs.result()).as_str()), ("u32", "ncclResult_t"));
         )*
     };
     (any $name:ident) => { _ };
 }
 
 #[test]
-fn every_function_has_the_parameters_that_cudarc_gives_it() {
-    virtual_cuda::exports!(compare);
+fn every_function_has_the_signature_that_cudarc_gives_it() {
+    virtual_cuda::exports!(compare_all);
+}
+
+#[test]
+fn types_that_only_have_the_same_size_do_not_agree() {
+    assert!(agrees("Out<Stream>", "*mut *mut CUstream_st"));
+    assert!(!agrees("Out<Stream>", "*mut *mut CUevent_st"));
+    assert!(!agrees("Stream", "*mut *mut CUstream_st"));
+    assert!(!agrees("c_int", "u32"));
+    assert!(!agrees("usize", "u64"));
 }
 
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig, CUmemPoolProps,
+        CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig, CUmemLocation,
+        CUmemPoolProps,
     };
+    assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());

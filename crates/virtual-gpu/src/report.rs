@@ -1,38 +1,59 @@
 //! Findings: what a real GPU would not say, with both sides and their source lines.
 
-use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::path::PathBuf;
 
-use crate::site::Site;
+use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
-/// A report in the making: a headline, lines of facts in columns, and the call that would mend it.
+use crate::site::{Site, SourceLine};
+
+/// A report in the making: a headline, what happened where, facts, and the call that would mend it.
+///
+/// Its text is a line `virtual GPU: {headline}` and indented ones, with the source lines as the Rust compiler shows them.
 #[derive(Clone, Debug)]
 pub struct Report {
     headline: String,
-    facts: Vec<(String, Option<String>)>,
+    places: Vec<Place>,
+    facts: Vec<String>,
     help: Option<String>,
+}
+
+/// What happened at a source line.
+#[derive(Clone, Debug)]
+struct Place {
+    text: String,
+    line: Option<SourceLine>,
+    /// It is about what went before, such as where a buffer was allocated.
+    is_background: bool,
 }
 
 impl Report {
     /// Starts a report: `virtual GPU: {headline}`.
     pub fn new(headline: impl Into<String>) -> Self {
-        Self { headline: headline.into(), facts: Vec::new(), help: None }
+        Self { headline: headline.into(), places: Vec::new(), facts: Vec::new(), help: None }
     }
 
-    /// Adds a line without a source line.
+    /// Adds a fact.
     pub fn fact(mut self, text: impl Into<String>) -> Self {
-        self.facts.push((text.into(), None));
+        self.facts.push(text.into());
         self
     }
 
-    /// Adds a line that ends with the source line of `site`, where one is known.
+    /// Adds what happened at `site`.
     pub fn at(self, text: impl Into<String>, site: &Site) -> Self {
-        let line = site.line().map(|line| line.to_string());
-        self.at_line(text, line)
+        self.at_line(text, site.line())
     }
 
-    /// Adds a line that ends with a source line that is known already.
-    pub fn at_line(mut self, text: impl Into<String>, line: Option<String>) -> Self {
-        self.facts.push((text.into(), line));
+    /// Adds what happened at a line that is known already.
+    pub fn at_line(mut self, text: impl Into<String>, line: Option<SourceLine>) -> Self {
+        self.places.push(Place { text: text.into(), line, is_background: false });
+        self
+    }
+
+    /// Adds what happened before at `site`, such as that a buffer was allocated there.
+    pub fn before_at(mut self, text: impl Into<String>, site: &Site) -> Self {
+        self.places.push(Place { text: text.into(), line: site.line(), is_background: true });
         self
     }
 
@@ -41,24 +62,112 @@ impl Report {
         self.help = Some(text.into());
         self
     }
+
+    /// Prints it to standard error, in colours where a person reads that.
+    pub(crate) fn print(&self) {
+        let renderer = match std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+            true => Renderer::styled(),
+            false => Renderer::plain(),
+        };
+        print(self.render(&renderer));
+    }
+
+    fn render(&self, renderer: &Renderer) -> String {
+        let mut sources = Sources::default();
+        let mut texts: Vec<String> = Vec::new();
+        for Place { text, line, is_background } in &self.places {
+            let kind = if *is_background { AnnotationKind::Context } else { AnnotationKind::Primary };
+            match line {
+                Some(line) if sources.add(line, kind, text) => {}
+                Some(line) => texts.push(format!("{text}: {line}")),
+                None => texts.push(text.clone()),
+            }
+        }
+        texts.extend(self.facts.iter().cloned());
+        let title = Level::ERROR.with_name("virtual GPU").primary_title(self.headline.as_str());
+        let mut group = title.elements(sources.snippets());
+        for text in &texts {
+            group = group.element(Level::NOTE.no_name().message(text.as_str()));
+        }
+        if let Some(help) = &self.help {
+            group = group.element(Level::HELP.message(help.as_str()));
+        }
+        // Whatever follows the headline is indented, so that it is seen where a report ends.
+        renderer.render(&[group]).replace('\n', "\n  ")
+    }
+}
+
+/// The source lines of a report, by file, in the order in which they come.
+#[derive(Default)]
+struct Sources(Vec<Source>);
+
+struct Source {
+    file: PathBuf,
+    shown_path: String,
+    text: String,
+    marks: Vec<(Range<usize>, AnnotationKind, String)>,
+}
+
+impl Sources {
+    /// Adds what happened at a line; `false` where it can't be read.
+    fn add(&mut self, line: &SourceLine, kind: AnnotationKind, text: &str) -> bool {
+        let known = self.0.iter().position(|source| source.file == line.file);
+        let at = known.unwrap_or_else(|| {
+            let text = std::fs::read_to_string(&line.file).unwrap_or_default();
+            let shown_path = line.shown_path().display().to_string();
+            self.0.push(Source { file: line.file.clone(), shown_path, text, marks: Vec::new() });
+            self.0.len() - 1
+        });
+        let source = &mut self.0[at];
+        let Some(span) = call_at(&source.text, line.line, line.column) else { return false };
+        source.marks.push((span, kind, text.to_owned()));
+        true
+    }
+
+    fn snippets(self) -> Vec<Element<'static>> {
+        let sources = self.0.into_iter().filter(|source| !source.marks.is_empty());
+        let snippet = |source: Source| {
+            let marks = source.marks.into_iter().map(|(span, kind, text)| kind.span(span).label(text));
+            let snippet: Snippet<'static, Annotation<'static>> = Snippet::source(source.text);
+            snippet.path(source.shown_path).annotations(marks).into()
+        };
+        sources.map(snippet).collect()
+    }
+}
+
+/// The bytes of the call that begins at a line and column, each from 1: to its closing parenthesis, or to the line's end.
+fn call_at(text: &str, line: u32, column: u32) -> Option<Range<usize>> {
+    let before = text.split_inclusive('\n').take(line.checked_sub(1)? as usize).map(str::len).sum::<usize>();
+    let whole = text.get(before..)?.lines().next().filter(|whole| !whole.trim().is_empty())?;
+    let indent = whole.len() - whole.trim_start().len();
+    let start = (column as usize).saturating_sub(1).max(indent);
+    let call = whole.get(start..).filter(|call| !call.is_empty())?;
+    let mut depth = 0_usize;
+    let closing = call.char_indices().find(|&(_, char)| {
+        match char {
+            '(' => depth += 1,
+            ')' if depth <= 1 => return true,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        false
+    });
+    let len = match closing {
+        Some((at, _)) if depth == 1 => at + 1,
+        _ => call.trim_end().trim_end_matches(';').len(),
+    };
+    Some(before + start..before + start + len.max(1))
 }
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let located = self.facts.iter().filter(|(_, line)| line.is_some());
-        let width = located.map(|(text, _)| text.chars().count()).max().unwrap_or(0);
-        let mut out = format!("virtual GPU: {}", self.headline);
-        for (text, line) in &self.facts {
-            match line {
-                Some(line) => write!(out, "\n  {text:width$}   {line}")?,
-                None => write!(out, "\n  {text}")?,
-            }
-        }
-        if let Some(help) = &self.help {
-            write!(out, "\n  help: {help}")?;
-        }
-        f.write_str(&out)
+        f.write_str(&self.render(&Renderer::plain()))
     }
+}
+
+/// Prints a line to standard error. Where nobody reads that, the program goes on all the same.
+pub(crate) fn print(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// `1 byte`, `3 bytes`, `16 KiB`: a size as a person says it.
@@ -71,27 +180,86 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0, 1 and 3`.
+/// `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`, of numbers that ascend.
 pub fn ranks(list: &[usize]) -> String {
-    let (last, first) = match list {
-        [] => return "no rank".to_owned(),
-        [one] => return format!("rank {one}"),
-        [first @ .., last] => (last, first),
-    };
-    let first: Vec<String> = first.iter().map(usize::to_string).collect();
-    format!("ranks {} and {last}", first.join(", "))
+    if let [one] = list {
+        return format!("rank {one}");
+    }
+    let runs = list.chunk_by(|one, next| one + 1 == *next);
+    let words: Vec<String> = runs
+        .flat_map(|run| match run {
+            [first, _, .., _, last] => vec![format!("{first} to {last}")],
+            few => few.iter().map(usize::to_string).collect(),
+        })
+        .collect();
+    match words.as_slice() {
+        [] => "no rank".to_owned(),
+        [one] => format!("ranks {one}"),
+        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SOURCE: &str = "fn main() {\n    let x = stream.alloc_zeros::<u8>(4)?;\n    other.memset(&mut x)?;\n    done(\n    );\n}\n";
+
+    fn line(line: u32, column: u32) -> Option<SourceLine> {
+        let file = std::env::temp_dir().join(format!("virtual-gpu-report-{}.rs", std::process::id()));
+        std::fs::write(&file, SOURCE).unwrap();
+        Some(SourceLine { file, line, column })
+    }
+
+    #[test]
+    fn a_report_shows_the_source_lines() {
+        let report = Report::new("data race on GPU 1")
+            .at_line("written by a memset", line(3, 11))
+            .fact("nothing orders them")
+            .help("wait");
+        let file = line(1, 1).expect("a file").file;
+        let expected = [
+            "virtual GPU: data race on GPU 1",
+            &format!("   --> {}:3:11", file.display()),
+            "    |",
+            "  3 |     other.memset(&mut x)?;",
+            "    |           ^^^^^^^^^^^^^^ written by a memset",
+            "    |",
+            "    = nothing orders them",
+            "    = help: wait",
+        ];
+        assert_eq!(report.to_string(), expected.join("\n"));
+    }
+
+    #[test]
+    fn a_line_that_can_t_be_read_is_named() {
+        let file = PathBuf::from("/no/such/file.rs");
+        let report = Report::new("wrong").at_line("called", Some(SourceLine { file, line: 7, column: 1 }));
+        assert!(report.to_string().contains("called: /no/such/file.rs:7"), "{report}");
+    }
+
+    #[test]
+    fn a_call_ends_at_its_parenthesis_or_with_its_line() {
+        let call = |line, column| call_at(SOURCE, line, column).map(|span| &SOURCE[span]);
+        assert_eq!(call(2, 20), Some("alloc_zeros::<u8>(4)"));
+        assert_eq!(call(3, 1), Some("other.memset(&mut x)"));
+        assert_eq!(call(4, 5), Some("done("));
+        assert_eq!(call(6, 1), Some("}"));
+        assert_eq!(call(7, 1), None);
+        assert_eq!(call(0, 0), None);
+        assert_eq!(call(3, 99), None);
+    }
+
     #[test]
     fn lists_and_sizes_read_as_a_person_says_them() {
         assert_eq!(ranks(&[2]), "rank 2");
         assert_eq!(ranks(&[0, 1, 3]), "ranks 0, 1 and 3");
+        assert_eq!(ranks(&[0, 1, 2]), "ranks 0, 1 and 2");
+        assert_eq!(ranks(&[1, 2, 3, 4]), "ranks 1 to 4");
+        assert_eq!(ranks(&[0, 4, 5, 6, 7, 9]), "ranks 0, 4 to 7 and 9");
         assert_eq!(size(1), "1 byte");
         assert_eq!(size(16 << 10), "16 KiB");
-        assert_eq!(size(1_025), "1025 bytes");
+        assert_eq!(size(1 << 30), "1024 MiB");
+        assert_eq!(size(1000), "1000 bytes");
     }
 }

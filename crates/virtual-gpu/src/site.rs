@@ -55,7 +55,8 @@ impl Site {
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
-                    let place = SourceLine { file: file.to_owned(), line };
+                    let place =
+                        SourceLine { file: file.to_owned(), line, column: symbol.colno().unwrap_or(1) };
                     match is_library(file) {
                         true => drop(of_library.get_or_insert(place)),
                         false => found = Some(place),
@@ -140,13 +141,29 @@ pub struct SourceLine {
     pub file: PathBuf,
     /// The line, from 1.
     pub line: u32,
+    /// Where in it the call begins, in bytes from 1.
+    pub column: u32,
+}
+
+impl SourceLine {
+    /// A line of a kernel's source, whose file has the name that the compiler was told: looked for in the current folder
+    /// and those around it.
+    pub(crate) fn of_kernel(file: &str, line: u32) -> Self {
+        let here = std::env::current_dir().unwrap_or_default();
+        let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());
+        Self { file: found.unwrap_or_else(|| file.into()), line, column: 1 }
+    }
+
+    /// The file's path from the root of its workspace.
+    pub(crate) fn shown_path(&self) -> &Path {
+        let root = self.file.ancestors().skip(1).find(|folder| folder.join("Cargo.lock").is_file());
+        root.and_then(|root| self.file.strip_prefix(root).ok()).unwrap_or(&self.file)
+    }
 }
 
 impl std::fmt::Display for SourceLine {
     /// `path:line`, the path from the root of the file's workspace.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let root = self.file.ancestors().skip(1).find(|folder| folder.join("Cargo.lock").is_file());
-        let shown = root.and_then(|root| self.file.strip_prefix(root).ok()).unwrap_or(&self.file);
-        write!(f, "{}:{}", shown.display(), self.line)
+        write!(f, "{}:{}", self.shown_path().display(), self.line)
     }
 }

@@ -208,7 +208,7 @@ fn destroyed_with_its_memory() -> anyhow::Result<()> {
         let pooled = result::malloc_async(std::ptr::null_mut(), 1 << 20)?;
         destroy(other)?;
         assert_eq!(primary.mem_get_info()?.0, free - (1 << 20));
-        let words = ["memory that was freed"];
+        let words = ["freed again"];
         fails(result::free_sync(own), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
         result::free_sync(pooled)?;
     }

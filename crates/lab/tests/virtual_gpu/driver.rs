@@ -122,7 +122,7 @@ fn unwritten_bytes() -> anyhow::Result<()> {
     let mut buffer = unsafe { stream.alloc::<u8>(100) }?;
     stream.memcpy_htod(&[1u8; 99], &mut buffer.slice_mut(..99))?;
     assert_eq!(stream.clone_dtoh(&buffer.slice(..99))?, [1; 99]);
-    let words = ["byte 99 is the first of them", "in the buffer of 100 bytes allocated"];
+    let words = ["byte 99 is the first of them", "in the buffer of 100 bytes on GPU 0 allocated"];
     fails(stream.clone_dtoh(&buffer), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }

@@ -43,6 +43,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graphs::rules_about_the_default_stream", rules_about_the_default_stream),
         Check::new("graphs::rules_about_threads", rules_about_threads),
         Check::new("graphs::rules_about_unsafe_calls", rules_about_unsafe_calls),
+        Check::new("graphs::memory_in_a_capture", memory_in_a_capture),
         Check::new("graphs::work_that_is_not_joined", unjoined),
         Check::new("graphs::bad_handles_and_modes", bad_arguments),
     ]
@@ -476,6 +477,22 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Memory that a graph owns is not there; what was allocated before can't be freed by a graph.
+fn memory_in_a_capture() -> anyhow::Result<()> {
+    let stream = context()?.new_stream()?;
+    let buffer = stream.alloc_zeros::<u8>(16)?;
+    stream.synchronize()?;
+    let address = buffer.leak();
+    stream.begin_capture(THREAD_LOCAL)?;
+    let words = ["virtual GPU: cuMemAllocAsync in a stream that is captured", "before begin_capture"];
+    fails(stream.alloc_zeros::<u8>(16).map(drop), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    // SAFETY: the memory is this function's.
+    let free = || unsafe { result::free_async(address, stream.cu_stream()) };
+    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory of the graph"]);
+    assert!(stream.end_capture(NO_FLAGS)?.is_some());
+    Ok(free()?)
 }
 
 fn unjoined() -> anyhow::Result<()> {

@@ -108,7 +108,7 @@ fn never_returns() -> anyhow::Result<()> {
     let words = [
         "a host function that does not return",
         "crates/lab/tests/virtual_gpu/host_functions.rs:",
-        "given up after 1 s",
+        &format!("given up after {} s", crate::PATIENCE.as_secs()),
     ];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, &words);
     // It returns after all, to a stream that no longer waits for it.

@@ -178,7 +178,11 @@ fn no_device_address() -> anyhow::Result<()> {
     let address = memory.as_mut_ptr()? as u64;
     // SAFETY: the address is refused.
     let set = unsafe { result::memset_d8_async(address, 0, 64, stream.cu_stream()) };
-    fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["set 0x", "pinned host memory, which the virtual GPU"]);
+    fails(
+        set,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        &["set of 0x", "pinned host memory, which the virtual GPU"],
+    );
     let reads = stream.context().load_module(Ptx::from_src(READS))?.load_function("reads")?;
     let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the read is what has to fail.

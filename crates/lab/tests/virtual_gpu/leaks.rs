@@ -64,7 +64,7 @@ fn kept() -> anyhow::Result<()> {
         "help: drop what holds them",
     ];
     contains(&said, &words);
-    assert_eq!(said.matches("leaks.rs:").count(), 2, "{said}");
+    assert_eq!(said.matches("allocated\n").count(), 2, "{said}");
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod contexts;
 mod cooperative;
 mod driver;
 mod functions;
+mod golden;
 mod graphs;
 mod host_functions;
 mod host_memory;
@@ -12,6 +13,7 @@ mod litmus;
 mod managed;
 mod nccl;
 mod nccl_errors;
+mod nccl_graphs;
 mod nccl_log;
 mod nccl_processes;
 mod nccl_values;
@@ -21,6 +23,7 @@ mod order;
 mod point_to_point;
 mod pools;
 mod printf;
+mod races;
 mod random;
 mod rank_processes;
 mod raw;
@@ -35,8 +38,9 @@ use std::time::Duration;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// How long the virtual GPU waits in these checks before it gives up. Only one of them has to wait so long.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the virtual GPU waits in these checks before it gives up: longer than a busy machine takes for a report. Only one of
+/// them has to wait so long.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     // SAFETY: no other thread runs yet.
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         managed::checks(),
         nccl::checks(),
         nccl_errors::checks(),
+        nccl_graphs::checks(),
         nccl_log::checks(),
         nccl_processes::checks(),
         nccl_values::checks(),
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
         point_to_point::checks(),
         pools::checks(),
         printf::checks(),
+        races::checks(),
         random::checks(),
         shared_races::checks(),
         thread_streams::checks(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclUniqueId};
 
 use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats, untracked};
@@ -77,6 +78,38 @@ pub(crate) fn wait(stream: &CudaStream) -> Said {
 
 pub(crate) fn peer(rank: usize, count: usize) -> Arguments {
     Arguments { root: rank as i32, ..floats(count) }
+}
+
+pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
+    let ids = [get_uniqueid().unwrap(), get_uniqueid().unwrap()];
+    // A failure is sticky: each twin has GPUs of its own.
+    let first_gpu = if wrong { 4 } else { 0 };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let stream = untracked(first_gpu + rank).new_stream().unwrap();
+                    let own = Rank::join(ids[0], rank, n, stream);
+                    program(&Place { rank, n, wrong, first_gpu, own, ids })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Runs both twins: the right one must be silent, the wrong one must end with a report of these words,
+/// and not by the wall clock.
+pub(crate) fn twins(n: usize, program: fn(&Place) -> Said, words: &[&str]) -> anyhow::Result<()> {
+    for (rank, said) in run(n, program, false).into_iter().enumerate() {
+        anyhow::ensure!(said.is_ok(), "the right twin, rank {rank}: {}", said.unwrap_err());
+    }
+    let reports: Vec<String> = run(n, program, true).into_iter().filter_map(Result::err).collect();
+    let fits = |report: &String| words.iter().all(|word| report.contains(word));
+    anyhow::ensure!(reports.iter().any(fits), "no report with {words:?} in:\n{}", reports.join("\n---\n"));
+    let guessed = reports.iter().find(|report| report.contains("not proved"));
+    anyhow::ensure!(guessed.is_none(), "decided by the wall clock: {}", guessed.unwrap_or(&String::new()));
+    Ok(())
 }
 
 pub(crate) fn split(comm: ncclComm_t, color: i32, child: &mut ncclComm_t) -> Answer {

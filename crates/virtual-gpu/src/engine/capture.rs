@@ -3,7 +3,7 @@
 //! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". What breaks one makes the
 //! whole capture invalid: it stays so until it is ended, and gives no graph.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
@@ -214,12 +214,12 @@ impl Engine {
 }
 
 impl State {
-    pub(super) fn is_capturing(&self, stream: StreamHandle) -> bool {
+    pub(crate) fn is_capturing(&self, stream: StreamHandle) -> bool {
         self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
     }
 
     /// Adds what was enqueued in a stream that is captured to its graph.
-    pub(super) fn add_node(&mut self, stream: StreamHandle, work: NodeWork, site: Site) -> CudaResult<()> {
+    pub(crate) fn add_node(&mut self, stream: StreamHandle, work: NodeWork, site: Site) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
         let graph = &mut self.captures.usable(*id)?.graph;
@@ -227,6 +227,25 @@ impl State {
         graph.nodes.push(Node { branch, after: std::mem::take(after), work, site });
         after.push(graph.nodes.len() - 1);
         Ok(())
+    }
+
+    /// Whether all of `streams` are captured, by one graph; `None` where they differ.
+    pub(crate) fn captured_alike(&self, streams: &[StreamHandle]) -> Option<bool> {
+        let capture = |stream| self.streams.get(stream).and_then(|entry| Some(entry.capture.as_ref()?.id));
+        let mut captures = streams.iter().map(capture);
+        let first = captures.next().flatten();
+        captures.all(|other| other == first).then_some(first.is_some())
+    }
+
+    /// What is captured next in any of `streams` comes after what was captured in all of them so far.
+    pub(crate) fn join_captured(&mut self, streams: &[StreamHandle]) {
+        let places = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
+        let joined: BTreeSet<usize> = places.flat_map(|captured| &captured.after).copied().collect();
+        for stream in streams {
+            if let Some(captured) = self.streams.get_mut(stream).and_then(|entry| entry.capture.as_mut()) {
+                captured.after = joined.iter().copied().collect();
+            }
+        }
     }
 
     /// Adds a graph, launched into a stream that is captured, to that stream's graph.

@@ -113,6 +113,7 @@ impl Engine {
     /// Takes a context away with its streams, events, modules and memory.
     fn tear_down(&self, context: ContextHandle) {
         self.flush_printed(context);
+        let site = Site::here();
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
         let variables = variables.into_iter().map(|address| (device, address, None));
@@ -124,7 +125,7 @@ impl Engine {
             let is_it = memory
                 .range(address, 0)
                 .is_ok_and(|(allocation, offset)| offset == 0 && id.is_none_or(|id| allocation.id() == id));
-            let freed = is_it.then(|| memory.free(address, Site::unknown()).ok()).flatten();
+            let freed = is_it.then(|| memory.free(address, site.clone()).ok()).flatten();
             drop(memory);
             if let Some(allocation) = freed {
                 self.state().order.forget_allocation(device, allocation);

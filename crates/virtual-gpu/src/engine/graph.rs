@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::context::ContextHandle;
 use super::stream::{Awaited, StreamHandle, StreamKind, Work};
 use super::{Engine, State};
+use crate::nccl::CapturedCalls;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
@@ -47,8 +48,10 @@ pub(super) struct Node {
 
 /// What a node does at each launch.
 #[derive(Clone)]
-pub(super) enum NodeWork {
+pub(crate) enum NodeWork {
     Work(Work),
+    /// What a rank of a communicator launches together.
+    Nccl(CapturedCalls),
 }
 
 /// A graph that can be launched.
@@ -230,7 +233,8 @@ impl State {
 
     fn launch_node(&mut self, stream: StreamHandle, node: &Node, after: Vec<Awaited>) -> CudaResult<Awaited> {
         match &node.work {
-            NodeWork::Work(work) => self.append(stream, work.clone(), after, node.site.clone()),
+            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.site.clone()),
+            NodeWork::Nccl(calls) => self.enqueue_captured(stream, calls, after),
         }
     }
 }
@@ -239,6 +243,7 @@ impl std::fmt::Display for NodeWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Work(work) => work.fmt(f),
+            Self::Nccl(calls) => calls.fmt(f),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, Th
 use crate::memory::{BadAddress, DeviceMemory};
 use crate::ptx::instruction::Space;
 use crate::report::{Report, size};
-use crate::site::Site;
+use crate::site::{Site, SourceLine};
 use crate::status::CudaStatus;
 
 /// The code that CUDA gives for a fault.
@@ -23,22 +23,35 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
 }
 
 /// The report of a fault in a kernel that was launched at `launched`.
-pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
+///
+/// `foreign` says whose an address is that lies in no memory of the kernel's GPU.
+pub(super) fn fault_report(
+    fault: &Fault,
+    launched: &Site,
+    foreign: impl FnOnce(Report, u64) -> Report,
+) -> Report {
     let at = &fault.at;
     let report = Report::new(format!("kernel `{}` {}", at.kernel, headline(fault)));
     let report = place(report, at);
     let report = match &fault.kind {
+        FaultKind::BadAddress(BadAddress::Unknown) => match at.access.map_or(0, |access| access.address) {
+            0 => report.fact("the pointer is null"),
+            address => foreign(report, address),
+        },
         FaultKind::BadAddress(bad) => bad_address(report, bad, at.access),
         FaultKind::SharedOutOfBounds { size } => {
             report.fact(format!("the block has {size} bytes of shared memory"))
         }
-        FaultKind::LocalOutOfBounds { size } => report.fact(format!("the thread has {size} bytes of it")),
+        FaultKind::LocalOutOfBounds { size } => {
+            report.fact(format!("a thread has {size} bytes of local memory"))
+        }
         FaultKind::Misaligned { needed } => {
             report.fact(format!("the address must be a multiple of {needed}"))
         }
-        FaultKind::DivergentBarrier { waiting, expected, ended } => report.fact(format!(
-            "{waiting} of {expected} threads wait, {ended} have ended, the others are elsewhere"
-        )),
+        FaultKind::DivergentBarrier { waiting, expected, ended } => {
+            let elsewhere = if waiting + ended < *expected { ", the others are elsewhere" } else { "" };
+            report.fact(format!("{waiting} of {expected} threads wait, {ended} have ended{elsewhere}"))
+        }
         FaultKind::DivergentWarp { members, present } => {
             report.fact(format!("of the lanes {members:#010x} only {present:#010x} are there"))
         }
@@ -51,14 +64,15 @@ pub(super) fn fault_report(fault: &Fault, launched: &Site) -> Report {
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
             let Assertion { message, file, line, threads, .. } = &**assertion;
-            let report = report.at_line(format!("assertion `{message}`"), Some(format!("{file}:{line}")));
+            let report =
+                report.at_line(format!("assertion `{message}`"), Some(SourceLine::of_kernel(file, *line)));
             match threads.len() {
                 0 | 1 => report,
                 count => report.fact(format!("it failed for {count} threads of the block at the same time")),
             }
         }
     };
-    let report = report.at("launched", launched);
+    let report = report.before_at("launched", launched);
     match help(fault) {
         Some(help) => report.help(help),
         None => report,
@@ -79,11 +93,11 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
             let what = format!("{bytes} of the buffer of {} allocated", size(allocation.size()));
             let help =
                 "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before";
-            (report.at(what, allocation.site()), help)
+            (report.before_at(what, allocation.site()), help)
         }
         None => (report, "let each thread write its part, then __syncthreads(), before another reads it"),
     };
-    report.at("launched", launched).help(help)
+    report.before_at("launched", launched).help(help)
 }
 
 /// The report of two accesses to shared memory that nothing orders.
@@ -94,7 +108,7 @@ pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
     let [x, y, z] = earlier.thread;
     let report = report
         .fact(format!("{}: {}, and nothing makes the one wait for the other", race.place, race.kind()))
-        .at("launched", launched);
+        .before_at("launched", launched);
     let barrier = if race.in_warp {
         "`__syncthreads()` or, within a warp, `__syncwarp()`"
     } else {
@@ -149,15 +163,17 @@ fn headline(fault: &Fault) -> &'static str {
 /// The thread, what it did, and where in the source.
 fn place(report: Report, at: &ThreadReport) -> Report {
     let ([a, b, c], [x, y, z]) = (at.block, at.thread);
-    let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, .. }| {
+    let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, address, .. }| {
         let verb = match access {
             Access::Read => "reads",
             Access::Write => "writes",
             Access::Atomic => "atomically changes",
         };
-        format!(" {verb} {}", size(u64::from(bytes)))
+        format!(" {verb} {} at {address:#x}", size(u64::from(bytes)))
     });
-    report.at_line(format!("block ({a},{b},{c}), thread ({x},{y},{z}){access}"), Some(line_of(at)))
+    let line = at.cuda_line.as_ref().map(|line| SourceLine::of_kernel(&line.file, line.line));
+    let text = format!("block ({a},{b},{c}), thread ({x},{y},{z}){access} (PTX line {})", at.ptx_line);
+    report.at_line(text, line)
 }
 
 fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -> Report {
@@ -172,18 +188,15 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
                 },
                 _ => format!("{} over the end", size((offset + bytes) as u64 - whole)),
             };
-            report.at(format!("{distance} of the buffer of {} allocated", size(*whole)), site)
+            report.before_at(format!("{distance} of the buffer of {} allocated", size(*whole)), site)
         }
         BadAddress::Freed { freed, offset } => report
-            .at(format!("byte {offset} of the buffer of {} allocated", size(freed.size)), &freed.allocated)
-            .at("freed", &freed.freed),
-        BadAddress::Unknown => {
-            let address = access.map_or(0, |access| access.address);
-            report.fact(match address {
-                0 => "the pointer is null".to_owned(),
-                _ => format!("{address:#x} lies in no buffer of this GPU: a host pointer, or another GPU's?"),
-            })
-        }
+            .before_at(
+                format!("byte {offset} of the buffer of {} allocated", size(freed.size)),
+                &freed.allocated,
+            )
+            .before_at("freed", &freed.freed),
+        BadAddress::Unknown => report,
     }
 }
 

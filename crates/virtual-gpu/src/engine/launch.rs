@@ -76,6 +76,24 @@ impl KernelLaunch {
 }
 
 impl Engine {
+    /// Says whose an address is that a kernel used, and that lies in no memory of its GPU.
+    fn whose(&self, report: Report, address: u64) -> Report {
+        if self.state().is_pinned(address) {
+            return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
+        }
+        let Some(device) = self.device_of(address).filter(|&device| device != self.managed()) else {
+            return report.fact(format!("{address:#x} lies in no buffer of a GPU: is it a host pointer?"));
+        };
+        let report = match self.memory(device).range(address, 1) {
+            Ok((allocation, _)) => report.before_at(
+                format!("it is in the buffer of {} on GPU {device} allocated", size(allocation.size())),
+                allocation.site(),
+            ),
+            Err(_) => report.fact(format!("{address:#x} is an address of GPU {device}")),
+        };
+        report.help("a kernel uses its own GPU's memory: copy the data there first")
+    }
+
     /// `cuModuleLoadData` of PTX text, into the current context.
     ///
     /// # Errors
@@ -313,13 +331,9 @@ impl Engine {
             Ok(execution) => execution,
             Err(fault) => {
                 if let FaultKind::Assert(assertion) = &fault.kind {
-                    eprint!("{}", assertion_lines(assertion, fault.at.block));
+                    crate::report::print(assertion_lines(assertion, fault.at.block).trim_end());
                 }
-                let mut report = fault_report(&fault, site);
-                if fault.at.access.is_some_and(|access| self.state().is_pinned(access.address)) {
-                    report =
-                        report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
-                }
+                let report = fault_report(&fault, site, |report, address| self.whose(report, address));
                 return Err(Failure::announce(status_of(&fault), &report));
             }
         };

@@ -24,13 +24,14 @@ mod touched;
 mod transfer;
 mod wait;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
+pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
@@ -83,9 +84,8 @@ pub(crate) struct Failure {
 impl Failure {
     /// Makes a failure of a report and prints it.
     pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
-        let failure = Self::quietly(status, report);
-        eprintln!("{}", failure.report);
-        failure
+        report.print();
+        Self::quietly(status, report)
     }
 
     /// Makes a failure of a report like one that was printed already.
@@ -128,7 +128,7 @@ pub(crate) struct State {
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
-    blocked: usize,
+    blocked: BTreeSet<ThreadKey>,
     /// As in the configuration.
     pub(crate) patience: Duration,
     pub(crate) nccl: Nccl,
@@ -179,7 +179,7 @@ impl Engine {
             finished: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,
-            blocked: 0,
+            blocked: BTreeSet::new(),
             patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),

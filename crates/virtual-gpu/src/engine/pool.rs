@@ -84,20 +84,21 @@ impl Pool {
         Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
     }
 
-    fn take(&mut self, bytes: u64) -> CudaResult<()> {
-        let used = self.used.now.saturating_add(bytes);
-        if used > self.most {
-            let free = size(self.most - self.used.now);
-            let message = format!(
-                "the memory pool of GPU {} has {free} left, {} were asked for",
-                self.device,
-                size(bytes)
-            );
-            return Err(Error::new(CudaStatus::OutOfMemory, message));
+    fn check_room(&self, bytes: u64) -> CudaResult<()> {
+        if self.used.now.saturating_add(bytes) <= self.most {
+            return Ok(());
         }
+        let left = size(self.most.saturating_sub(self.used.now));
+        let message =
+            format!("the memory pool of GPU {} has {left} left, {} were asked for", self.device, size(bytes));
+        Err(Error::new(CudaStatus::OutOfMemory, message))
+    }
+
+    /// Notes bytes that an allocation has got.
+    fn take(&mut self, bytes: u64) {
+        let used = self.used.now + bytes;
         self.used.set(used);
         self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
-        Ok(())
     }
 
     /// Gives back what is held in reserve, as far as no more than `keep` bytes are held.
@@ -277,22 +278,28 @@ impl Engine {
     ///
     /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
     /// address away again before its free has run.
+    ///
+    /// # Errors
+    /// `NotSupported` in a stream that is captured: memory that a graph owns.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
         let device = {
             let mut state = self.state();
-            let entry = state.pools.get(pool)?;
-            entry.take(bytes)?;
-            entry.device
-        };
-        let made = self.allocate_on(device, bytes, Site::here());
-        let mut state = self.state();
-        match &made {
-            Ok(address) => {
-                state.pools.allocations.insert(*address, (pool, bytes));
+            let resolved = state.resolve_stream(stream)?;
+            if state.is_capturing(resolved) {
+                let message = "virtual GPU: cuMemAllocAsync in a stream that is captured (memory that a graph owns) is not \
+                               supported: allocate before begin_capture";
+                return Err(Error::new(CudaStatus::NotSupported, message));
             }
-            Err(_) => state.pools.return_bytes(pool, bytes),
+            state.pools.get(pool)?.check_room(bytes)?;
+            state.pools.get(pool)?.device
+        };
+        let address = self.allocate_on(device, bytes, Site::here())?;
+        let mut state = self.state();
+        if let Ok(entry) = state.pools.get(pool) {
+            entry.take(bytes);
+            state.pools.allocations.insert(address, (pool, bytes));
         }
-        made
+        Ok(address)
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Stream {
     /// The first operation is being run, or is a collective whose other ranks have not come.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
+    /// A graph's own: what is enqueued is part of the graph's launch, no call of its own.
+    of_graph: bool,
     /// Its part in a capture: what is enqueued goes into a graph.
     pub(super) capture: Option<Captured>,
 }
@@ -277,6 +279,7 @@ impl State {
             device,
             blocking,
             legacy: kind == StreamKind::Legacy,
+            of_graph: matches!(kind, StreamKind::OfGraph(_)),
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),
             issued: 0,
@@ -394,8 +397,10 @@ impl State {
         self.check_not_captured(stream, &format!("{work}"))?;
         self.check_not_implied(stream, context)?;
         after.extend(self.implied_order(stream, context));
-        let thread = self.current_thread();
-        self.time.call(thread);
+        if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
+            let thread = self.current_thread();
+            self.time.call(thread);
+        }
         self.append(stream, work, after, site)
     }
 
@@ -454,7 +459,7 @@ impl std::fmt::Display for Work {
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
-            Self::Free { .. } => f.write_str("its free"),
+            Self::Free { .. } => f.write_str("a free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
             Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),

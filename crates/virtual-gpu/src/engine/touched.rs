@@ -62,6 +62,7 @@ impl Engine {
             enqueued: op.enqueued,
             reads: false,
             writes: false,
+            frees,
             what: what.into(),
             stream_name: entry.name.clone(),
             stream_device: entry.device,

@@ -68,6 +68,13 @@ impl Engine {
         }
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) {
+            // CUDA: in a capture, the address has to be one that the graph allocates.
+            let message = format!(
+                "{address:#x} is not memory of the graph that is captured: free it after the capture"
+            );
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
         // Also in a context that has failed, so that programs can clean up.
         let op = state.enqueue(stream, Work::Free { at: address }, Vec::new(), site.clone());
         drop(self.run_ready(state));
@@ -87,8 +94,16 @@ impl Engine {
             state.pools.freed(address);
             return Ok((device, allocation));
         }
-        let report = address_report("a pointer that can't be freed", &memory, address, 0, device)
-            .at("freed", &site)
+        let bad = memory.explain(address);
+        let report = Report::new("a pointer that can't be freed");
+        let report = match &bad {
+            BadAddress::Freed { .. } => report.at("freed again", &site),
+            BadAddress::OutOfBounds { offset, .. } => {
+                report.at(format!("freed by a pointer to its byte {offset}"), &site)
+            }
+            BadAddress::Unknown => report.at("freed", &site),
+        };
+        let report = owner(report, &bad, address, device)
             .help("free each allocation once, by the pointer that it was made with");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
@@ -119,11 +134,11 @@ impl Engine {
     }
 
     /// `cuMemcpyHtoD`: returns when it is done.
-    pub fn copy_from_host_now(&self, to: u64, bytes: Vec<u8>) -> CudaResult<()> {
+    pub fn copy_from_host_now(&self, to: u64, len: u64, read: impl FnOnce() -> Vec<u8>) -> CudaResult<()> {
         let site = Site::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_range("copy to", to, bytes.len() as u64, &site)?;
-        self.submit_and_wait(LEGACY, Work::Upload { to, bytes }, site, "cuMemcpyHtoD")
+        self.check_range("copy to", to, len, &site)?;
+        self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, site, "cuMemcpyHtoD")
     }
 
     /// `cuMemcpyDtoHAsync`: `write` gets the bytes when the copy's turn comes; this returns then, where the memory is
@@ -174,7 +189,7 @@ impl Engine {
     /// `cuMemsetD8Async`.
     pub fn set(&self, stream: StreamHandle, at: u64, value: u8, len: u64) -> CudaResult<()> {
         let site = Site::here();
-        self.check_range("set", at, len, &site)?;
+        self.check_range("set of", at, len, &site)?;
         self.submit(stream, Work::Set { at, len, value }, site)
     }
 
@@ -285,8 +300,14 @@ impl Engine {
             && self.config().checks != Checks::Off
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
-                .fact(format!("byte {first} is the first of them, {}", place_of(allocation.id(), device)))
-                .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
+                .before_at(
+                    format!(
+                        "byte {first} is the first of them, in the buffer of {} {} allocated",
+                        size(allocation.size()),
+                        place_of(allocation.id(), device)
+                    ),
+                    allocation.site(),
+                )
                 .at("copied", site)
                 .help("write the buffer first, or copy only the part that was written");
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
@@ -346,29 +367,42 @@ pub(crate) fn address_report(
     len: u64,
     device: usize,
 ) -> Report {
+    let bad = memory.explain(address);
     let report = Report::new(headline);
-    match memory.explain(address) {
-        BadAddress::OutOfBounds { allocation, size: whole, offset, site } => {
-            let place = place_of(allocation, device);
-            let end = offset + len as i64;
-            let over = (end - whole as i64).max(-offset).max(0);
-            report
-                .fact(format!("bytes {offset}..{end}: {} outside", size(over as u64)))
-                .at(format!("the buffer of {} {place} allocated", size(whole)), &site)
+    let report = match &bad {
+        BadAddress::OutOfBounds { size: whole, offset, .. } => {
+            // Wide enough for any number of bytes that a caller may give.
+            let (start, end) = (i128::from(*offset), i128::from(*offset) + i128::from(len));
+            let over = (end - i128::from(*whole)).max(-start).max(0);
+            report.fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))
         }
-        BadAddress::Freed { freed, offset } => report
-            .fact(format!("bytes {offset}..{} of memory that was freed", offset + len))
-            .at(
+        BadAddress::Freed { offset, .. } => {
+            let end = u128::from(*offset) + u128::from(len);
+            report.fact(format!("bytes {offset}..{end} of memory that was freed"))
+        }
+        BadAddress::Unknown => report,
+    };
+    owner(report, &bad, address, device)
+}
+
+/// Adds the buffer that an address belongs to, or the nearest one.
+fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
+    match bad {
+        BadAddress::OutOfBounds { allocation, size: whole, site, .. } => {
+            let place = place_of(*allocation, device);
+            report.before_at(format!("the buffer of {} {place} allocated", size(*whole)), site)
+        }
+        BadAddress::Freed { freed, .. } => report
+            .before_at(
                 format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
                 &freed.allocated,
             )
-            .at("freed", &freed.freed),
+            .before_at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
     }
 }
 
-/// Where a report says that an allocation lies.
 pub(crate) fn place_of(allocation: AllocationId, device: usize) -> String {
     match allocation.is_managed() {
         true => "in managed memory".to_owned(),

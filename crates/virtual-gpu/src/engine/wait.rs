@@ -54,7 +54,7 @@ impl Engine {
             return state;
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, site: Site::here() });
-        state.blocked += 1;
+        state.blocked.insert(me);
         let since = Instant::now();
         loop {
             state = self.run_ready(state);
@@ -74,7 +74,7 @@ impl Engine {
             }
             self.changed.notify_all();
         }
-        state.blocked -= 1;
+        state.blocked.remove(&me);
         state.thread().blocked = None;
         state
     }
@@ -90,7 +90,7 @@ impl State {
 
     /// Whether a blocked thread can go on.
     pub(super) fn is_a_wait_over(&self) -> bool {
-        let blocked = self.threads.values().filter_map(|thread| thread.blocked.as_ref());
+        let blocked = self.blocked.iter().filter_map(|&thread| self.blocked(thread));
         blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 

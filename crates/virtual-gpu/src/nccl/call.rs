@@ -138,12 +138,15 @@ impl std::fmt::Display for Request {
 }
 
 /// A call whose arguments are good, not launched yet.
+#[derive(Clone)]
 pub(super) struct Checked {
     pub(super) clique: u64,
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) stream: StreamHandle,
     pub(super) request: Request,
+    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    pub(super) captured: Option<u64>,
     pub(super) site: Site,
 }
 
@@ -208,7 +211,7 @@ impl Engine {
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
             ));
         }
-        Ok(Some((Checked { clique, rank, world_size, stream, request, site }, state)))
+        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site }, state)))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

@@ -31,6 +31,8 @@ impl Call {
 /// One rank's part in a call.
 pub(super) struct Part {
     pub(super) operation: Operation,
+    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    captured: Option<u64>,
     pub(super) site: Site,
     /// Its stream has come to it.
     pub(super) arrived: bool,
@@ -122,7 +124,7 @@ impl super::Nccl {
 impl State {
     /// Enqueues one rank's part of a collective, to come after others.
     pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
-        let Checked { clique, rank, stream, request, site, .. } = checked;
+        let Checked { clique, rank, stream, request, captured, site, .. } = checked;
         let Request::Collective(operation, buffers) = request else { return Ok(()) };
         let owner = self.current_thread();
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
@@ -137,9 +139,9 @@ impl State {
         entry.ranks[rank].issued = number;
         entry.ranks[rank].owner = owner;
         let call = entry.calls.entry(number).or_insert_with(|| Call::new(world_size));
-        let event = Event::Called { rank, number, operation, site: site.clone() };
+        let event = Event::Called { rank, number, operation, captured, site: site.clone() };
         let place = Place::Here { op, buffers, device, told: false };
-        call.parts[rank] = Some(Part { operation, site, arrived: false, cancelled: false, place });
+        call.parts[rank] = Some(Part { operation, captured, site, arrived: false, cancelled: false, place });
         self.publish(clique, &event);
         self.compare_parts((clique, number));
         Ok(())
@@ -152,10 +154,13 @@ impl State {
             return;
         }
         let parts: Vec<&Part> = call.parts.iter().flatten().collect();
-        if parts.windows(2).all(|pair| pair[0].operation == pair[1].operation) {
+        let report = if parts.windows(2).any(|pair| pair[0].operation != pair[1].operation) {
+            disagreement(&parts, key.1)
+        } else if parts.windows(2).any(|pair| pair[0].captured != pair[1].captured) {
+            captured_apart(&parts, key.1)
+        } else {
             return;
-        }
-        let report = disagreement(&parts, key.1);
+        };
         self.fail_collective(key, &Failure::announce(CudaStatus::LaunchFailed, &report));
     }
 
@@ -226,7 +231,7 @@ impl State {
         &mut self,
         key: CollectiveKey,
         rank: usize,
-        operation: Operation,
+        (operation, captured): (Operation, Option<u64>),
         site: Site,
     ) {
         let Some(clique) = self.nccl.cliques.get_mut(&key.0).filter(|clique| !clique.is_past(key.1)) else {
@@ -235,7 +240,7 @@ impl State {
         let ranks = clique.ranks.len();
         let call = clique.calls.entry(key.1).or_insert_with(|| Call::new(ranks));
         let place = Place::Elsewhere(None);
-        call.parts[rank] = Some(Part { operation, site, arrived: false, cancelled: false, place });
+        call.parts[rank] = Some(Part { operation, captured, site, arrived: false, cancelled: false, place });
         self.compare_parts(key);
     }
 
@@ -331,22 +336,44 @@ impl State {
 
 /// Which ranks called what.
 fn disagreement(parts: &[&Part], number: u64) -> Report {
-    let mut report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
+    let report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
+    let same = |one: &Part, other: &Part| one.operation == other.operation;
+    with_sides(report, parts, same, |part| part.operation.to_string()).help(
+        "every rank must make the same calls in the same order, with the same count, type, operator and root",
+    )
+}
+
+/// Which ranks made the call themselves, and which by a graph.
+fn captured_apart(parts: &[&Part], number: u64) -> Report {
+    let report =
+        Report::new(format!("ranks disagree about collective {number}: not all launch the same graph"));
+    let same = |one: &Part, other: &Part| one.captured == other.captured;
+    let words = |part: &Part| match part.captured {
+        Some(captured) => format!("{} of a graph (captured call {captured})", part.operation),
+        None => format!("{}, called outside of a graph", part.operation),
+    };
+    with_sides(report, parts, same, words).help(
+        "a call has to be captured on all its ranks or on none, and all of them have to launch its graph",
+    )
+}
+
+/// Adds one line for each line of the program whose ranks did the same.
+fn with_sides(
+    mut report: Report,
+    parts: &[&Part],
+    same: impl Fn(&Part, &Part) -> bool,
+    words: impl Fn(&Part) -> String,
+) -> Report {
     let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
     for (rank, part) in parts.iter().enumerate() {
         let line = part.site.line();
-        match sides
-            .iter_mut()
-            .find(|(_, other)| other.operation == part.operation && other.site.line() == line)
-        {
+        match sides.iter_mut().find(|(_, other)| same(other, part) && other.site.line() == line) {
             Some((ranks, _)) => ranks.push(rank),
             None => sides.push((vec![rank], part)),
         }
     }
     for (of_side, part) in sides {
-        report = report.at(format!("{}: {}", ranks(&of_side), part.operation), &part.site);
+        report = report.at(format!("{}: {}", ranks(&of_side), words(part)), &part.site);
     }
-    report.help(
-        "every rank must make the same calls in the same order, with the same count, type, operator and root",
-    )
+    report
 }

@@ -86,6 +86,8 @@ pub(super) struct Rank {
     pub(super) owner: ThreadKey,
     /// Collective calls that it has made.
     pub(super) issued: u64,
+    /// Collectives, and groups of sends and receives, of which it has captured graphs.
+    pub(super) captured: u64,
     /// Groups of sends and receives that it has launched.
     pub(super) exchanges: u64,
     /// Its last call that moves data, with its operation in the stream.
@@ -117,6 +119,7 @@ impl Rank {
             device,
             owner,
             issued: 0,
+            captured: 0,
             exchanges: 0,
             last: None,
             assemblies: 0,

@@ -66,11 +66,11 @@ pub(super) struct MessageName {
 /// What happens to a rank of another process.
 pub(super) enum Event {
     /// It has called a collective.
-    Called { rank: usize, number: u64, operation: Operation, site: Site },
+    Called { rank: usize, number: u64, operation: Operation, captured: Option<u64>, site: Site },
     /// Its stream has come to one.
     Arrived { rank: usize, number: u64, arrival: Arrival },
     /// It has called one end of a message.
-    End { rank: usize, transfer: Transfer, site: Site },
+    End { rank: usize, transfer: Transfer, is_captured: bool, site: Site },
     /// Its stream has come to one end of a message.
     Ready { message: MessageName, end: Direction, arrival: Arrival },
     /// Its thread has come to a split or to the end.
@@ -119,11 +119,13 @@ impl Wire for Failed {
 impl Wire for Event {
     fn write(&self, to: &mut Writer) {
         match self {
-            Self::Called { rank, number, operation, site } => {
-                to.put(&0u8).put(rank).put(number).put(operation).put(site)
+            Self::Called { rank, number, operation, captured, site } => {
+                to.put(&0u8).put(rank).put(number).put(operation).put(captured).put(site)
             }
             Self::Arrived { rank, number, arrival } => to.put(&1u8).put(rank).put(number).put(arrival),
-            Self::End { rank, transfer, site } => to.put(&2u8).put(rank).put(transfer).put(site),
+            Self::End { rank, transfer, is_captured, site } => {
+                to.put(&2u8).put(rank).put(transfer).put(is_captured).put(site)
+            }
             Self::Ready { message, end, arrival } => to.put(&3u8).put(message).put(end).put(arrival),
             Self::Attends { rank, number, attends, site } => {
                 to.put(&4u8).put(rank).put(number).put(attends).put(site)
@@ -139,10 +141,16 @@ impl Wire for Event {
                 rank: from.get()?,
                 number: from.get()?,
                 operation: from.get()?,
+                captured: from.get()?,
                 site: from.get()?,
             },
             1 => Self::Arrived { rank: from.get()?, number: from.get()?, arrival: from.get()? },
-            2 => Self::End { rank: from.get()?, transfer: from.get()?, site: from.get()? },
+            2 => Self::End {
+                rank: from.get()?,
+                transfer: from.get()?,
+                is_captured: from.get()?,
+                site: from.get()?,
+            },
             3 => Self::Ready { message: from.get()?, end: from.get()?, arrival: from.get()? },
             4 => Self::Attends {
                 rank: from.get()?,
@@ -298,16 +306,16 @@ impl State {
             return None;
         }
         Some(match event {
-            Event::Called { rank, number, operation, site } => {
-                self.called_elsewhere((clique, number), rank, operation, site);
+            Event::Called { rank, number, operation, captured, site } => {
+                self.called_elsewhere((clique, number), rank, (operation, captured), site);
                 None
             }
             Event::Arrived { rank, number, arrival } => {
                 let arrived = self.keep(arrival);
                 self.arrived_elsewhere((clique, number), rank, arrived)?
             }
-            Event::End { rank, transfer, site } => {
-                self.end_elsewhere(clique, rank, transfer, site);
+            Event::End { rank, transfer, is_captured, site } => {
+                self.end_elsewhere(clique, rank, (transfer, is_captured), site);
                 None
             }
             Event::Ready { message, end, arrival } => {

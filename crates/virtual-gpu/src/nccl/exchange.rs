@@ -110,6 +110,7 @@ pub(super) struct End {
     place: Place,
     pub(super) transfer: Transfer,
     pub(super) buffer: u64,
+    is_captured: bool,
     pub(super) site: Site,
 }
 
@@ -334,14 +335,15 @@ impl State {
         entry.ranks[rank].owner = owner;
         let mut bytes = [0; 2];
         let (mut open, mut called) = (Vec::new(), Vec::new());
-        for Checked { request, site, .. } in transfers {
+        for Checked { request, captured, site, .. } in transfers {
             let Request::Transfer(transfer, buffer) = request else { continue };
-            called.push((transfer, site.clone()));
+            called.push((transfer, captured.is_some(), site.clone()));
             entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
             if transfer.peer as usize != rank {
                 bytes[transfer.direction as usize] += transfer.bytes();
             }
-            let end = End { place: Place::Here(number), transfer, buffer, site };
+            let is_captured = captured.is_some();
+            let end = End { place: Place::Here(number), transfer, buffer, is_captured, site };
             open.push((entry.traffic.add(clique, rank, end), transfer.direction));
         }
         let messages = open.clone();
@@ -361,8 +363,9 @@ impl State {
             partners: Vec::new(),
         };
         entry.traffic.exchanges.insert((rank, number), exchange);
-        for (transfer, site) in called {
-            self.publish_to(clique, transfer.peer as usize, &Event::End { rank, transfer, site });
+        for (transfer, is_captured, site) in called {
+            let event = Event::End { rank, transfer, is_captured, site };
+            self.publish_to(clique, transfer.peer as usize, &event);
         }
         for (key, _) in messages {
             self.compare_ends(key);
@@ -377,16 +380,26 @@ impl State {
         else {
             return;
         };
-        if send.transfer.agrees(&receive.transfer) {
+        let is_same = send.transfer.agrees(&receive.transfer);
+        if is_same && send.is_captured == receive.is_captured {
             return;
         }
         let MessageKey { from, to, number, .. } = key;
-        let report = Report::new(format!("ranks disagree about message {number} from rank {from} to rank {to}"))
-            .at(format!("rank {from}: {}", send.transfer), &send.site)
-            .at(format!("rank {to}: {}", receive.transfer), &receive.site)
-            .help(
-                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls",
-            );
+        let words = |end: &End| match end.is_captured {
+            true => format!("{}, captured in a graph", end.transfer),
+            false => end.transfer.to_string(),
+        };
+        let help = match is_same {
+            true => "a send and its receive have to be both captured in a graph, or both not",
+            false => {
+                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
+            }
+        };
+        let report =
+            Report::new(format!("ranks disagree about message {number} from rank {from} to rank {to}"))
+                .at(format!("rank {from}: {}", words(send)), &send.site)
+                .at(format!("rank {to}: {}", words(receive)), &receive.site)
+                .help(help);
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         for place in self.exchanges_at(key) {
             self.fail_exchange(key.clique, place, &failure);
@@ -405,9 +418,15 @@ impl State {
     }
 
     /// A rank of another process has called its end of a message.
-    pub(super) fn end_elsewhere(&mut self, clique: u64, rank: usize, transfer: Transfer, site: Site) {
+    pub(super) fn end_elsewhere(
+        &mut self,
+        clique: u64,
+        rank: usize,
+        (transfer, is_captured): (Transfer, bool),
+        site: Site,
+    ) {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
-        let end = End { place: Place::Elsewhere(None), transfer, buffer: 0, site };
+        let end = End { place: Place::Elsewhere(None), transfer, buffer: 0, is_captured, site };
         let key = entry.traffic.add(clique, rank, end);
         self.compare_ends(key);
     }

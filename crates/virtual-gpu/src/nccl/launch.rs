@@ -11,12 +11,12 @@ use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
 
 /// What one rank of a clique launches together.
-struct Plan {
-    clique: u64,
-    rank: usize,
-    streams: Vec<StreamHandle>,
-    collectives: Vec<Checked>,
-    transfers: Vec<Checked>,
+pub(super) struct Plan {
+    pub(super) clique: u64,
+    pub(super) rank: usize,
+    pub(super) streams: Vec<StreamHandle>,
+    pub(super) collectives: Vec<Checked>,
+    pub(super) transfers: Vec<Checked>,
 }
 
 impl Engine {
@@ -50,7 +50,10 @@ impl Engine {
             state.start_progress(&calls);
         }
         for plan in plans(calls) {
-            state.enqueue_plan(plan)?;
+            match state.is_captured(&plan)? {
+                true => state.capture_plan(plan)?,
+                false => state.enqueue_plan(plan)?,
+            }
         }
         drop(self.run_ready(state));
         if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
@@ -164,12 +167,15 @@ impl State {
     /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
     fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
         let Some(clique) = self.nccl.cliques.get(&call.clique) else { return Vec::new() };
+        let is_captured = self.is_capturing(call.stream);
         let issued = |rank: usize| {
             let now = calls.iter().filter(|other| {
                 matches!(other.request, Request::Collective(..))
                     && (other.clique, other.rank) == (call.clique, rank)
             });
-            clique.ranks[rank].issued + now.count() as u64
+            let entry = &clique.ranks[rank];
+            let before = if is_captured { entry.captured } else { entry.issued };
+            before + now.count() as u64
         };
         let own = issued(call.rank);
         let me = ThreadKey::current();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::assembly::Awaiting;
@@ -302,9 +302,8 @@ impl State {
 
     /// Ends a meeting: everyone who has come or will come gets the same error.
     fn fail_meeting(&mut self, id: UniqueId, status: NcclStatus, report: &Report, also: Option<Seat>) {
-        let report: Arc<str> = report.to_string().into();
-        eprintln!("{report}");
-        let error = Error::new(status, report);
+        report.print();
+        let error = Error::new(status, report.to_string());
         let Some(meeting) = self.nccl.meetings.get_mut(&id) else { return };
         meeting.failed = Some(error.clone());
         let seats = meeting.members.values().map(|member| member.seat).chain(also).collect();

@@ -2,6 +2,7 @@
 
 mod assembly;
 mod call;
+mod capture;
 mod collective;
 mod communicator;
 mod config;
@@ -37,6 +38,7 @@ pub use transfer::{Direction, Transfer};
 
 pub(crate) use assembly::Awaiting;
 pub(crate) use call::{CallKey, Missing};
+pub(crate) use capture::CapturedCalls;
 pub(crate) use communicator::given_up;
 pub(crate) use deadlock::deadlock_report;
 pub(crate) use group::Group;

@@ -148,6 +148,17 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
+impl<T: Wire> Wire for Option<T> {
+    fn write(&self, to: &mut Writer) {
+        to.put(&self.is_some());
+        self.iter().for_each(|value| value.write(to));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        if from.get()? { Some(Some(from.get()?)) } else { Some(None) }
+    }
+}
+
 impl<A: Wire, B: Wire> Wire for (A, B) {
     fn write(&self, to: &mut Writer) {
         to.put(&self.0).put(&self.1);

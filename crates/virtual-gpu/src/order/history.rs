@@ -22,6 +22,8 @@ pub(crate) struct Accessor {
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
+    /// It gives the memory back.
+    pub(crate) frees: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
     /// The GPU that the stream is of.
@@ -167,6 +169,7 @@ mod tests {
             enqueued: number,
             reads: true,
             writes: true,
+            frees: false,
             what: "a test".into(),
             stream_name: "a stream".into(),
             stream_device: 0,

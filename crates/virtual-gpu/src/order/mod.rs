@@ -124,14 +124,17 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
     let headline = format!("data race {}", place_of(place.allocation, place.device));
-    let mut report = Report::new(headline).at(bytes, place.site);
+    let mut report = Report::new(headline).before_at(bytes, place.site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
             (false, true) => "written",
             _ => "read",
         };
-        report = report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.site);
+        report = match side.frees {
+            true => report.at(format!("freed on {}", name(side)), &side.site),
+            false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.site),
+        };
     }
     if earlier.thread != later.thread {
         return report
@@ -148,7 +151,10 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     }
     match later.site.line() {
         Some(line) if !of_two_gpus => {
-            let variable = |side: &Accessor| side.stream_name.trim_end_matches(OF_A_GRAPH).replace(' ', "_");
+            let variable = |side: &Accessor| {
+                let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
+                name.replace(' ', "_")
+            };
             let (waits, records) = (variable(later), variable(earlier));
             report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
         }

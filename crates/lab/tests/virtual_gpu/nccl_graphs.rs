@@ -1,0 +1,285 @@
+//! NCCL calls in captured streams, by the NCCL User Guide, "Using NCCL with CUDA Graphs".
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as THREAD_LOCAL;
+use cudarc::driver::{CudaGraph, CudaStream};
+use lab::Check;
+
+use crate::raw::{Function, Rank, address, floats, in_group};
+use crate::twins::{Place, Said, driver, pair, peer, said, twins, wait};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("nccl_graphs::a_collective_at_each_launch", || right(3, at_each_launch)),
+        Check::new("nccl_graphs::a_ring_of_messages", || right(3, ring)),
+        Check::new("nccl_graphs::two_ranks_of_a_thread_in_one_graph", || right(1, one_graph)),
+        Check::new("nccl_graphs::several_streams_of_a_group", || right(2, several_streams)),
+        Check::new("nccl_graphs::a_split_s_ranks", || right(2, second_communicator)),
+        Check::new("nccl_graphs::captured_by_one_rank_only", || {
+            let words = [
+                "ranks disagree about collective 1: not all launch the same graph",
+                "rank 0: ncclAllReduce(count 4, float32, sum) of a graph (captured call 1)",
+                "rank 1: ncclAllReduce(count 4, float32, sum), called outside of a graph",
+                "nccl_graphs.rs:",
+            ];
+            twins(2, one_captures, &words)
+        }),
+        Check::new("nccl_graphs::another_graph_than_the_others", || {
+            let words =
+                ["ranks 0 and 2: ncclAllReduce", "(captured call 1)", "rank 1: ", "(captured call 2)"];
+            twins(3, another_graph, &words)
+        }),
+        Check::new("nccl_graphs::a_message_captured_at_one_end", || {
+            let words = ["message 1 from rank 0 to rank 1", "captured in a graph", "both captured"];
+            twins(2, half_captured_message, &words)
+        }),
+        Check::new("nccl_graphs::a_stream_of_the_group_is_not_captured", || {
+            twins(2, half_captured_group, &["all captured by the same graph, or none of them"])
+        }),
+        Check::new("nccl_graphs::a_rank_that_doesn_t_launch", || {
+            twins(2, not_launched, &["rank 0 waits in ncclAllReduce", "rank 1"])
+        }),
+        Check::new("nccl_graphs::ranks_of_a_thread_captured_without_a_group", || {
+            twins(1, no_group, &["rank 1 is missing in a group", "one thread drives all of them"])
+        }),
+        Check::new("nccl_graphs::a_kernel_that_does_not_wait_for_the_launch", || {
+            let words = ["data race on GPU", "ncclAllReduce", "stream 1 of a graph", "a memset"];
+            twins(2, races, &words)
+        }),
+        Check::new("nccl_graphs::a_communicator_that_is_gone", || {
+            twins(2, gone, &["the graph holds ncclAllReduce of rank", "ncclCommDestroy"])
+        }),
+    ]
+}
+
+/// A program without a mistake.
+fn right(n: usize, program: fn(&Place) -> Said) -> anyhow::Result<()> {
+    for (rank, said) in crate::twins::run(n, program, false).into_iter().enumerate() {
+        anyhow::ensure!(said.is_ok(), "rank {rank}: {}", said.unwrap_err());
+    }
+    Ok(())
+}
+
+/// The graph of what is called, on `stream` and those that come to wait for it.
+fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce() -> Said) -> Result<CudaGraph, String> {
+    driver(stream.begin_capture(THREAD_LOCAL))?;
+    calls()?;
+    let flags = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+    Ok(driver(stream.end_capture(flags))?.expect("a graph"))
+}
+
+fn at_each_launch(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+    assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [1.0; 4]);
+    for launches in 1..=3 {
+        driver(graph.launch())?;
+        assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(launches); 4]);
+    }
+    // What is not captured has its own place among the calls.
+    place.all_reduce(&buffer)?;
+    driver(graph.launch())?;
+    assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(5); 4]);
+    Ok(())
+}
+
+fn ring(place: &Place) -> Said {
+    let stream = &place.own.stream;
+    let (next, before) = ((place.rank + 1) % place.n, (place.rank + place.n - 1) % place.n);
+    let mut given = driver(stream.clone_htod(&[place.rank as f32; 8]))?;
+    let got = place.buffer(8);
+    let graph = capture(stream, || {
+        let group = in_group(|| {
+            place.send(&given, next).unwrap();
+            place.receive(&got, before).unwrap();
+        });
+        said(group)?;
+        driver(stream.memcpy_dtod(&got, &mut given))
+    })?;
+    for step in 1..=place.n {
+        driver(graph.launch())?;
+        let from = (place.rank + place.n - step % place.n) % place.n;
+        assert_eq!(driver(stream.clone_dtoh(&got))?, [from as f32; 8]);
+    }
+    Ok(())
+}
+
+fn one_graph(place: &Place) -> Said {
+    let [one, other] = pair(place);
+    let (x, y) =
+        (driver(one.stream.clone_htod(&[1.0_f32; 6]))?, driver(other.stream.clone_htod(&[5.0_f32; 6]))?);
+    wait(&other.stream)?;
+    let graph = capture(&one.stream, || {
+        driver(other.stream.wait(&driver(one.stream.record_event(None))?))?;
+        let group = in_group(|| {
+            all_reduce(&one, address(&x)).unwrap();
+            all_reduce(&other, address(&y)).unwrap();
+        });
+        said(group)?;
+        driver(one.stream.wait(&driver(other.stream.record_event(None))?))
+    })?;
+    driver(graph.launch())?;
+    driver(graph.launch())?;
+    assert_eq!(driver(one.stream.clone_dtoh(&x))?, [12.0; 6]);
+    driver(other.stream.wait(&driver(one.stream.record_event(None))?))?;
+    assert_eq!(driver(other.stream.clone_dtoh(&y))?, [12.0; 6]);
+    Ok(())
+}
+
+fn all_reduce(rank: &Rank, buffer: u64) -> Said {
+    said(rank.call(Function::AllReduce, buffer, buffer, floats(6)))
+}
+
+/// All of a group waits for all of its streams, and holds them up.
+fn several_streams(place: &Place) -> Said {
+    let first = &place.own.stream;
+    let second = driver(first.context().new_stream())?;
+    let (mut x, mut y) = (place.buffer(4), place.buffer(4));
+    let graph = capture(first, || {
+        driver(second.wait(&driver(first.record_event(None))?))?;
+        driver(second.memset_zeros(&mut x))?;
+        driver(first.memset_zeros(&mut y))?;
+        let group = in_group(|| {
+            place.all_reduce(&x).unwrap();
+            let all_reduce =
+                place.own.call_on(&second, Function::AllReduce, address(&y), address(&y), floats(4));
+            all_reduce.unwrap();
+        });
+        said(group)?;
+        driver(second.memset_zeros(&mut x))?;
+        driver(first.memset_zeros(&mut y))?;
+        driver(first.wait(&driver(second.record_event(None))?))
+    })?;
+    driver(graph.launch())?;
+    wait(first)
+}
+
+fn second_communicator(place: &Place) -> Said {
+    let second = place.second();
+    let (x, y) = (place.buffer(4), place.buffer(4));
+    let graph = capture(&place.own.stream, || {
+        driver(second.stream.wait(&driver(place.own.stream.record_event(None))?))?;
+        place.all_reduce(&x)?;
+        said(second.call(Function::AllReduce, address(&y), address(&y), floats(4)))?;
+        driver(place.own.stream.wait(&driver(second.stream.record_event(None))?))
+    })?;
+    driver(graph.launch())?;
+    assert_eq!(driver(place.own.stream.clone_dtoh(&x))?, [2.0; 4]);
+    assert_eq!(driver(place.own.stream.clone_dtoh(&y))?, [2.0; 4]);
+    Ok(())
+}
+
+fn one_captures(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    if place.is_wrong(1) {
+        place.all_reduce(&buffer)?;
+    } else {
+        driver(capture(&place.own.stream, || place.all_reduce(&buffer))?.launch())?;
+    }
+    place.wait()
+}
+
+fn another_graph(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    let first = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+    let second = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+    driver(if place.is_wrong(1) { second.launch() } else { first.launch() })?;
+    place.wait()
+}
+
+fn half_captured_message(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    let call = || match place.rank {
+        0 => place.send(&buffer, 1),
+        _ => place.receive(&buffer, 0),
+    };
+    if place.is_wrong(1) {
+        call()?;
+    } else {
+        driver(capture(&place.own.stream, call)?.launch())?;
+    }
+    place.wait()
+}
+
+fn half_captured_group(place: &Place) -> Said {
+    let second = driver(place.own.stream.context().new_stream())?;
+    let (x, y) = (place.buffer(4), place.buffer(4));
+    let graph = capture(&place.own.stream, || {
+        if !place.wrong {
+            driver(second.wait(&driver(place.own.stream.record_event(None))?))?;
+        }
+        let group = in_group(|| {
+            place.all_reduce(&x).unwrap();
+            let call = place.own.call_on(&second, Function::Broadcast, address(&y), address(&y), peer(0, 4));
+            call.unwrap();
+        });
+        said(group)?;
+        driver(place.own.stream.wait(&driver(second.record_event(None))?))
+    })?;
+    driver(graph.launch())?;
+    place.wait()
+}
+
+fn not_launched(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+    driver(graph.launch())?;
+    place.wait()?;
+    if !place.is_wrong(1) {
+        driver(graph.launch())?;
+    }
+    place.wait()
+}
+
+fn no_group(place: &Place) -> Said {
+    let ranks = pair(place);
+    let buffers =
+        [driver(ranks[0].stream.alloc_zeros::<f32>(6))?, driver(ranks[1].stream.alloc_zeros::<f32>(6))?];
+    ranks.iter().try_for_each(|rank| wait(&rank.stream))?;
+    let call = |at: usize| all_reduce(&ranks[at], address(&buffers[at]));
+    let graphs = if place.wrong {
+        [capture(&ranks[0].stream, || call(0))?, capture(&ranks[1].stream, || call(1))?]
+    } else {
+        // Both captures are open when the group ends.
+        let mut first = None;
+        let second = capture(&ranks[1].stream, || {
+            first = Some(capture(&ranks[0].stream, || {
+                said(in_group(|| [0, 1].into_iter().for_each(|at| call(at).unwrap())))
+            })?);
+            Ok(())
+        })?;
+        [first.expect("a graph"), second]
+    };
+    graphs.iter().try_for_each(|graph| driver(graph.launch()))?;
+    ranks.iter().try_for_each(|rank| wait(&rank.stream))
+}
+
+fn races(place: &Place) -> Said {
+    let mut buffer = place.buffer(4);
+    let other = driver(place.own.stream.context().new_stream())?;
+    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+    driver(graph.launch())?;
+    if !place.is_wrong(1) {
+        driver(other.wait(&driver(place.own.stream.record_event(None))?))?;
+    }
+    driver(other.memset_zeros(&mut buffer))?;
+    wait(&other)?;
+    place.wait()
+}
+
+fn gone(place: &Place) -> Said {
+    let buffer = place.buffer(4);
+    let second = place.second();
+    let stream = second.stream.clone();
+    let graph = capture(&stream, || {
+        said(second.call(Function::AllReduce, address(&buffer), address(&buffer), floats(4)))
+    })?;
+    driver(graph.launch())?;
+    wait(&stream)?;
+    if place.wrong {
+        drop(second);
+    }
+    driver(graph.launch())?;
+    wait(&stream)
+}

@@ -1,0 +1,350 @@
+//! Calls of all exported functions in any order, with arguments that are good, stale, foreign, null or nonsense: each is
+//! answered. What C callers have to promise is kept: a pointer that is not null leads to as much memory as is asked for.
+//!
+//! `SEED=7 CALLS=1000000 cargo test -p virtual-cuda --test any_arguments` tries others; with `TRACE=1`, standard error says
+//! which function is called.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::{MaybeUninit, size_of};
+use std::process::Command;
+
+const SEEDS: u64 = 6;
+const CALLS: usize = 3000;
+/// Tells a child process which calls to make.
+const CHILD: &str = "ANY_ARGUMENTS_CHILD";
+
+/// Host memory that pointers lead to, enough for the largest copy of what can be allocated here.
+const ROOM: usize = 2 << 20;
+/// Numbers of bytes and elements: those of real calls, and those that overflow something.
+const SIZES: [usize; 12] =
+    [0, 1, 4, 6, 100, 4096, 65_536, 1 << 20, 1 << 41, usize::MAX / 4, usize::MAX / 2 + 1, usize::MAX];
+const NUMBERS: [u32; 16] = [0, 0, 0, 1, 1, 2, 3, 4, 5, 7, 8, 33, 64, 1025, 0x8000_0000, u32::MAX];
+/// What comes first, so that there is something to work with.
+const START: [&str; 12] = [
+    "cuInit",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuStreamCreate",
+    "cuStreamCreate",
+    "cuEventCreate",
+    "cuEventCreate",
+    "cuMemAlloc_v2",
+    "cuMemAlloc_v2",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "ncclGetUniqueId",
+];
+/// What needs others to have been called in a row.
+const OFTEN: [&str; 5] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuStreamEndCapture",
+    "cuMemsetD8Async",
+    "cuGraphLaunch",
+];
+/// Parts of the names of functions that take away what there is to work with. They are called less often.
+const ENDS: [&str; 9] =
+    ["Destroy", "Release", "Free", "Unload", "Abort", "Finalize", "PopCurrent", "SetCurrent", "BeginCapture"];
+
+const PTX: &str = "
+.version 8.0
+.target sm_70
+.address_size 64
+.global .align 4 .b8 table[64];
+.visible .entry store(.param .u64 to, .param .u32 value)
+{
+    .reg .b64 %rd<2>; .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [to];
+    ld.param.u32 %r1, [value];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+.visible .entry nothing() { ret; }
+\0";
+const TEXTS: [&str; 7] = [PTX, "store\0", "nothing\0", "table\0", "\0", "no such thing\0", "\u{fffd} ü\0"];
+
+unsafe extern "C" fn host_function(_: *mut c_void) {}
+
+unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
+    block_size as usize * 16
+}
+
+/// Makes arguments up, and remembers what earlier calls gave.
+struct Caller {
+    random: u64,
+    /// What functions gave, by the type of it as the table of exports has it.
+    given: BTreeMap<&'static str, Vec<u64>>,
+    memory: &'static mut [[u8; ROOM]; 4],
+    /// The function that is called, and whether its arguments may be nonsense.
+    function: &'static str,
+    is_wild: bool,
+    /// The pointers for results of the call that is being made, with the types of the results.
+    results: Vec<(&'static str, usize)>,
+    has_null_result: bool,
+}
+
+impl Caller {
+    fn new(seed: u64) -> Self {
+        let memory: Box<[[u8; ROOM]; 4]> = vec![[0; ROOM]; 4].into_boxed_slice().try_into().expect("four");
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let (given, results) = (BTreeMap::new(), Vec::new());
+        let memory = Box::leak(memory);
+        Self { random, given, memory, function: "", is_wild: false, results, has_null_result: false }
+    }
+
+    /// xorshift64*
+    fn below(&mut self, end: usize) -> usize {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
+    }
+
+    fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn address(&mut self, at: usize) -> u64 {
+        self.memory[at].as_ptr() as u64
+    }
+
+    /// Something that a call gave as a `kind`, or seldom as another one.
+    fn known(&mut self, kind: &str) -> u64 {
+        let kinds: Vec<&str> = self.given.keys().copied().collect();
+        let another = self.is_wild && self.below(16) == 0 && !kinds.is_empty();
+        let kind = if another { self.one_of(&kinds) } else { kind };
+        let known = self.given.get(kind).map(Vec::as_slice).unwrap_or_default();
+        // The latest are the likeliest to be alive.
+        let recent = known[known.len().saturating_sub(4)..].to_vec();
+        let known = known.to_vec();
+        let choice = if self.is_wild { self.below(12) } else { 11 };
+        match (choice, known.is_empty()) {
+            (0, _) => self.one_of(&[0, 1, 2, 3, 0xdead_beef, u64::MAX]),
+            (_, true) => 0,
+            (1..4, _) => self.one_of(&known),
+            _ => self.one_of(&recent),
+        }
+    }
+
+    /// A value of the type that the table of exports calls `kind`.
+    fn value<T: Copy>(&mut self, kind: &'static str) -> T {
+        let bytes = self.bytes(kind);
+        assert!(size_of::<T>() <= bytes.len(), "{kind}");
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: `value` has room for its own size. Any bits are a value of the integers, pointers, handles and plain
+        // structures that functions take here, and function pointers come from `host_function` and `to_shared`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), size_of::<T>());
+            value.assume_init()
+        }
+    }
+
+    fn bytes(&mut self, kind: &'static str) -> [u8; 128] {
+        let mut bytes = [0; 128];
+        if kind == "Id" {
+            if self.below(4) != 0 {
+                bytes = self.memory[3][..128].try_into().expect("128 bytes");
+            }
+            return bytes;
+        }
+        let word = self.word(kind);
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
+
+    fn word(&mut self, kind: &'static str) -> u64 {
+        if let Some(given) = kind.strip_prefix("Out<").and_then(|kind| kind.strip_suffix('>')) {
+            if self.is_wild && self.below(12) == 0 {
+                self.has_null_result = true;
+                return 0;
+            }
+            let at = if given == "Id" { 3 } else { self.results.len() % 3 };
+            self.results.push((given, at));
+            return self.address(at);
+        }
+        if !self.is_wild
+            && let Some(word) = self.tame_word(kind)
+        {
+            return word;
+        }
+        let is_null = self.is_wild && self.below(12) == 0;
+        match kind {
+            "usize" => self.one_of(&SIZES) as u64,
+            "Device" => self.one_of(&[0, 0, 0, 0, 1, 1, 2, -1, i32::MAX]) as u32 as u64,
+            "u8" | "c_uint" | "c_int" | "c_ulonglong" => u64::from(self.one_of(&NUMBERS)),
+            "MemoryLocation" => u64::from(self.one_of(&NUMBERS)) | u64::from(self.one_of(&NUMBERS)) << 32,
+            "DevicePointer" => {
+                self.known("DevicePointer").wrapping_add(self.one_of(&[0, 0, 0, 0, 4, 1, 4096, u64::MAX]))
+            }
+            "HostFunction" if !is_null => host_function as *const () as u64,
+            "BlockToShared" if !is_null => to_shared as *const () as u64,
+            "Text" if !is_null => self.one_of(&TEXTS).as_ptr() as u64,
+            "Arguments" if !is_null => self.arguments(),
+            "HostFunction" | "BlockToShared" | "Text" | "Arguments" | "*constc_void" => 0,
+            "Bytes" if !is_null => self.address(2),
+            "*mutc_void" if !is_null => {
+                let known = self.known("*mutc_void");
+                let own = self.address(2);
+                self.one_of(&[own, own, known])
+            }
+            "Bytes" | "*mutc_void" => 0,
+            _ if kind.starts_with("Source<") => {
+                // Structures that hold pointers are read as zeros.
+                let zeros = self.address(2);
+                self.memory[2][..256].fill(0);
+                if kind == "Source<PoolProperties>" && !self.is_wild {
+                    // CU_MEM_ALLOCATION_TYPE_PINNED, no handle, CU_MEM_LOCATION_TYPE_DEVICE, GPU 0
+                    self.memory[2][..16].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+                }
+                if is_null { 0 } else { zeros }
+            }
+            handle => self.known(handle),
+        }
+    }
+
+    /// A number or a text that is likely to be good for the function.
+    fn tame_word(&mut self, kind: &str) -> Option<u64> {
+        let number = |number: u32| Some(u64::from(number));
+        match (kind, self.function) {
+            ("usize", function) if function.starts_with("cuMemAlloc") => Some(self.one_of(&[4096, 65_536])),
+            ("usize", _) => Some(self.one_of(&[0, 4, 16, 64])),
+            ("Device", _) => Some(0),
+            ("c_uint", function) if function.starts_with("cuLaunch") => number(self.one_of(&[1, 1, 2, 32])),
+            ("c_uint" | "c_int" | "c_ulonglong", _) => number(self.one_of(&[0, 0, 1, 1, 2, 3, 4, 7])),
+            ("MemoryLocation", _) => Some(1),
+            ("DevicePointer", _) => Some(self.known("DevicePointer")),
+            ("Text", "cuModuleLoadData") => Some(PTX.as_ptr() as u64),
+            ("Text", "cuModuleGetFunction") => Some(self.one_of(&["store\0", "nothing\0"]).as_ptr() as u64),
+            ("Text", "cuModuleGetGlobal_v2") => Some(c"table".as_ptr() as u64),
+            _ => None,
+        }
+    }
+
+    /// A kernel's arguments: some device address and a number for each parameter.
+    fn arguments(&mut self) -> u64 {
+        let address = self.known("DevicePointer");
+        let values = Box::leak(Box::new([address, 7]));
+        Box::leak(Box::new([&raw const values[0], &raw const values[1]])).as_ptr() as u64
+    }
+
+    /// A call is over: what it gave is there for the next ones.
+    fn ended(&mut self, function: &str, code: c_uint) {
+        assert!(
+            code != 0 || !self.has_null_result || TAKES_NULL.contains(&function),
+            "{function} succeeded, with a null pointer for its result"
+        );
+        for (kind, at) in std::mem::take(&mut self.results) {
+            let value = u64::from_le_bytes(self.memory[at][..8].try_into().expect("8 bytes"));
+            if code == 0 && at != 3 {
+                self.given.entry(kind).or_default().push(value);
+            }
+        }
+        self.has_null_result = false;
+    }
+}
+
+/// Functions that may be asked for less than all of their results, or for no bytes at all.
+const TAKES_NULL: [&str; 5] = [
+    "cuModuleGetGlobal_v2",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxPopCurrent_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoHAsync_v2",
+];
+
+/// All functions, each to be called with arguments of the caller.
+type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
+
+macro_rules! functions {
+    (
+        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
+        unsupported cuda { $($no_cuda:ident)* }
+        unsupported nccl { $($no_nccl:ident)* }
+    ) => {{
+        let mut functions: Functions = Vec::new();
+        $(functions.push(functions!(one $cuda($($cuda_type),*)));)*
+        $(functions.push(functions!(one $nccl($($nccl_type),*)));)*
+        $(functions.push((stringify!($no_cuda), Box::new(|_| virtual_cuda::$no_cuda())));)*
+        $(functions.push((stringify!($no_nccl), Box::new(|_| virtual_cuda::$no_nccl())));)*
+        functions
+    }};
+    (one $function:ident($($kind:ty),*)) => {
+        (
+            stringify!($function),
+            Box::new(|caller: &mut Caller| {
+                let _ = &caller;
+                // SAFETY: what the caller makes up keeps the promises of a C caller.
+                unsafe { virtual_cuda::$function($(caller.value(kind(stringify!($kind)))),*) }
+            }),
+        )
+    };
+}
+
+/// A type's name without spaces, as `stringify!` may set them.
+fn kind(written: &'static str) -> &'static str {
+    match written.contains(' ') {
+        true => Box::leak(written.replace(' ', "").into_boxed_str()),
+        false => written,
+    }
+}
+
+fn call_at_random(seed: u64, calls: usize) {
+    let functions = virtual_cuda::exports!(functions);
+    let mut caller = Caller::new(seed);
+    let (mut answered, mut succeeded) = (BTreeMap::new(), BTreeMap::new());
+    for call in 0..calls {
+        // A GPU that is ready, so that not all calls find none.
+        let place = |name: &str| functions.iter().position(|(of, _)| *of == name).expect("it is exported");
+        let at = match START.get(call) {
+            Some(&start) => place(start),
+            None if caller.below(8) == 0 => place(caller.one_of(&OFTEN)),
+            None => caller.below(functions.len()),
+        };
+        let (name, function) = &functions[at];
+        if call >= START.len() && ENDS.iter().any(|end| name.contains(end)) && caller.below(6) != 0 {
+            continue;
+        }
+        caller.function = name;
+        caller.is_wild = call >= START.len() && caller.below(3) == 0;
+        if std::env::var_os("TRACE").is_some() {
+            eprintln!("{call}: {name}");
+        }
+        let code = function(&mut caller);
+        caller.ended(name, code);
+        *answered.entry(*name).or_insert(0) += 1;
+        if code == 0 {
+            *succeeded.entry(*name).or_insert(0) += 1;
+        }
+    }
+    println!("{calls} calls of {} functions, {} of them once with success", answered.len(), succeeded.len());
+    assert!(2 * succeeded.len() > answered.len(), "most calls came to nothing");
+}
+
+fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().expect("a number"))
+}
+
+#[test]
+fn every_call_is_answered() {
+    if let Some(seed) = number(CHILD) {
+        return call_at_random(seed, number("CALLS").map_or(CALLS, |calls| calls as usize));
+    }
+    let seeds = number("SEED").map_or(0..SEEDS, |seed| seed..seed + 1);
+    for seed in seeds {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "every_call_is_answered", "--nocapture"])
+            .env(CHILD, seed.to_string())
+            .env("VIRTUAL_GPU_COUNT", "2")
+            .env("VIRTUAL_GPU_PATIENCE", "0.01")
+            .env("VIRTUAL_GPU_CHECKS", if seed % 2 == 0 { "error" } else { "off" })
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stderr);
+        let end: String = said.chars().skip(said.chars().count().saturating_sub(6000)).collect();
+        assert!(child.status.success(), "SEED={seed}: {}\n{end}", child.status);
+        assert!(!said.contains("panicked"), "SEED={seed}: {end}");
+        println!("SEED={seed}: {}", String::from_utf8_lossy(&child.stdout));
+    }
+}
