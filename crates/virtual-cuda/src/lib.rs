@@ -11,6 +11,7 @@ mod engine;
 mod function;
 mod graph;
 mod host;
+mod interfaces;
 mod managed;
 mod nccl;
 mod occupancy;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::device::uuid;
 use crate::time::preset::Preset;
 use crate::time::trace;
 
@@ -35,8 +36,10 @@ pub enum Checks {
 /// What the environment asks of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs (`VIRTUAL_GPU_COUNT`, 8).
+    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`, 8), or those that are visible.
     pub gpus: usize,
+    /// Which of the node's they are, in their order (`CUDA_VISIBLE_DEVICES`). None: all.
+    pub visible: Option<Vec<usize>>,
     /// What findings do (`VIRTUAL_GPU_CHECKS`, error).
     pub checks: Checks,
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
@@ -50,7 +53,14 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let preset = Preset::find(CLASSROOM).expect("it is built in, and a test reads it");
-        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset, trace: None }
+        Self {
+            gpus: 8,
+            visible: None,
+            checks: Checks::Error,
+            patience: Duration::from_secs(10),
+            preset,
+            trace: None,
+        }
     }
 }
 
@@ -85,6 +95,11 @@ impl Config {
                 || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs is a whole number from 1 to {MAX_GPUS}"),
             )?;
         }
+        if let Some(value) = variable("CUDA_VISIBLE_DEVICES") {
+            let visible = visible(&value, config.gpus);
+            config.gpus = visible.len();
+            config.visible = Some(visible);
+        }
         if let Some(value) = variable("VIRTUAL_GPU_CHECKS") {
             config.checks = match value.trim() {
                 "error" => Checks::Error,
@@ -112,6 +127,38 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+impl Config {
+    /// Which of the node's GPUs the process knows by this number.
+    pub fn physical(&self, gpu: usize) -> usize {
+        self.visible.as_ref().and_then(|visible| visible.get(gpu).copied()).unwrap_or(gpu)
+    }
+}
+
+/// The GPUs of a `CUDA_VISIBLE_DEVICES`, in its order: "If one of the indices is invalid, only the devices whose index
+/// precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). They are numbers, with
+/// anything behind them, as `strtoul` has it, or beginnings of UUIDs. None is visible where one stands twice, as drivers do.
+fn visible(list: &str, gpus: usize) -> Vec<usize> {
+    let number = |entry: &str| {
+        let entry = entry.trim_start();
+        if entry.starts_with("GPU-") {
+            let mut fitting = (0..gpus).filter(|&gpu| uuid_text(gpu).starts_with(entry.trim_end()));
+            return fitting.next().filter(|_| fitting.next().is_none());
+        }
+        let end = entry.find(|c: char| !c.is_ascii_digit()).unwrap_or(entry.len());
+        entry[..end].parse::<usize>().ok().filter(|&gpu| gpu < gpus)
+    };
+    let visible: Vec<usize> = list.split(',').map_while(number).collect();
+    let twice = visible.iter().enumerate().any(|(at, gpu)| visible[..at].contains(gpu));
+    if twice { Vec::new() } else { visible }
+}
+
+/// A GPU's UUID as `nvidia-smi` prints it.
+fn uuid_text(gpu: usize) -> String {
+    let digits: String = uuid(gpu).iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+    format!("GPU-{}", parts.join("-"))
 }
 
 #[cfg(test)]
@@ -148,6 +195,20 @@ mod tests {
                 .starts_with("VIRTUAL_GPU_TRACER: the virtual GPU has no such")
         );
         assert!(refuse("VIRTUAL_GPU_COUNT").is_ok() && refuse("CUDA_VISIBLE_DEVICES").is_ok());
+    }
+
+    #[test]
+    fn visible_devices_are_those_before_the_first_that_is_none() {
+        let of = |list| visible(list, 4);
+        assert_eq!(of("2,1"), [2, 1]);
+        assert_eq!(of("0,2,-1,1"), [0, 2]);
+        assert_eq!(of(" 3 , 0"), [3, 0]);
+        for none in ["", "4", "-1", "NoDevFiles", "1,1", "GPU-8932f937"] {
+            assert!(of(none).is_empty(), "{none}");
+        }
+        assert_eq!(of("GPU-76697274-7561-6c20-4750-552000000003,1"), [3, 1]);
+        let config = read("CUDA_VISIBLE_DEVICES", "5,2").unwrap();
+        assert_eq!((config.gpus, config.physical(0), config.physical(1)), (2, 5, 2));
     }
 
     #[test]

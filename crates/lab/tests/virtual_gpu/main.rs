@@ -16,6 +16,7 @@ mod nccl;
 mod nccl_errors;
 mod nccl_graphs;
 mod nccl_log;
+mod nccl_processes;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
@@ -26,6 +27,7 @@ mod pools;
 mod printf;
 mod races;
 mod random;
+mod rank_processes;
 mod raw;
 mod shared_races;
 mod thread_streams;
@@ -56,6 +58,9 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
+    if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
+        return code;
+    }
     let checks = [
         contexts::checks(),
         cooperative::checks(),
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
         nccl_errors::checks(),
         nccl_graphs::checks(),
         nccl_log::checks(),
+        nccl_processes::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),

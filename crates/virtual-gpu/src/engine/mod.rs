@@ -24,7 +24,7 @@ mod touched;
 mod transfer;
 mod wait;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) use wait::{Hopeless, Wait};
 use crate::config::Config;
 use crate::device::TOTAL_MEMORY;
 use crate::memory::{ADDRESS_SPACE, DeviceMemory};
-use crate::nccl::{Group, Nccl};
+use crate::nccl::{Group, Listeners, Nccl};
 use crate::order::Order;
 use crate::ptx;
 use crate::report::Report;
@@ -68,6 +68,8 @@ pub struct Engine {
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
+    /// Where this process listens for the ranks of others.
+    pub(crate) listeners: Mutex<Listeners>,
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
@@ -129,7 +131,9 @@ pub(crate) struct State {
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
-    blocked: usize,
+    blocked: BTreeSet<ThreadKey>,
+    /// As in the configuration.
+    pub(crate) patience: Duration,
     pub(crate) nccl: Nccl,
     pub(crate) order: Order,
     pub(crate) time: Time,
@@ -178,7 +182,8 @@ impl Engine {
             finished: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,
-            blocked: 0,
+            blocked: BTreeSet::new(),
+            patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),
             time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
@@ -188,6 +193,7 @@ impl Engine {
             addresses,
             memories,
             parsed: Mutex::default(),
+            listeners: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
@@ -220,6 +226,11 @@ impl Engine {
     /// The number of GPUs.
     pub fn device_count(&self) -> usize {
         self.config.gpus
+    }
+
+    /// Which of the node's GPUs the process knows by this number.
+    pub fn physical(&self, gpu: usize) -> usize {
+        self.config.physical(gpu)
     }
 
     pub(crate) fn config(&self) -> &Config {

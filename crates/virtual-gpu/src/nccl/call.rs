@@ -1,5 +1,7 @@
 //! Calls that move data: what was asked, checked at the call, in NCCL's order.
 
+use std::sync::MutexGuard;
+
 use super::communicator::CommHandle;
 use super::log;
 use super::operation::{Buffers, Operation, Plan};
@@ -41,6 +43,8 @@ pub(crate) enum Missing {
     Gone,
     /// It has called; its stream has not got there.
     InStream(OpRef),
+    /// It has called, in another process. Its stream has not got there.
+    Elsewhere,
     /// It has not called. This thread drives it.
     NotCalled(ThreadKey),
 }
@@ -162,20 +166,20 @@ impl Engine {
     /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
     pub fn nccl_call(&self, comm: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
         let checked = self.check_call(comm, request, stream);
-        let mut state = self.state();
-        let group = &mut state.thread().group;
-        match checked {
+        let (call, mut state) = match checked {
             Err(error) => {
-                group.remember(&error);
-                Err(error)
+                self.state().thread().group.remember(&error);
+                return Err(error);
             }
-            Ok(None) => Ok(()),
-            Ok(Some(call)) if group.is_open() => {
-                group.calls.push(call);
-                Ok(())
-            }
-            Ok(Some(call)) => self.launch_calls(vec![call], state),
+            Ok(None) => return Ok(()),
+            Ok(Some(checked)) => checked,
+        };
+        let group = &mut state.thread().group;
+        if group.is_open() {
+            group.calls.push(call);
+            return Ok(());
         }
+        self.launch_calls(vec![call], state)
     }
 
     /// Checks a call's arguments. `None` is a call that moves nothing.
@@ -184,15 +188,18 @@ impl Engine {
         comm: CommHandle,
         request: Request,
         stream: StreamHandle,
-    ) -> NcclResult<Option<Checked>> {
+    ) -> NcclResult<Option<(Checked, MutexGuard<'_, State>)>> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         let function = request.function();
-        let (world_size, rank, device) = self.nccl_identity(comm)?;
-        let clique = self.state().nccl.member(comm)?.0;
+        let state = self.state();
+        let (clique, rank) = state.nccl.ready_member(comm)?;
+        let ranks = &state.nccl.cliques[&clique].ranks;
+        let (world_size, device) = (ranks.len(), ranks[rank].device);
         if let Some(fault) = request.fault(world_size) {
             return bad(fault);
         }
-        log::call(&self.state(), comm, (clique, rank), &request, stream);
+        log::call(&state, comm, (clique, rank), &request, stream);
+        drop(state);
         if request.is_empty() {
             return Ok(None);
         }
@@ -224,7 +231,7 @@ impl Engine {
             }
             Request::Transfer(..) => None,
         };
-        Ok(Some(Checked { clique, rank, world_size, stream, request, captured: None, site, plan }))
+        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site, plan }, state)))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

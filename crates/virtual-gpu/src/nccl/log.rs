@@ -202,10 +202,11 @@ pub(super) fn version() {
 }
 
 /// A communicator that has been made by `function`: three lines for each rank.
-pub(super) fn made(function: &str, clique: u64, entry: &Clique, handles: &[CommHandle]) {
+pub(super) fn made(function: &str, clique: u64, entry: &Clique, handles: &[Option<CommHandle>]) {
     version();
     let ranks = entry.ranks.len();
     for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
+        let Some(handle) = handle else { continue };
         let (comm, device) = (pointer(handle.0), of_rank.device);
         let line = |state: &str| {
             format!(

@@ -31,6 +31,11 @@ impl Clock {
         }
     }
 
+    /// Its streams with their numbers.
+    pub(crate) fn entries(&self) -> &[(StreamHandle, u64)] {
+        &self.0
+    }
+
     /// Forgets a stream that is gone: nothing will ask for it again.
     pub(crate) fn forget(&mut self, stream: StreamHandle) {
         self.0.retain(|entry| entry.0 != stream);

@@ -100,9 +100,12 @@ pub(crate) enum Cost {
     /// Bytes copied to or from another GPU.
     Peer(u64),
     /// One rank's part of a collective, which takes so many nanoseconds once all `ranks` are ready.
+    ///
+    /// `ranks` are those of this process. The others are ready at `others_ready`.
     Collective {
         call: CallKey,
         ranks: usize,
+        others_ready: u64,
         duration: u64,
     },
     /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
@@ -149,6 +152,14 @@ struct Host {
     clock: u64,
     /// What it has waited for.
     known: Horizon,
+}
+
+impl Ticket {
+    /// The place in time of an operation in another process, which is ready then.
+    pub(crate) fn elsewhere(ready: u64) -> Self {
+        let (after, before) = (Vec::new(), Horizon::default());
+        Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
+    }
 }
 
 impl Time {
@@ -265,6 +276,12 @@ impl Time {
         self.done.insert(key, (ticket, cost));
     }
 
+    /// When an operation could start whose predecessors are all done.
+    pub(crate) fn ready_at(&mut self, ticket: &Ticket) -> u64 {
+        self.settle();
+        ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
+    }
+
     /// Whether the times of operations that are done are known. What they share a GPU with may still run.
     pub(crate) fn is_known<'a>(&mut self, mut whens: impl Iterator<Item = &'a When>) -> bool {
         self.settle();
@@ -315,10 +332,10 @@ impl Time {
         let Some((ticket, cost)) = self.done.get(&key) else { return Ok(()) };
         let own = ready(ticket.reaches_gpu, &ticket.after).map_err(When::clone)?;
         match cost {
-            &Cost::Collective { call, ranks, duration } => {
+            &Cost::Collective { call, ranks, others_ready, duration } => {
                 self.came(key, own);
                 let parts = self.parts.entry(call).or_default();
-                parts.push((key, own));
+                parts.push((key, own.max(others_ready)));
                 if parts.len() == ranks {
                     self.settle_collective(call, duration);
                 }

@@ -137,7 +137,7 @@ fn a_collective_starts_when_its_last_rank_is_ready() {
     let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
     let call = CallKey::of_test();
     for part in parts {
-        time.finish(part, Cost::Collective { call, ranks: 2, duration: 7_000 });
+        time.finish(part, Cost::Collective { call, ranks: 2, others_ready: 0, duration: 7_000 });
     }
     time.finish(slow, kernel(1, 90_000));
     time.settle();
@@ -224,7 +224,7 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
                 let call = CallKey::Collective { clique: 1, number };
                 let next = program.made.len();
                 for (stream, with) in [(stream % 2, next + 1), (stream % 2 + 2, next)] {
-                    let cost = Cost::Collective { call, ranks: 2, duration: 9_000 };
+                    let cost = Cost::Collective { call, ranks: 2, others_ready: 0, duration: 9_000 };
                     program.add(stream, Class::Communication, cost, &[stream], Some(with));
                 }
                 continue;
