@@ -50,6 +50,10 @@ fn main() -> ExitCode {
     if let Some(ended) = child::run() {
         return ended;
     }
+    // The environment is that of the check, or what it chose.
+    if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
+        return code;
+    }
     // SAFETY: no other thread runs yet.
     unsafe {
         std::env::set_var("LAB_TIER", "virtual");
@@ -57,9 +61,6 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
-    }
-    if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
-        return code;
     }
     let checks = [
         contexts::checks(),

@@ -9,8 +9,10 @@ use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Place, Said, driver, pair, peer, said, split, twins, wait};
 
 /// What is said otherwise where the other rank is in another process, of which less is known.
-const ELSEWHERE: [(&str, &str); 3] = [
-    ("rank 2 never comes: its thread has ended", "rank 2 never called it, and is gone: process"),
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
+    // It may end before another has called.
+    ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread waits in cuStreamSynchronize", "has not called it"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
 ];

@@ -166,6 +166,11 @@ impl Engine {
 }
 
 impl Assembly {
+    /// Whether a rank of this process has come.
+    pub(super) fn has_attendee_here(&self, ranks: &[Rank]) -> bool {
+        self.attendees.iter().zip(ranks).any(|(attendee, rank)| attendee.is_some() && rank.process.is_none())
+    }
+
     fn new(ranks: usize) -> Self {
         Self { attendees: (0..ranks).map(|_| None).collect(), failed: None }
     }

@@ -69,6 +69,11 @@ impl Call {
         })
     }
 
+    /// Whether a rank of this process has called it.
+    pub(super) fn has_part_here(&self) -> bool {
+        self.parts.iter().flatten().any(|part| part.op().is_some())
+    }
+
     /// Whether all parts are done in this process.
     fn is_local(&self) -> bool {
         self.parts.iter().flatten().all(|part| part.op().is_some())
@@ -131,6 +136,7 @@ impl State {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
             return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
         };
+        entry.check_all_there()?;
         let number = entry.ranks[rank].issued + 1;
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let work = Work::Collective(CallKey::Collective { clique, number });

@@ -148,6 +148,14 @@ impl Rank {
 }
 
 impl Clique {
+    /// Whether no process of another rank has ended.
+    pub(super) fn check_all_there(&self) -> NcclResult<()> {
+        match &self.failed {
+            Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Remembers what went wrong in the background; the first failure stays.
     pub(super) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
@@ -321,12 +329,9 @@ impl super::Nccl {
     pub(super) fn ready_member(&self, comm: CommHandle) -> NcclResult<(u64, usize)> {
         let (clique, rank) = self.unfinished_member(comm)?;
         let entry = &self.cliques[&clique];
-        match &entry.failed {
-            _ if entry.ranks[rank].finalized => {
-                Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized"))
-            }
-            Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
-            _ => Ok((clique, rank)),
+        match entry.ranks[rank].finalized {
+            true => Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized")),
+            false => entry.check_all_there().map(|()| (clique, rank)),
         }
     }
 

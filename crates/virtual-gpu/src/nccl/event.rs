@@ -362,6 +362,9 @@ impl State {
 
     /// A process has ended: what waits for its ranks fails, and so does what is called from now on.
     pub(super) fn process_gone(&mut self, session: u64, process: u16) {
+        if self.nccl.is_leaving {
+            return;
+        }
         let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
         entry.gone.insert(process);
         let who = of_process(entry.pid(process));
@@ -391,6 +394,10 @@ impl State {
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
         let report = Report::new(&*headline).at("the communicator was made", &entry.site);
         entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
+        // What no rank here has come to yet, none will: the call is refused.
+        entry.calls.retain(|_, call| call.has_part_here());
+        let ranks = &entry.ranks;
+        entry.assemblies.retain(|_, assembly| assembly.has_attendee_here(ranks));
         for call in self.nccl.held_up_by(clique, &lost) {
             let report = super::deadlock::explain(self, &[call].into(), Report::new(&*headline));
             self.fail_calls(&[call].into(), CudaStatus::LaunchFailed, &report);

@@ -328,6 +328,7 @@ impl State {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
             return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
         };
+        entry.check_all_there()?;
         let (number, device) = (entry.ranks[rank].exchanges + 1, entry.ranks[rank].device);
         let (stream, site) = (transfers[0].stream, transfers[0].site.clone());
         let work = Work::Collective(CallKey::Exchange { clique, rank, number });

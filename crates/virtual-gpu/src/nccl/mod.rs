@@ -59,6 +59,8 @@ pub(crate) struct Nccl {
     made: u64,
     sessions: BTreeMap<u64, session::Session>,
     made_sessions: u64,
+    /// The process ends: what others do matters no more.
+    is_leaving: bool,
     /// Sessions whose first communicator is not made yet.
     gathering: HashMap<UniqueId, u64>,
     foreign: event::Foreign,

@@ -300,10 +300,14 @@ impl Engine {
     /// said all. No longer than patience.
     pub fn leave_sessions(&self) {
         let since = Instant::now();
-        for session in self.state().nccl.sessions.values().filter(|session| session.own == HOST) {
-            // They don't wait for its ranks any more.
-            let gone = Control::Gone { process: HOST };
-            session.links.keys().for_each(|&guest| session.tell(guest, &gone));
+        {
+            let mut state = self.state();
+            state.nccl.is_leaving = true;
+            for session in state.nccl.sessions.values().filter(|session| session.own == HOST) {
+                // They don't wait for its ranks any more.
+                let gone = Control::Gone { process: HOST };
+                session.links.keys().for_each(|&guest| session.tell(guest, &gone));
+            }
         }
         while self.close_sessions() && since.elapsed() < self.config().patience {
             std::thread::sleep(LOOK_AGAIN);
