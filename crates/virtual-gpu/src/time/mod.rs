@@ -5,7 +5,7 @@
 //! nothing about values, and nothing about order.
 //!
 //! They don't depend on who looks when. What an operation finds on its GPU is what was enqueued there before it and is
-//! certain to be over when it is: see [`Horizon`]. So threads that each feed a GPU of their own get the same times on
+//! certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same times on
 //! every run, however they are scheduled.
 
 pub(crate) mod choice;
