@@ -1,5 +1,6 @@
 //! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes and kernels.
 
+mod deletions;
 mod examples;
 mod findings;
 mod mistakes;
@@ -22,6 +23,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     // Everything is read first: what can't be read is an error, not a finding.
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
+    let deletions = deletions::read(root, &course)?;
     let starters = starters::starters(root)?;
     ensure!(!course.exercises.is_empty(), "course.toml lists no exercise");
 
@@ -32,12 +34,14 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
     })?;
     findings.point("solutions: format, clippy, checks", || solutions(root, &course))?;
-    let scratch = Scratch::write(root, &course, &starters, &mistakes)?;
+    let scratch = Scratch::write(root, &course, &starters, &mistakes, &deletions)?;
     let built = scratch.build()?;
     let title = format!("{} starters fail at their own todo!", course.exercises.len());
     findings.point(&title, || built.check_starters(&course))?;
     let title = format!("{} mistakes fail with their words", mistakes.len());
     findings.point(&title, || built.check_mistakes(&course, &mistakes))?;
+    let title = format!("{} deletions of synchronising calls come to what is said of them", deletions.len());
+    findings.point(&title, || built.check_deletions(&course, &deletions))?;
     match kernels::require_compiler() {
         Ok(()) => {
             findings.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
@@ -119,6 +123,11 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
 /// Where Cargo builds this workspace.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
+}
+
+/// A deletion's package in the scratch workspace.
+fn deletion_package(at: usize) -> String {
+    format!("d_{at}")
 }
 
 /// The one mistake's or starter's package in the scratch workspace.

@@ -10,9 +10,10 @@ use std::thread;
 use anyhow::{Context, bail, ensure};
 use course::syllabus::{Course, Exercise};
 
+use super::deletions::Deletion;
 use super::mistakes::Mistake;
 use super::test_output::{self, Outcomes};
-use super::{cargo, examples, mistake_package, target};
+use super::{cargo, deletion_package, examples, mistake_package, target};
 use crate::starters::{Starters, read_folder};
 
 /// Seconds after which a rank that never comes is given up: some mistakes hang, and none of them needs longer.
@@ -40,6 +41,7 @@ impl Scratch {
         course: &Course,
         starters: &Starters,
         mistakes: &[Mistake],
+        deletions: &[Deletion],
     ) -> anyhow::Result<Self> {
         let folder = target(root).join("xtask-check");
         let read = |path: &str| {
@@ -60,13 +62,20 @@ impl Scratch {
             add(&mut files, root, &package, &package, path, text)?;
         }
         let solutions = read_folder(&root.join("solutions"))?;
-        for mistake in mistakes {
-            let exercise = course.exercise(&mistake.exercise).with_context(|| mistake.path())?;
-            let (module, package) = (exercise.folder(), mistake_package(mistake));
+        let mut variant = |exercise: &str, package: &str, source: &String| -> anyhow::Result<()> {
+            let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {package}"))?;
+            let module = exercise.folder();
             for (path, text) in solutions.iter().filter(|(path, _)| folder_of(path) == module) {
-                let text = if Path::new(&exercise.file) == path { &mistake.source } else { text };
-                add(&mut files, root, &package, &format!("s{module}"), path, text)?;
+                let text = if Path::new(&exercise.file) == path { source } else { text };
+                add(&mut files, root, package, &format!("s{module}"), path, text)?;
             }
+            Ok(())
+        };
+        for mistake in mistakes {
+            variant(&mistake.exercise, &mistake_package(mistake), &mistake.source)?;
+        }
+        for (at, deletion) in deletions.iter().enumerate() {
+            variant(&deletion.exercise, &deletion_package(at), &deletion.source)?;
         }
         files.extend(examples::files(root)?);
         synchronise(&folder, &files)?;
@@ -145,6 +154,23 @@ impl Built {
         Ok(findings)
     }
 
+    /// Every deletion makes the check fail that is said to, with its words, or none.
+    pub(super) fn check_deletions(
+        &self,
+        course: &Course,
+        deletions: &[Deletion],
+    ) -> anyhow::Result<Vec<String>> {
+        let all: Vec<(usize, &Deletion)> = deletions.iter().enumerate().collect();
+        self.in_parallel(&all, |&(at, deletion)| {
+            let exercise = course.exercise(&deletion.exercise)?;
+            let Some(program) = self.programs.get(&deletion_package(at)) else {
+                return Ok(vec![format!("{} doesn't compile; say what stands `instead`", deletion.name())]);
+            };
+            let outcomes = run(program, &[&exercise.filter()])?;
+            Ok(deletion_finding(deletion, &outcomes).into_iter().collect())
+        })
+    }
+
     /// Runs `look` for each item on as many threads as there are cores; the findings come in the items' order.
     fn in_parallel<T: Sync>(
         &self,
@@ -212,6 +238,20 @@ fn starter_findings(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String> {
         }
     }
     findings
+}
+
+fn deletion_finding(deletion: &Deletion, outcomes: &Outcomes) -> Option<String> {
+    let name = deletion.name();
+    let Some(fails) = &deletion.fails else {
+        let (check, message) = outcomes.failed.first()?;
+        return Some(format!("{name} is said to be harmless; {check} fails:\n{message}"));
+    };
+    let Some((_, message)) = outcomes.failed.iter().find(|(check, _)| check == fails) else {
+        let failed: Vec<&str> = outcomes.failed.iter().map(|(check, _)| check.as_str()).collect();
+        return Some(format!("{name}: {fails} doesn't fail; those that do: {}", failed.join(", ")));
+    };
+    let missing = deletion.says.iter().find(|words| !message.contains(words.as_str()))?;
+    Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
 }
 
 fn mistake_finding(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {

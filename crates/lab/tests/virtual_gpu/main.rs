@@ -1,5 +1,6 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
+mod calls;
 mod contexts;
 mod cooperative;
 mod driver;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
     }
     let checks = [
+        calls::checks(),
         contexts::checks(),
         cooperative::checks(),
         driver::checks(),

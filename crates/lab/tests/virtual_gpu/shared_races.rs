@@ -14,6 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("shared_races::a_missing_barrier_is_told_with_both_lines", missing_barrier),
         Check::new("shared_races::what_a_barrier_orders_is_right", barrier),
         Check::new("shared_races::two_writes_at_one_line", one_place),
+        Check::new("shared_races::a_copy_that_is_not_waited_for", copy),
     ]
 }
 
@@ -68,5 +69,45 @@ fn one_place() -> anyhow::Result<()> {
             Some(words) => fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words),
         }
     }
+    Ok(())
+}
+
+/// Copies a number to shared memory, and reads it before the copy has ended.
+const COPY: &str = "\
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry copy(.param .u64 x)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    .shared .align 4 .b8 tile[4];
+    ld.param.u64 %rd1, [x];
+    cp.async.ca.shared.global [tile], [%rd1], 4;
+    cp.async.commit_group;
+    ld.shared.u32 %r1, [tile];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+";
+
+fn copy() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    let stream = context.default_stream();
+    let function = context.load_module(Ptx::from_src(COPY))?.load_function("copy")?;
+    let mut x = stream.clone_htod(&[5_i32])?;
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the buffer has an element for the thread.
+    unsafe { stream.launch_builder(&function).arg(&mut x).launch(config)? };
+    let words = [
+        "kernel `copy` has a data race in shared memory",
+        "writes 4 bytes",
+        "PTX line 10",
+        "reads 4 bytes",
+        "PTX line 12",
+        "the copy begun at PTX line 10 goes on until its thread waits for it",
+        "help: `cp.async.wait_all`",
+    ];
+    fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }

@@ -18,6 +18,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::Assert(_) => CudaStatus::Assert,
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
         FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
+        FaultKind::StackOverflow { .. } => CudaStatus::HardwareStackError,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
 }
@@ -60,6 +61,10 @@ pub(super) fn fault_report(
             report.fact(format!("it was stopped after {limit} instructions of {whose}"))
         }
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
+        FaultKind::StackOverflow { size: bytes, depth } => report.fact(format!(
+            "{depth} calls have not returned, and each thread has a stack of {}",
+            size(*bytes)
+        )),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
@@ -115,6 +120,11 @@ pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
         "`__syncthreads()`"
     };
     let (first, second) = (line_of(earlier), line_of(later));
+    if race.under_way {
+        return report.fact(format!("the copy begun at {first} goes on until its thread waits for it")).help(
+            "`cp.async.wait_all` (`__pipeline_wait_prior(0)`) in the threads that copy; then, for other threads, a barrier",
+        );
+    }
     report.help(match (first == second, race.kind()) {
         (true, "write after write") => format!(
             "all but one thread must not write there at {first} (thread ({x},{y},{z}) did too), or atomically"
@@ -156,6 +166,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
         FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
+        FaultKind::StackOverflow { .. } => "calls itself too deeply",
         FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
     }
 }
@@ -221,6 +232,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         ),
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
             "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",
+        ),
+        FaultKind::StackOverflow { .. } => Some(
+            "does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
         ),
         _ => None,
     }

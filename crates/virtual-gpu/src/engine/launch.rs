@@ -65,6 +65,8 @@ pub(crate) struct KernelLaunch {
     resident: u64,
     is_cooperative: bool,
     context: ContextHandle,
+    /// Bytes of each thread's stack (`CU_LIMIT_STACK_SIZE`).
+    stack: u64,
     /// Bytes that its context keeps of what kernels print (`CU_LIMIT_PRINTF_FIFO_SIZE`).
     print_buffer: u64,
 }
@@ -274,6 +276,7 @@ impl Engine {
             resident,
             is_cooperative,
             context: of_stream,
+            stack: state.context(of_stream)?.settings.stack,
             print_buffer: state.context(of_stream)?.settings.printf_buffer,
         };
         self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
@@ -298,6 +301,7 @@ impl Engine {
             start_ns,
             resident: *resident,
             workspace: workspace.unwrap_or(0),
+            stack: launch.stack,
             print_buffer: launch.print_buffer,
             watch_shared: self.config().checks != Checks::Off,
             instruction_limit: INSTRUCTION_LIMIT,

@@ -55,7 +55,7 @@ impl CachePreference {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) flags: u32,
-    stack: u64,
+    pub(super) stack: u64,
     pub(super) printf_buffer: u64,
     heap: u64,
     pending_launches: u64,

@@ -7,7 +7,7 @@ use super::file::{Mask, WIDTH};
 use super::stretch::{self, Source, Target, Watched};
 use super::window;
 use crate::memory::{POISON, Written};
-use crate::ptx::instruction::{Access, Address, Slot, Space, Value};
+use crate::ptx::instruction::{Access, Address, Space, Value};
 
 /// Memory that an access falls into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl Machine<'_> {
 
     /// Where `address..address + len` lies, if all of it is in one piece, and its offset there.
     #[inline]
-    fn locate(&mut self, space: Space, address: u64, len: u64) -> Option<(Home, u64)> {
+    pub(super) fn locate(&mut self, space: Space, address: u64, len: u64) -> Option<(Home, u64)> {
         let address = match space {
             Space::Shared => address,
             Space::Generic if address >> 48 == window::SHARED >> 48 => address - window::SHARED,
@@ -203,7 +203,7 @@ impl Machine<'_> {
     fn load_lane(&mut self, access: &Access, lane: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
-        self.watch_read(access, lane, address, unit);
+        self.watch_read(access.space, lane, address, unit, access.is_atomic);
         self.read_bytes(access.space, Kind::Read, lane, address, &mut bytes[..unit as usize])?;
         for (element, value) in access.values.iter().enumerate() {
             let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);
@@ -315,33 +315,6 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `cp.async`, lane by lane.
-    pub(super) fn copy_to_shared(
-        &mut self,
-        to: Address,
-        from: Address,
-        bytes: usize,
-        present: Slot,
-        mask: &Mask,
-    ) -> Result<(), Stop> {
-        for lane in mask.lanes() {
-            let mut buffer = [0; 16];
-            let present = (self.block.files.word_of(present, lane) as usize).min(bytes);
-            let source = self.address_of(from, lane);
-            self.check_alignment(Space::Global, Kind::Read, lane, source, bytes as u64)?;
-            if present == bytes {
-                self.read_bytes(Space::Global, Kind::Read, lane, source, &mut buffer[..bytes])?;
-            } else {
-                for (at, byte) in buffer[..present].chunks_exact_mut(1).enumerate() {
-                    self.read_bytes(Space::Global, Kind::Read, lane, source + at as u64, byte)?;
-                }
-            }
-            let target = self.address_of(to, lane);
-            self.write_bytes(Space::Shared, Kind::Write, lane, target, &buffer[..bytes])?;
-        }
-        Ok(())
-    }
-
     /// A lane's register, zero-extended.
     pub(super) fn value_of(&self, value: Value, lane: usize) -> u64 {
         match value {
@@ -350,7 +323,7 @@ impl Machine<'_> {
         }
     }
 
-    fn check_alignment(
+    pub(super) fn check_alignment(
         &self,
         space: Space,
         kind: Kind,
@@ -365,8 +338,14 @@ impl Machine<'_> {
         Err(self.access_fault(fault, space, kind, lane, address, len))
     }
 
-    fn local_offset(&self, kind: Kind, lane: usize, address: u64, len: u64) -> Result<usize, Stop> {
-        let size = u64::from(self.kernel.local_bytes());
+    pub(super) fn local_offset(
+        &self,
+        kind: Kind,
+        lane: usize,
+        address: u64,
+        len: u64,
+    ) -> Result<usize, Stop> {
+        let size = self.local_bytes;
         if address <= size && len <= size - address {
             return Ok(lane * size as usize + address as usize);
         }
@@ -374,7 +353,7 @@ impl Machine<'_> {
         Err(self.access_fault(fault, Space::Local, kind, lane, address, len))
     }
 
-    fn bad_address(&self, space: Space, kind: Kind, lane: usize, address: u64, len: u64) -> Stop {
+    pub(super) fn bad_address(&self, space: Space, kind: Kind, lane: usize, address: u64, len: u64) -> Stop {
         let fault = match space {
             Space::Shared => FaultKind::SharedOutOfBounds { size: self.block.shared.bytes.len() as u64 },
             _ => FaultKind::BadAddress(self.memory.explain(address)),

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use super::call::CallStack;
+use super::copies::Copies;
 use super::fault::{Access, Fault, FaultKind, MemoryAccess, ThreadReport};
 use super::file::{Files, Longs, MAX_LANES, Mask, WIDTH, Words};
 use super::print::Printed;
@@ -41,6 +43,9 @@ pub(super) struct Block {
     pub(super) ended: Mask,
     pub(super) watch: Watch,
     pub(super) shadow: Shadow,
+    pub(super) copies: Copies,
+    /// Of each lane, where the kernel has functions that may call themselves.
+    pub(super) stacks: Vec<CallStack>,
 }
 
 /// A block's state and the record of what the launch touches.
@@ -71,6 +76,10 @@ pub(super) struct Machine<'l> {
     pub(super) record: &'l mut Record,
     /// Threads of a block.
     pub(super) lanes: usize,
+    /// Bytes of a thread's local memory, its stack included.
+    pub(super) local_bytes: u64,
+    /// 32-bit values that calls have saved, in all blocks that have begun.
+    pub(super) saved: usize,
     /// The instruction being executed.
     pub(super) pc: usize,
     /// Instructions of the running group that are not yet in its lanes' clocks.
@@ -106,6 +115,9 @@ impl<'l> Machine<'l> {
             block: &mut state.block,
             record: &mut state.record,
             lanes,
+            local_bytes: u64::from(kernel.local_bytes())
+                + if kernel.frames().is_empty() { 0 } else { launch.stack },
+            saved: 0,
             pc: 0,
             pending: 0,
             changes: 0,
@@ -165,8 +177,9 @@ impl<'l> Machine<'l> {
             let kernel = self.kernel;
             self.block.shadow.prepare(shared, kernel.shared_unit(), kernel.has_partial_barriers());
         }
-        self.block.local.resize(self.kernel.local_bytes() as usize * self.lanes, POISON);
+        self.block.local.resize(self.local_bytes as usize * self.lanes, POISON);
         self.block.clocks.resize(chunks * WIDTH, 0);
+        self.block.stacks.clear();
     }
 
     pub(super) fn start_block(&mut self, index: [u32; 3]) {
@@ -189,6 +202,12 @@ impl<'l> Machine<'l> {
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.gates.clear();
+        self.block.copies.start(self.lanes);
+        self.saved -= self.block.stacks.iter().map(CallStack::saved_words).sum::<usize>();
+        self.block.stacks.clear();
+        if !self.kernel.frames().is_empty() {
+            self.block.stacks.resize(self.lanes, CallStack::default());
+        }
         self.block.shadow.is_on = self.launch.watch_shared && self.race.is_none() && !shared.is_empty();
         if self.block.shadow.is_on {
             self.block.shadow.start();

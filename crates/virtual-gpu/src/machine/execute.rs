@@ -29,6 +29,8 @@ impl Machine<'_> {
     ) -> Result<Next, Stop> {
         match operation {
             Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
+            Operation::Call(call) => return self.call(call, group, mask),
+            Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
                 self.block.ended = self.block.ended.or(mask);
                 return Ok(Next::Leave(*mask));
@@ -46,10 +48,14 @@ impl Machine<'_> {
             | Operation::Shuffle { .. }
             | Operation::Vote { .. }
             | Operation::Match { .. }
-            | Operation::Redux { .. } => return self.warp_operation(operation, group, mask),
+            | Operation::Redux { .. }
+            | Operation::LoadMatrices(_)
+            | Operation::MultiplyMatrices(_) => return self.warp_operation(operation, group, mask),
             Operation::CopyToShared { to, from, bytes, present } => {
-                self.copy_to_shared(*to, *from, usize::from(*bytes), *present, mask)?;
+                self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }
+            Operation::CommitCopies => self.commit_copies(mask),
+            Operation::WaitForCopies { pending } => self.end_copies(*pending, mask),
             Operation::ActiveMask { d } => self.active_mask(*d, mask),
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
@@ -59,7 +65,7 @@ impl Machine<'_> {
                     self.block.shadow.fence(*mask);
                 }
             }
-            Operation::System(call) => self.system_call(*call, mask)?,
+            Operation::System(call) => self.system_call(**call, mask)?,
             Operation::Nothing => {}
             _ => self.compute(operation, mask),
         }
@@ -180,7 +186,7 @@ fn extent(mask: &[u16], d: Slot) -> &[u16] {
     if d.is_uniform() { &[FULL] } else { mask }
 }
 
-fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
+pub(super) fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
     if *taken == group.mask {
         Next::Jump(target)
     } else if taken.is_empty() {

@@ -129,6 +129,13 @@ pub enum FaultKind {
         /// Blocks that start when one of these has ended.
         unstarted: u64,
     },
+    /// Calls that have not returned need more than the thread's stack.
+    StackOverflow {
+        /// Bytes of the stack.
+        size: u64,
+        /// Calls that have not returned.
+        depth: u64,
+    },
     /// A barrier number that no GPU has.
     NoSuchBarrier {
         /// The number.
@@ -206,6 +213,12 @@ impl fmt::Display for Fault {
                     0 => Ok(()),
                     _ => write!(f, " ({waiting} blocks run, {unstarted} wait for one of them to end)"),
                 }
+            }
+            FaultKind::StackOverflow { size, depth } => {
+                write!(
+                    f,
+                    ": {depth} calls have not returned, and one more needs more than the stack's {size} bytes"
+                )
             }
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }

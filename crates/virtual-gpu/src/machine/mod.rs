@@ -7,9 +7,11 @@ mod access;
 mod approximate;
 mod atomic;
 mod block;
+mod call;
 mod carry;
 mod compare;
 mod convert;
+mod copies;
 mod double;
 mod execute;
 mod fault;
@@ -19,6 +21,7 @@ mod float;
 mod format;
 mod half;
 mod long;
+mod matrix;
 mod print;
 mod race;
 mod resident;
@@ -58,6 +61,8 @@ pub struct Launch<'a> {
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
     pub workspace: u64,
+    /// Bytes of each thread's stack, for functions that call themselves.
+    pub stack: u64,
     /// Bytes of what `printf` writes that are kept: of more, the newest.
     pub print_buffer: u64,
     /// Whether races in shared memory are looked for.
@@ -81,6 +86,7 @@ impl Default for Launch<'_> {
             start_ns: 0,
             resident: 1,
             workspace: 0,
+            stack: 1 << 10,
             print_buffer: 1 << 20,
             watch_shared: true,
             instruction_limit: u64::MAX,

@@ -58,25 +58,25 @@ impl Machine<'_> {
         match call {
             SystemCall::Print { format, arguments, result } => {
                 for lane in mask.lanes() {
-                    let format = self.local_value(lane, format, 8);
-                    let arguments = self.local_value(lane, arguments, 8);
+                    let format = self.local_value(lane, format, 8)?;
+                    let arguments = self.local_value(lane, arguments, 8)?;
                     let parsed = match format {
                         0 => -1,
                         _ => self.print(lane, format, arguments)?,
                     };
-                    let at = self.local_place(lane, result);
-                    self.block.local[at..at + 4].copy_from_slice(&parsed.to_le_bytes());
+                    let result = self.address_of(result, lane);
+                    self.write_bytes(Space::Local, Kind::Write, lane, result, &parsed.to_le_bytes())?;
                 }
                 Ok(())
             }
             SystemCall::AssertFail { message, file, line, function } => {
                 let Some(first) = mask.first() else { return Ok(()) };
                 let mut text = |at| -> Result<String, Stop> {
-                    let address = self.local_value(first, at, 8);
+                    let address = self.local_value(first, at, 8)?;
                     Ok(String::from_utf8_lossy(&self.string(first, address, LONGEST)?).into_owned())
                 };
                 let (message, file, function) = (text(message)?, text(file)?, text(function)?);
-                let line = self.local_value(first, line, 4) as u32;
+                let line = self.local_value(first, line, 4)? as u32;
                 let threads = mask.lanes().map(|lane| self.thread_index(lane)).collect();
                 let assertion = Assertion { message, file, line, function, threads };
                 Err(self.fault(FaultKind::Assert(Box::new(assertion)), first))
@@ -132,19 +132,6 @@ impl Machine<'_> {
             address = address.wrapping_add(1);
         }
         Ok(text)
-    }
-
-    /// Where a lane's byte at `offset` of its local memory lies.
-    fn local_place(&self, lane: usize, offset: u32) -> usize {
-        lane * self.kernel.local_bytes() as usize + offset as usize
-    }
-
-    /// An argument of a call, which lies in local memory.
-    fn local_value(&self, lane: usize, offset: u32, bytes: usize) -> u64 {
-        let at = self.local_place(lane, offset);
-        let mut value = [0; 8];
-        value[..bytes].copy_from_slice(&self.block.local[at..at + bytes]);
-        u64::from_le_bytes(value)
     }
 }
 

@@ -6,7 +6,7 @@ use super::access::concrete;
 use super::block::Machine;
 use super::fault::{Access as Kind, ThreadReport};
 use super::shadow::{How, Unordered};
-use crate::ptx::instruction::{Access, Operation, Space};
+use crate::ptx::instruction::{Operation, Space};
 
 /// Bytes of shared memory as the program names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +38,20 @@ pub struct Race {
     pub place: SharedPlace,
     /// Whether both threads belong to one warp.
     pub in_warp: bool,
+    /// Whether the earlier access is a `cp.async` that its thread has not waited for.
+    pub under_way: bool,
 }
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {}: {}; nothing orders it behind {}",
+            "{}, {}: {}; nothing orders it behind {}{}",
             self.later,
             self.place,
             self.kind(),
-            self.earlier
+            self.earlier,
+            if self.under_way { ", a copy that its thread has not waited for" } else { "" }
         )
     }
 }
@@ -67,10 +70,9 @@ impl Race {
 
 impl Machine<'_> {
     /// Notes that a lane loads from shared memory.
-    pub(super) fn watch_read(&mut self, access: &Access, lane: usize, address: u64, len: u64) {
-        let Some(offset) = self.watched(access.space, address, len) else { return };
-        let shadow = &mut self.block.shadow;
-        let found = shadow.access(offset, len, lane, self.pc, How::Read, access.is_atomic);
+    pub(super) fn watch_read(&mut self, space: Space, lane: usize, address: u64, len: u64, is_atomic: bool) {
+        let Some(offset) = self.watched(space, address, len) else { return };
+        let found = self.block.shadow.access(offset, len, lane, self.pc, How::Read, is_atomic);
         self.note_race(found, lane, Kind::Read, offset, len);
     }
 
@@ -99,6 +101,14 @@ impl Machine<'_> {
         self.note_race(found, lane, Kind::Atomic, offset, len);
     }
 
+    /// Notes that a lane begins to copy to shared memory.
+    pub(super) fn watch_copy(&mut self, lane: usize, offset: u64, len: u64) {
+        if self.block.shadow.is_on {
+            let found = self.block.shadow.begin_copy(offset, len, lane, self.pc);
+            self.note_race(found, lane, Kind::Write, offset, len);
+        }
+    }
+
     /// The offset in shared memory, where it is that and inside, and is watched.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
@@ -122,7 +132,8 @@ impl Machine<'_> {
         self.pc = here;
         let (variable, offset) = self.kernel.shared_place(offset);
         let place = SharedPlace { variable, offset };
-        self.race = Some(Box::new(Race { earlier, later, place, in_warp: thread / 32 == lane / 32 }));
+        let (in_warp, under_way) = (thread / 32 == lane / 32, found.earlier.is_under_way());
+        self.race = Some(Box::new(Race { earlier, later, place, in_warp, under_way }));
         self.block.shadow.is_on = false;
     }
 
@@ -140,6 +151,8 @@ fn bytes_of(operation: &Operation) -> u64 {
             u64::from(access.bytes) * access.values.len() as u64
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
+        Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
+        Operation::LoadMatrices(_) => 16,
         _ => 0,
     }
 }

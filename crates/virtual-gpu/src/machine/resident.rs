@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::block::{Block, Machine, Stop};
+use super::call::CallStack;
 use super::fault::FaultKind;
 use super::file::{Files, Mask};
 use super::schedule::{Gate, Group};
@@ -32,6 +33,7 @@ struct Snapshot {
     files: Files,
     groups: Vec<Group>,
     gates: Vec<Gate>,
+    stacks: Vec<CallStack>,
     ended: Mask,
 }
 
@@ -43,6 +45,7 @@ impl Snapshot {
             files: block.files.clone(),
             groups: block.groups.clone(),
             gates: block.gates.clone(),
+            stacks: block.stacks.clone(),
             ended: block.ended,
         }
     }
@@ -52,6 +55,7 @@ impl Snapshot {
             && self.groups == block.groups
             && self.gates == block.gates
             && self.ended == block.ended
+            && self.stacks == block.stacks
             && self.files == block.files
     }
 }

@@ -210,7 +210,6 @@ impl Machine<'_> {
                 Next::Regroup => {
                     group.pc += 1;
                     limit = self.lowest_ready().unwrap_or(usize::MAX);
-                    active = group.mask.count();
                 }
                 Next::Leave(gone) => {
                     self.settle(&group.mask);
@@ -255,7 +254,7 @@ impl Machine<'_> {
         self.instructions += pending * mask.count();
     }
 
-    fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
+    pub(super) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
         let lane = mask.first().unwrap_or(0);
         let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);
         if self.instructions + self.pending * active > all {
@@ -316,15 +315,8 @@ impl Machine<'_> {
     }
 
     fn members_at(&self, pc: usize, lane: usize) -> u32 {
-        let slot = match self.kernel.code()[pc].operation {
-            Operation::WarpBarrier { members }
-            | Operation::Shuffle { members, .. }
-            | Operation::Vote { members, .. }
-            | Operation::Match { members, .. }
-            | Operation::Redux { members, .. } => members,
-            _ => return 0,
-        };
-        self.block.files.word_of(slot, lane)
+        let members = self.kernel.code()[pc].operation.members();
+        members.map_or(0, |slot| self.block.files.word_of(slot, lane))
     }
 
     /// `bar.sync` and its kin: the lanes of `mask` arrive.

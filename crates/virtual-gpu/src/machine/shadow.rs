@@ -5,7 +5,7 @@
 //! cell has is from before the last barrier of all threads. What is left goes through the list of later
 //! synchronisations, which is exact.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::features::vectorised;
 use super::file::{Mask, WIDTH};
@@ -18,7 +18,10 @@ const PC_BITS: u32 = 21;
 
 const ATOMIC: u64 = 1 << PC_BITS;
 
-/// An access: when (31 bits), by which thread of the block (10), whether atomic (1), by which instruction (21).
+/// Of a write's stamp: it goes on, later than any time.
+const UNDER_WAY: i64 = 1 << 62;
+
+/// An access: whether it goes on (1 bit), when (30 bits), by which thread of the block (10), whether atomic (1), by which instruction (21).
 ///
 /// 0 is none. A stamp is positive as a signed number, which vector units compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,11 @@ impl Stamp {
 
     pub(super) fn is_atomic(self) -> bool {
         self.0 as u64 & ATOMIC != 0
+    }
+
+    /// Whether it is a copy that its thread has not waited for.
+    pub(super) fn is_under_way(self) -> bool {
+        self.0 & UNDER_WAY != 0
     }
 }
 
@@ -98,6 +106,8 @@ pub(super) struct Shadow {
     /// For each [`WIDTH`] cells, when all of them were found to have readers of two warps and no recent write: further
     /// reads at that time change nothing that matters.
     settled: Vec<u32>,
+    /// Cells whose write goes on.
+    under_way: usize,
     now: u32,
     /// When all threads were last synchronised.
     floor: u32,
@@ -122,12 +132,15 @@ impl Shadow {
 
     /// Begins a block: nothing was accessed.
     pub(super) fn start(&mut self) {
-        if self.now > 1 << 30 {
+        if self.now > 1 << 29 {
             for cells in [&mut self.writes, &mut self.readers, &mut self.others] {
                 cells.fill(Stamp(0));
             }
             self.settled.fill(0);
             (self.now, self.warp_floors) = (0, [0; 32]);
+        }
+        if std::mem::take(&mut self.under_way) > 0 {
+            self.writes.iter_mut().filter(|write| write.is_under_way()).for_each(|write| *write = Stamp(0));
         }
         self.synchronise_all();
     }
@@ -289,20 +302,22 @@ impl Shadow {
     }
 
     /// As [`Self::read_row`], of lanes of one warp that all read the same: the lowest and the highest.
-    #[inline(never)]
-    pub(super) fn read_same(&mut self, offset: u64, unit: u64, [low, high]: [usize; 2], pc: usize) -> bool {
+    #[inline(always)]
+    pub(super) fn read_same(&mut self, offset: u64, unit: u64, ends: [usize; 2], pc: usize) -> bool {
         let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
-        if self.is_settled(start, start + cells - 1) {
-            return true;
-        }
+        self.is_settled(start, start + cells - 1) || self.read_same_cells(start..start + cells, ends, pc)
+    }
+
+    #[inline(never)]
+    fn read_same_cells(&mut self, cells: Range<usize>, [low, high]: [usize; 2], pc: usize) -> bool {
         let oldest = self.oldest();
-        for cell in start..start + cells {
+        for cell in cells.clone() {
             let write = self.writes[cell];
             if write.0 >= oldest && !self.is_of_synchronised_warp(write, low) {
                 return false;
             }
         }
-        for cell in start..start + cells {
+        for cell in cells {
             let (reader, other) = (&mut self.readers[cell], &mut self.others[cell]);
             if reader.0 < oldest {
                 (*reader, *other) = (Stamp::new(self.now, low, pc), Stamp(0));
@@ -386,7 +401,7 @@ impl Shadow {
     /// Whether an earlier access is old, of the thread itself, or of its warp before the warp was synchronised.
     fn is_harmless(&self, earlier: Stamp, thread: usize) -> bool {
         earlier.0 < self.oldest()
-            || earlier.thread() == thread
+            || earlier.thread() == thread && !earlier.is_under_way()
             || self.is_of_synchronised_warp(earlier, thread)
     }
 
@@ -407,7 +422,7 @@ impl Shadow {
     ) -> Option<Unordered> {
         let me = Stamp(Stamp::new(self.now, thread, pc).0 | if is_atomic { ATOMIC as i64 } else { 0 });
         let mut found = None;
-        for cell in (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize {
+        for cell in self.cells(offset, bytes) {
             let (write, reader, other) = (self.writes[cell], self.readers[cell], self.others[cell]);
             let has_readers = reader.0 >= self.oldest();
             let races =
@@ -430,6 +445,38 @@ impl Shadow {
             }
         }
         found
+    }
+
+    /// Notes that a thread begins to copy to shared memory, and tells an earlier access that the copy races with.
+    pub(super) fn begin_copy(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        thread: usize,
+        pc: usize,
+    ) -> Option<Unordered> {
+        let found = self.access(offset, bytes, thread, pc, How::Write(true), false);
+        for cell in self.cells(offset, bytes) {
+            self.writes[cell].0 |= UNDER_WAY;
+            self.under_way += 1;
+        }
+        found
+    }
+
+    /// Notes that a thread has waited for a copy: it is as if the thread wrote now.
+    pub(super) fn end_copy(&mut self, offset: u64, bytes: u64, thread: usize, pc: usize) {
+        let now = Stamp::new(self.now, thread, pc);
+        for cell in self.cells(offset, bytes) {
+            let write = self.writes[cell];
+            if write.is_under_way() && write.thread() == thread && write.pc() == pc {
+                self.writes[cell] = now;
+                self.under_way -= 1;
+            }
+        }
+    }
+
+    fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
+        (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize
     }
 
     /// Whether `thread` has waited, itself or through others, for the thread that did `earlier`.

@@ -35,6 +35,7 @@ enum Pattern {
     Row,
     /// All the same.
     Same,
+    /// Anything else, or misaligned.
     Scattered,
 }
 
@@ -59,33 +60,39 @@ fn addresses(files: &Files, address: Address, chunk: usize) -> Longs {
     all
 }
 
+/// The pattern of some lanes of a chunk, of which `first_lane` is the lowest. What is not aligned to `unit`, a power of
+/// two, counts as scattered.
 #[inline(always)]
 fn pattern(addresses: &Longs, lanes: u16, first_lane: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_lane];
+    // How the addresses differ from the pattern that the second one suggests, as a sum of bits, which the compiler makes
+    // vectors of.
+    let mut apart = first & (unit - 1);
+    if lanes == FULL {
+        if addresses.0[1] == first {
+            for lane in 0..WIDTH {
+                apart |= addresses.0[lane] ^ first;
+            }
+            return if apart == 0 { Pattern::Same } else { Pattern::Scattered };
+        }
+        for lane in 0..WIDTH {
+            apart |= addresses.0[lane] ^ first.wrapping_add(lane as u64 * unit);
+        }
+        return if apart == 0 { Pattern::Row } else { Pattern::Scattered };
+    }
     let shifted = u32::from(lanes) >> first_lane;
     let is_run = shifted & (shifted + 1) == 0;
-    // What the addresses differ by from each pattern. Written as sums of bits, which the compiler makes vectors of.
-    let (mut from_row, mut from_same) = (0, 0);
-    if lanes == FULL {
-        for lane in 0..WIDTH {
-            from_row |= addresses.0[lane] ^ first.wrapping_add(lane as u64 * unit);
-            from_same |= addresses.0[lane] ^ first;
-        }
-    } else {
-        for lane in 0..WIDTH {
-            let distance = addresses.0[lane].wrapping_sub(first);
-            let expected = (lane as u64).wrapping_sub(first_lane as u64).wrapping_mul(unit);
-            let counts = if lanes & 1 << lane != 0 { u64::MAX } else { 0 };
-            from_row |= (distance ^ expected) & counts;
-            from_same |= distance & counts;
-        }
+    let is_same = !is_run || shifted > 1 && addresses.0[(first_lane + 1) % WIDTH] == first;
+    let step = if is_same { 0 } else { unit };
+    for lane in 0..WIDTH {
+        let expected = (lane as u64).wrapping_sub(first_lane as u64).wrapping_mul(step);
+        let counts = if lanes & 1 << lane != 0 { u64::MAX } else { 0 };
+        apart |= (addresses.0[lane].wrapping_sub(first) ^ expected) & counts;
     }
-    if is_run && from_row == 0 {
-        Pattern::Row
-    } else if from_same == 0 {
-        Pattern::Same
-    } else {
-        Pattern::Scattered
+    match (apart, is_same) {
+        (0, false) => Pattern::Row,
+        (0, true) => Pattern::Same,
+        _ => Pattern::Scattered,
     }
 }
 
@@ -121,9 +128,6 @@ impl Source<'_> {
         let first_lane = lanes.trailing_zeros() as usize % WIDTH;
         let first = addresses.0[first_lane];
         let offset = first.wrapping_sub(self.base);
-        if first & (unit - 1) != 0 {
-            return false;
-        }
         match pattern(addresses, lanes, first_lane, unit) {
             Pattern::Row => {
                 let run = u64::from(lanes.count_ones());
@@ -313,7 +317,7 @@ impl Target<'_> {
         let size = self.bytes.len();
         if let Pattern::Row = pattern(addresses, lanes, first_lane, unit) {
             let run = u64::from(lanes.count_ones());
-            if first & (unit - 1) != 0 || !is_inside(offset, run * unit, size) {
+            if !is_inside(offset, run * unit, size) {
                 return false;
             }
             let bytes = &mut self.bytes[offset as usize..];
@@ -477,7 +481,6 @@ fn load_watched_body(
         let offset = addresses.0[0].wrapping_sub(source.base);
         let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
         let value = match pattern(&addresses, FULL, 0, 4) {
-            _ if offset & 3 != 0 => continue,
             Pattern::Row => {
                 if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
                     continue;
@@ -524,10 +527,7 @@ fn store_watched_body(
         let addresses = addresses(files, access.address, chunk);
         let offset = addresses.0[0].wrapping_sub(target.base);
         let Pattern::Row = pattern(&addresses, FULL, 0, 4) else { continue };
-        if offset & 3 != 0
-            || !is_inside(offset, 64, *size)
-            || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc)
-        {
+        if !is_inside(offset, 64, *size) || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc) {
             continue;
         }
         let Some(row) = target.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
@@ -549,7 +549,7 @@ impl Watched<'_> {
         match pattern(addresses, lanes, first_lane, unit) {
             Pattern::Row => {
                 let run = lanes.count_ones() as usize;
-                if offset & (unit - 1) != 0 || !is_inside(offset, run as u64 * unit, size) {
+                if !is_inside(offset, run as u64 * unit, size) {
                     return false;
                 }
                 match is_write {
@@ -559,8 +559,7 @@ impl Watched<'_> {
             }
             Pattern::Same if !is_write => {
                 let last_lane = WIDTH - 1 - lanes.leading_zeros() as usize;
-                offset & (unit - 1) == 0
-                    && is_inside(offset, unit, size)
+                is_inside(offset, unit, size)
                     && self.shadow.read_same(offset, unit, [thread + first_lane, thread + last_lane], pc)
             }
             _ => bits(lanes).all(|lane| {

@@ -8,6 +8,22 @@ use crate::ptx::instruction::{Operation, Predicate, ReductionTarget, ShuffleMode
 /// What a lane gets from one that takes no part.
 const UNDEFINED: u32 = u32::MAX;
 
+impl Operation {
+    /// Of what lanes of a warp do together: the mask of those that take part.
+    pub(super) fn members(&self) -> Option<Slot> {
+        match self {
+            Self::WarpBarrier { members }
+            | Self::Shuffle { members, .. }
+            | Self::Vote { members, .. }
+            | Self::Match { members, .. }
+            | Self::Redux { members, .. } => Some(*members),
+            Self::LoadMatrices(load) => Some(load.members),
+            Self::MultiplyMatrices(product) => Some(product.members),
+            _ => None,
+        }
+    }
+}
+
 impl Machine<'_> {
     /// An operation that the named lanes of a warp carry out together. Warps of which some lanes are still missing wait.
     pub(super) fn warp_operation(
@@ -16,14 +32,7 @@ impl Machine<'_> {
         group: &Group,
         mask: &Mask,
     ) -> Result<Next, Stop> {
-        let members = match operation {
-            Operation::WarpBarrier { members }
-            | Operation::Shuffle { members, .. }
-            | Operation::Vote { members, .. }
-            | Operation::Match { members, .. }
-            | Operation::Redux { members, .. } => *members,
-            _ => return Ok(Next::Follow),
-        };
+        let Some(members) = operation.members() else { return Ok(Next::Follow) };
         let here = Group { mask: *mask, ..*group };
         let mut waits = self.incomplete_warps(&here, members)?;
         let mut lanes = *mask;
@@ -42,7 +51,7 @@ impl Machine<'_> {
             while left != 0 {
                 let together = self.lanes_with_same(members, warp, left);
                 left &= !together;
-                self.exchange(operation, warp, together);
+                self.exchange(operation, warp, together)?;
             }
         }
         if waits.is_empty() {
@@ -70,7 +79,7 @@ impl Machine<'_> {
         }
     }
 
-    fn exchange(&mut self, operation: &Operation, warp: usize, present: u32) {
+    fn exchange(&mut self, operation: &Operation, warp: usize, present: u32) -> Result<(), Stop> {
         match *operation {
             Operation::Shuffle { mode, d, valid, a, b, c, .. } => {
                 self.shuffle(mode, d, valid, [a, b, c], warp, present);
@@ -98,8 +107,11 @@ impl Machine<'_> {
                 let result = Self::reduce(op, values);
                 self.set_words(d, warp, present, |_| result);
             }
+            Operation::LoadMatrices(ref load) => self.load_matrices(load, warp, present)?,
+            Operation::MultiplyMatrices(ref product) => self.multiply_matrices(product, warp, present)?,
             _ => {}
         }
+        Ok(())
     }
 
     /// The manual's pseudo code for `shfl`, lane by lane.
@@ -181,7 +193,7 @@ impl Machine<'_> {
         }
     }
 
-    fn set_words(&mut self, d: Slot, warp: usize, lanes: u32, value: impl Fn(usize) -> u32) {
+    pub(super) fn set_words(&mut self, d: Slot, warp: usize, lanes: u32, value: impl Fn(usize) -> u32) {
         for lane in lanes_of(lanes) {
             self.block.files.set_word(d, warp * 32 + lane, value(lane));
         }

@@ -152,8 +152,13 @@ pub(super) fn scalar(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
         PrmtMode(mode) => prmt(a, b, mode_selector(mode, c & 3)),
         Dp2a { high, signed } => dp2a(a, b, c, high, signed),
         Fns => fns(a, b, c as i32),
+        BitMask { clamp } => bit_mask(a, b, clamp),
+        Extend { clamp, signed } => extend(a, b, clamp, signed),
         Packed(op) => packed(op, a, b),
         Video(video) => simd(video, a, b, c),
+        RoundToTf32 if f32::from_bits(a).is_nan() => super::float::NAN,
+        // A carry goes on into the exponent, at last to infinity.
+        RoundToTf32 => a.wrapping_add(1 << 12) & !0x1fff,
         Pack16 => a & 0xffff | b << 16,
         High16 => a >> 16,
     }
@@ -247,6 +252,22 @@ fn fns(mask: u32, base: u32, offset: i32) -> u32 {
         _ => (0..=base).rev().filter(is_set).nth(nth),
     };
     found.unwrap_or(u32::MAX)
+}
+
+/// `count` ones from bit `first` on; either is cut to what a word has, or taken modulo 32.
+fn bit_mask(first: u32, count: u32, clamp: bool) -> u32 {
+    let [first, count] = if clamp { [first.min(32), count.min(32)] } else { [first % 32, count % 32] };
+    // Beyond bit 31, a shift of 64 bits leaves nothing in the low word.
+    (((1_u64 << count) - 1) << first) as u32
+}
+
+/// The low `bits` of a value, extended; as many as it has, or taken modulo 32.
+fn extend(value: u32, bits: u32, clamp: bool, signed: bool) -> u32 {
+    let bits = if clamp { bits.min(32) } else { bits % 32 };
+    match signed {
+        true => bfe_s(i64::from(value as i32), 32, 0, bits) as u32,
+        false => bfe_u(u64::from(value), 0, bits) as u32,
+    }
 }
 
 fn packed(op: Packed, a: u32, b: u32) -> u32 {

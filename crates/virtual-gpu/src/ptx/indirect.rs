@@ -47,7 +47,6 @@ impl<'f, 'a> Lowering<'f, 'a> {
             .filter(|(_, function)| {
                 function.returns.len() == call.returns.len()
                     && function.parameters.len() == call.arguments.len()
-                    && !self.calls.contains(&function.name)
             })
             .collect();
         let end = self.skip_unless_guarded();

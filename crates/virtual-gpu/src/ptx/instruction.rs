@@ -149,28 +149,75 @@ pub struct Carry {
     pub sources: [Value; 3],
 }
 
-/// A call of a function that the driver brings. Each number is where an argument, or the result, lies in local memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `ldmatrix`: one matrix of 8 by 8 elements of 16 bits for each destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixLoad {
+    /// Shared or generic.
+    pub space: Space,
+    /// Where a row lies: lanes 0 to 7 have those of the first matrix, and so on.
+    pub address: Address,
+    /// Whether a lane receives elements of a column.
+    pub transposed: bool,
+    /// Each lane's two elements of each matrix.
+    pub destinations: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
+/// `mma`: `d = a * b + c` of matrices that are spread over a warp's registers: `a` has 16 rows, `b` 8 columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixProduct {
+    /// What `a` and `b` consist of.
+    pub element: MatrixElement,
+    /// Whether `c` and `d` are pairs of half-precision numbers, or else single-precision ones.
+    pub in_halves: bool,
+    /// Registers of the fragment of `a`: 2 or 4.
+    pub a: Box<[Slot]>,
+    /// Half as many, of `b`.
+    pub b: Box<[Slot]>,
+    /// 2 or 4.
+    pub c: Box<[Slot]>,
+    /// As many.
+    pub d: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
+/// A call of a function that calls itself, directly or through others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The function, in [`super::Kernel`]'s list of frames.
+    pub frame: u32,
+    /// Its first instruction.
+    pub target: u32,
+    /// Where in local memory the caller has each argument.
+    pub arguments: Box<[Address]>,
+    /// Where it wants each result.
+    pub results: Box<[Address]>,
+}
+
+/// A call of a function that the driver brings. Each address is where an argument, or the result, lies in local memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SystemCall {
     /// `vprintf`
     Print {
         /// The format's address.
-        format: u32,
+        format: Address,
         /// The address of the arguments.
-        arguments: u32,
+        arguments: Address,
         /// The number of arguments read.
-        result: u32,
+        result: Address,
     },
     /// `__assertfail`
     AssertFail {
         /// Address of the expression's text.
-        message: u32,
+        message: Address,
         /// Address of the file's name.
-        file: u32,
+        file: Address,
         /// The line.
-        line: u32,
+        line: Address,
         /// Address of the function's name.
-        function: u32,
+        function: Address,
     },
 }
 
@@ -318,12 +365,19 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
-    /// `cp.async`: copies the first `present` of `bytes` bytes from global to shared memory, and zeros after them.
+    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, and zeros after
+    /// them.
     CopyToShared {
         to: Address,
         from: Address,
         bytes: u8,
         present: Slot,
+    },
+    /// `cp.async.commit_group`
+    CommitCopies,
+    /// `cp.async.wait_group`: waits for all groups of the thread but the last `pending`.
+    WaitForCopies {
+        pending: u32,
     },
     /// Whether a generic address lies in a space.
     IsSpace {
@@ -334,6 +388,9 @@ pub enum Operation {
     Branch {
         target: u32,
     },
+    Call(Call),
+    /// The end of a function that was called.
+    Return,
     Exit,
     Trap,
     Barrier(Barrier),
@@ -370,11 +427,13 @@ pub enum Operation {
         a: Slot,
         members: Slot,
     },
+    LoadMatrices(Box<MatrixLoad>),
+    MultiplyMatrices(Box<MatrixProduct>),
     ActiveMask {
         d: Slot,
     },
     Sleep {
         nanoseconds: Slot,
     },
-    System(SystemCall),
+    System(Box<SystemCall>),
 }

@@ -1,6 +1,7 @@
 //! A loaded module and its kernels.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::instruction::{Instruction, Slot};
@@ -177,6 +178,24 @@ pub struct Kernel {
     pub(super) locations: Vec<u32>,
     pub(super) cuda_lines: Vec<CudaLine>,
     pub(super) registers: Registers,
+    pub(super) frames: Vec<Frame>,
+}
+
+/// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
+/// stack, behind its other local memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) words: Range<u32>,
+    pub(crate) longs: Range<u32>,
+    pub(crate) predicates: Range<u32>,
+    /// The register that holds the frame's first address.
+    pub(crate) base: Slot,
+    /// Bytes.
+    pub(crate) bytes: u32,
+    /// Offset in the frame and bytes of each parameter.
+    pub(crate) parameters: Vec<(u32, u32)>,
+    /// The same of each result.
+    pub(crate) results: Vec<(u32, u32)>,
 }
 
 /// The register files a kernel needs.
@@ -279,6 +298,11 @@ impl Kernel {
     /// The instructions.
     pub fn code(&self) -> &[Instruction] {
         &self.code
+    }
+
+    /// What each function that may call itself needs. Where there is one, threads have a stack.
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
     }
 
     /// The register files it needs.

@@ -1,16 +1,20 @@
 //! From a file's shape to kernels: resolves names, puts called functions in place of their calls, decodes.
+//! Functions that may call themselves are not put in place: see [`super::recursion`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::decode::Call;
 use super::diagnostic::Diagnostic;
 use super::indirect::{callable, code_address};
-use super::instruction::{Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall};
+use super::instruction::{
+    Call as Subcall, Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall,
+};
 use super::kernel::{
-    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+    AddressOf, CudaLine, Frame, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
 };
 use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
+use super::recursion::{FRAME_ALIGNMENT, Subroutine, local_address};
 use super::syntax::{File, Function, Raw, Statement, Variable as Declared, VariableSpace};
 
 /// Calls inside calls. Recursion is refused, so only a hostile text comes near.
@@ -50,6 +54,8 @@ pub(super) struct Index<'f, 'a> {
     pub(super) functions: HashMap<&'a str, &'f Function<'a>>,
     /// Functions whose address something takes: those that an indirect call can reach. Indices into `file.functions`.
     pub(super) callable: Vec<u32>,
+    /// Names of functions that may call themselves.
+    pub(super) recursive: HashSet<&'a str>,
     variables: HashMap<&'a str, &'f Declared<'a>>,
     globals: Vec<Variable>,
     global_index: HashMap<&'a str, u32>,
@@ -61,6 +67,7 @@ impl<'f, 'a> Index<'f, 'a> {
             file,
             functions: HashMap::new(),
             callable: callable(file),
+            recursive: HashSet::new(),
             variables: HashMap::new(),
             globals: Vec::new(),
             global_index: HashMap::new(),
@@ -100,6 +107,7 @@ impl<'f, 'a> Index<'f, 'a> {
             });
         }
         index.place_addresses(diagnostics);
+        index.recursive = index.find_recursive();
         index
     }
 
@@ -132,13 +140,13 @@ impl<'f, 'a> Index<'f, 'a> {
 /// A kernel in the making.
 pub(super) struct Lowering<'f, 'a> {
     pub(super) index: &'f Index<'f, 'a>,
-    scopes: Scopes<'a>,
-    counts: RegisterCount,
+    pub(super) scopes: Scopes<'a>,
+    pub(super) counts: RegisterCount,
     code: Vec<Instruction>,
     lines: Vec<u32>,
     locations: Vec<u32>,
     cuda_lines: Vec<CudaLine>,
-    line: u32,
+    pub(super) line: u32,
     location: u32,
     pub(super) guard: Option<Condition>,
     /// The carry of `add.cc` and its kin, once something uses it.
@@ -159,9 +167,12 @@ pub(super) struct Lowering<'f, 'a> {
     /// Calls that were put in place so far.
     placed: usize,
     /// Too long to go on; that was reported.
-    gave_up: bool,
+    pub(super) gave_up: bool,
     /// Where `ret` goes in a called function; `None` in the kernel itself.
-    return_label: Option<u32>,
+    pub(super) return_label: Option<u32>,
+    pub(super) subroutines: Vec<Subroutine<'f, 'a>>,
+    /// The frame of the subroutine that is being lowered: the register with its address, and its bytes so far.
+    pub(super) frame: Option<(u32, u64)>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -209,6 +220,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
             placed: 0,
             gave_up: false,
             return_label: None,
+            subroutines: Vec::new(),
+            frame: None,
             diagnostics: Vec::new(),
         };
         // The first uniform value of each width is zero: the source that an operation doesn't use.
@@ -247,11 +260,18 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.line = function.line;
         self.guard = None;
         self.emit(Operation::Exit);
+        let frames = self.lower_subroutines();
         self.resolve_branches();
-        self.finish(function, parameters, end as u32)
+        self.finish(function, parameters, end as u32, frames)
     }
 
-    fn finish(&mut self, function: &Function<'a>, parameters: Vec<Parameter>, bytes: u32) -> Kernel {
+    fn finish(
+        &mut self,
+        function: &Function<'a>,
+        parameters: Vec<Parameter>,
+        bytes: u32,
+        frames: Vec<Frame>,
+    ) -> Kernel {
         let dynamic_shared_offset = self.shared_bytes.next_multiple_of(self.dynamic_align);
         let mut uniform_words = std::mem::take(&mut self.uniform_words.values);
         let mut uniform_longs = std::mem::take(&mut self.uniform_longs.values);
@@ -269,7 +289,11 @@ impl<'f, 'a> Lowering<'f, 'a> {
             shared_variables: std::mem::take(&mut self.shared_variables),
             shared_unit: self.code.iter().filter_map(shared_bytes).min().unwrap_or(4),
             has_partial_barriers: self.code.iter().any(orders_parts),
-            local_bytes: self.local_bytes.next_multiple_of(8) as u32,
+            local_bytes: self.local_bytes.next_multiple_of(if frames.is_empty() {
+                8
+            } else {
+                FRAME_ALIGNMENT
+            }) as u32,
             max_threads: function.max_threads,
             required_threads: function.required_threads,
             code: std::mem::take(&mut self.code),
@@ -284,11 +308,12 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 uniform_longs,
                 lane_constants: std::mem::take(&mut self.lane_constants),
             },
+            frames,
         }
     }
 
     /// Lowers a function's statements into the current scope.
-    fn body(&mut self, function: &'f Function<'a>) {
+    pub(super) fn body(&mut self, function: &'f Function<'a>) {
         let Some(statements) = &function.body else { return };
         let labels = self.label_scopes(statements);
         let mut next_scope = 0;
@@ -398,7 +423,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    fn variable(&mut self, variable: &Declared<'a>) {
+    pub(super) fn variable(&mut self, variable: &Declared<'a>) {
         self.declare_once(variable.line, variable.name);
         match variable.space {
             VariableSpace::Register => self.register(variable),
@@ -407,13 +432,19 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 self.scopes.bind(variable.name, binding);
             }
             VariableSpace::Local | VariableSpace::Param => {
-                let offset = self.local_bytes.next_multiple_of(u64::from(variable.align));
-                self.local_bytes = offset.saturating_add(variable.size);
-                if self.local_bytes > MAX_LOCAL {
+                let (frame, bytes) = match &mut self.frame {
+                    Some((frame, bytes)) => (Some(*frame), bytes),
+                    None => (None, &mut self.local_bytes),
+                };
+                let offset = bytes.next_multiple_of(u64::from(variable.align));
+                *bytes = offset.saturating_add(variable.size);
+                if *bytes > MAX_LOCAL {
+                    *bytes = 0;
                     self.report(variable.line, "more than 512 KiB of local memory");
-                    self.local_bytes = 0;
                 }
-                self.scopes.bind(variable.name, Binding::Local(offset as u32));
+                let offset = offset as u32;
+                let local = frame.map_or(Binding::Local(offset), |frame| Binding::Framed(frame, offset));
+                self.scopes.bind(variable.name, local);
             }
             VariableSpace::Global | VariableSpace::Const => {
                 self.report(variable.line, "unsupported: a module's variable declared inside a function");
@@ -555,27 +586,17 @@ impl<'f, 'a> Lowering<'f, 'a> {
         if function.body.is_none() {
             return Err(format!("unsupported: call of `{}`, which is only declared here", function.name));
         }
-        if self.calls.contains(&function.name) {
-            return Err(format!("unsupported: `{}` calls itself", function.name));
+        if function.is_entry {
+            return Err(format!("`{}` is a kernel, which nothing can call", function.name));
+        }
+        if self.index.recursive.contains(function.name) {
+            return self.call_subroutine(function, call);
         }
         if self.calls.len() >= MAX_CALLS {
             return Err("calls nest too deeply".to_owned());
         }
         self.placed += 1;
-        let formal = function.returns.iter().chain(&function.parameters);
-        let actual: Vec<&'a str> = call.returns.iter().chain(call.arguments).copied().collect();
-        if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
-            return Err(format!("`{}` is called with the wrong number of arguments", function.name));
-        }
-        let mut bindings = Vec::new();
-        for (formal, actual) in formal.zip(actual) {
-            match self.find(actual) {
-                Some(Binding::Local(offset)) if formal.space == VariableSpace::Param => {
-                    bindings.push((formal.name, Binding::Local(offset)));
-                }
-                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
-            }
-        }
+        let bindings = self.match_arguments(function, call)?;
         let end = self.skip_unless_guarded();
         let outer = self.return_label.replace(end);
         let location = self.location;
@@ -591,12 +612,36 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(())
     }
 
+    /// The function's results and parameters, with the variables that the call has for them.
+    pub(super) fn match_arguments(
+        &mut self,
+        function: &'f Function<'a>,
+        call: &Call<'_, 'a>,
+    ) -> Result<Vec<(&'a str, Binding)>, String> {
+        let formal = function.returns.iter().chain(&function.parameters);
+        if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
+            return Err(format!("`{}` is called with the wrong number of arguments", function.name));
+        }
+        let mut bindings = Vec::new();
+        for (formal, actual) in formal.zip(call.returns.iter().chain(call.arguments)) {
+            match self.find(actual) {
+                Some(local @ (Binding::Local(_) | Binding::Framed(..)))
+                    if formal.space == VariableSpace::Param =>
+                {
+                    bindings.push((formal.name, local));
+                }
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        Ok(bindings)
+    }
+
     /// A call of what the driver brings; false where it brings nothing of that name and shape.
     fn system_call(&mut self, call: &super::decode::Call<'_, 'a>) -> Result<bool, String> {
         let mut places = Vec::new();
         for actual in call.arguments.iter().chain(call.returns) {
             match self.find(actual) {
-                Some(Binding::Local(offset)) => places.push(offset),
+                Some(local @ (Binding::Local(_) | Binding::Framed(..))) => places.push(local_address(local)),
                 _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
             }
         }
@@ -607,14 +652,16 @@ impl<'f, 'a> Lowering<'f, 'a> {
             }
             _ => return Ok(false),
         };
-        self.emit(Operation::System(call));
+        self.emit(Operation::System(call.into()));
         Ok(true)
     }
 
     /// Turns label indices into instruction indices.
     fn resolve_branches(&mut self) {
         for instruction in &mut self.code {
-            if let Operation::Branch { target } = &mut instruction.operation {
+            if let Operation::Branch { target } | Operation::Call(Subcall { target, .. }) =
+                &mut instruction.operation
+            {
                 *target = self.labels[*target as usize];
             }
         }
@@ -626,6 +673,8 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     let (space, bytes) = match &instruction.operation {
         Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
+        Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
+        Operation::LoadMatrices(load) => (load.space, 16),
         _ => return None,
     };
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)

@@ -13,10 +13,12 @@ mod names;
 mod number;
 pub mod opcode;
 mod parser;
+mod recursion;
 mod statement;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, LoadError};
+pub(crate) use kernel::Frame;
 pub use kernel::{
     AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
 };

@@ -21,6 +21,8 @@ pub(super) enum Binding {
     DynamicShared,
     /// Its offset in a thread's local memory.
     Local(u32),
+    /// Its offset in the frame whose address is in the 64-bit register of that index.
+    Framed(u32, u32),
     /// Its offset among the kernel's parameters.
     Parameter(u32),
     /// Index of a module variable.

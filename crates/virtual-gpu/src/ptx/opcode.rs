@@ -110,10 +110,21 @@ pub enum WordOp {
     },
     /// Where in `a`, from bit `b` on, the `c`th bit is set.
     Fns,
+    /// `bmsk`: `b` ones from bit `a` on.
+    BitMask {
+        clamp: bool,
+    },
+    /// `szext`: the low `b` bits of `a`, extended.
+    Extend {
+        clamp: bool,
+        signed: bool,
+    },
     /// On both halves.
     Packed(Packed),
     /// On all bytes or halves.
     Video(Video),
+    /// A single-precision number rounded to 10 bits of fraction, ties away from zero: `.tf32`.
+    RoundToTf32,
     /// Sources' low halves packed: `a | b << 16`.
     Pack16,
     /// The upper 16 bits.
@@ -421,6 +432,16 @@ impl AtomicType {
             Self::U64 | Self::S64 | Self::F64 => 8,
         }
     }
+}
+
+/// What `mma` multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's types")]
+pub enum MatrixElement {
+    F16,
+    Bf16,
+    /// The upper 19 bits of a single-precision number.
+    Tf32,
 }
 
 /// `shfl`'s direction.

@@ -44,6 +44,7 @@ pub(crate) struct Gpu {
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
     pub(crate) resident: u64,
+    pub(crate) stack: u64,
     pub(crate) print_buffer: u64,
     /// Where the barrier of a cooperative launch lies.
     pub(crate) workspace: u64,
@@ -77,6 +78,7 @@ impl Gpu {
             thread_limit: 1 << 32,
             dynamic_shared: 0,
             resident: 264,
+            stack: 1 << 10,
             print_buffer: 1 << 20,
             workspace: 0,
         })
@@ -123,6 +125,7 @@ impl Gpu {
             start_ns: 1_000_000,
             resident: self.resident,
             workspace: self.workspace,
+            stack: self.stack,
             print_buffer: self.print_buffer,
             watch_shared: true,
             instruction_limit: self.limit,

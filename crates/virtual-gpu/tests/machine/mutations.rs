@@ -6,11 +6,14 @@ use virtual_gpu::ptx;
 
 use crate::gpu::{Gpu, Numbers};
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 11] = [
     include_str!("../ptx/axpy.ptx"),
     include_str!("../ptx/training.ptx"),
     include_str!("../ptx/waiting.ptx"),
     include_str!("../ptx/lines.ptx"),
+    include_str!("../ptx/recursion.ptx"),
+    include_str!("../ptx/matrices.ptx"),
+    include_str!("../kernels/12.9-compute_90/ampere.ptx"),
     include_str!("../kernels/12.9-compute_90/atomics.ptx"),
     include_str!("../kernels/12.9-compute_90/control.ptx"),
     include_str!("../kernels/12.9-compute_90/warps.ptx"),

@@ -105,6 +105,34 @@ fn bit_fields_as_in_the_manuals_pseudo_code() {
 }
 
 #[test]
+fn masks_and_extensions_as_in_the_manuals_pseudo_code() {
+    let bmsk = |a: u64, b: u64, clamp: bool| {
+        let (a, b) = (a as u32, b as u32);
+        let (first, count) = (a & 0x1f, b & 0x1f);
+        let mask0 = if clamp && a >= 32 { 0 } else { !0_u32 << first };
+        let overflows = first + count >= 32 || clamp && (a >= 32 || b >= 32);
+        let mask1 = if overflows { 0 } else { !0_u32 << (first + count) };
+        u64::from(mask0 & !mask1)
+    };
+    differential("%r0", "bmsk.clamp.b32 %r0, %r1, %r2;", |[a, b]| bmsk(a, b, true));
+    differential("%r0", "bmsk.wrap.b32 %r0, %r1, %r2;", |[a, b]| bmsk(a, b, false));
+    let szext = |a: u64, b: u64, clamp: bool, signed: bool| {
+        let (a, b) = (a as u32, b as u32);
+        let count = b & 0x1f;
+        let too_large = b >= 32 && clamp;
+        let mask = if too_large { 0 } else { !0_u32 << count };
+        let is_negative = count != 0 && !too_large && signed && a >> (count - 1) & 1 == 1;
+        u64::from(a & !mask | if is_negative { mask } else { 0 })
+    };
+    differential("%r0", "szext.clamp.u32 %r0, %r1, %r2;", |[a, b]| szext(a, b, true, false));
+    differential("%r0", "szext.clamp.s32 %r0, %r1, %r2;", |[a, b]| szext(a, b, true, true));
+    differential("%r0", "szext.wrap.u32 %r0, %r1, %r2;", |[a, b]| szext(a, b, false, false));
+    differential("%r0", "szext.wrap.s32 %r0, %r1, %r2;", |[a, b]| szext(a, b, false, true));
+    assert_eq!(evaluate("%r0", "bmsk.wrap.b32 %r0, 1, 2;", &[0]), 6);
+    assert_eq!(evaluate("%r0", "szext.wrap.u32 %r0, 0xffffffff, 0;", &[0]), 0);
+}
+
+#[test]
 fn counting_and_finding_bits() {
     differential("%r0", "popc.b32 %r0, %r1;", |[a]| u64::from((a as u32).count_ones()));
     differential("%r0", "popc.b64 %r0, %d1;", |[a]| u64::from(a.count_ones()));

@@ -30,6 +30,12 @@ fn integer_rounding(name: &str) -> Option<Rounding> {
 impl<'a> Lowering<'_, 'a> {
     /// `cvt`
     pub(super) fn convert(&mut self, raw: &Raw<'a>) -> Decoded {
+        if let ["rna", "tf32", "f32"] = raw.modifiers.as_slice() {
+            let [d, a] = operands(raw)?;
+            let (a, d) = (self.word(a, Type::F32)?, self.word_destination(d)?);
+            self.emit_word(WordOp::RoundToTf32, d, [a]);
+            return Ok(());
+        }
         let mut modifiers = Modifiers::of(raw);
         let from = modifiers.kind()?;
         let to = modifiers.kind()?;

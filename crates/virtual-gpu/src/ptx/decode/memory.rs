@@ -1,7 +1,7 @@
 //! Loads, stores, atomics.
 
 use super::super::instruction::{
-    Access, Address, Atomic, AtomicOp, AtomicType, Operation, Slot, Space, Value,
+    Access, Address, Atomic, AtomicOp, AtomicType, Condition, Operation, Slot, Space, Value,
 };
 use super::super::instruction::{LongOp, WidenOp, WordOp};
 use super::super::kernel::Uniform;
@@ -60,7 +60,7 @@ fn access_kind(raw: &Raw<'_>) -> Decoded<AccessKind> {
 
 impl<'a> Lowering<'_, 'a> {
     /// An address operand, and the space it turns out to be in.
-    fn address(&mut self, operand: &Operand<'a>, space: Space) -> Decoded<(Space, Address)> {
+    pub(super) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Decoded<(Space, Address)> {
         let Operand::Address { name, offset } = operand else {
             return Err("an address in brackets is missing".to_owned());
         };
@@ -77,6 +77,10 @@ impl<'a> Lowering<'_, 'a> {
             }
             Binding::Shared(base) => (Space::Shared, fixed(base)),
             Binding::Local(base) => (Space::Local, fixed(base)),
+            Binding::Framed(frame, base) => {
+                let offset = i64::from(base).wrapping_add(*offset);
+                (Space::Local, Address { base: Value::Long(Slot::register(frame)), offset })
+            }
             Binding::Parameter(base) => (Space::Param, fixed(base)),
             Binding::DynamicShared => {
                 let base = Value::Long(self.uniform_long(Uniform::DynamicStart { offset: *offset }));
@@ -251,17 +255,23 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `cp.async`: a copy from global to shared memory. It is made at once, which is a moment that PTX allows; so
-    /// groups of them have nothing to wait for.
+    /// `cp.async`: copies from global to shared memory, in groups that a thread waits for.
     pub(super) fn copy_async(&mut self, raw: &Raw<'a>) -> Decoded {
         match raw.modifiers.as_slice() {
-            ["async", "commit_group" | "wait_all"] if raw.operands.is_empty() => {
-                self.emit(Operation::Nothing);
+            ["async", "commit_group"] if raw.operands.is_empty() => {
+                self.emit(Operation::CommitCopies);
+                return Ok(());
+            }
+            ["async", "wait_all"] if raw.operands.is_empty() => {
+                self.emit(Operation::CommitCopies);
+                self.emit(Operation::WaitForCopies { pending: 0 });
                 return Ok(());
             }
             ["async", "wait_group"] => {
-                let [Operand::Integer(_)] = operands(raw)? else { return unsupported(raw) };
-                self.emit(Operation::Nothing);
+                let [Operand::Integer(pending)] = operands(raw)? else { return unsupported(raw) };
+                let pending = u32::try_from(*pending)
+                    .map_err(|_| format!("`{}` can't wait for {pending} groups", raw.name()))?;
+                self.emit(Operation::WaitForCopies { pending });
                 return Ok(());
             }
             ["async", "ca" | "cg", "shared" | "shared::cta", "global", hints @ ..]
@@ -282,7 +292,21 @@ impl<'a> Lowering<'_, 'a> {
         if space != Space::Shared {
             return unsupported(raw);
         }
-        let present = self.word(present, Type::U32)?;
+        let ignored = match present {
+            Operand::Name { name, component: None, offset: 0 } => self.find(name),
+            _ => None,
+        };
+        let present = match ignored {
+            // Whether nothing is read.
+            Some(Binding::Predicate(predicate)) => {
+                let [a, b] = [0, bytes as u64].map(|bytes| self.uniform_word(Uniform::Constant(bytes)));
+                let condition = Condition { predicate, negated: false };
+                let d = self.new_word();
+                self.emit(Operation::SelectWord { d, a, b, condition });
+                d
+            }
+            _ => self.word(present, Type::U32)?,
+        };
         self.emit(Operation::CopyToShared { to, from, bytes: bytes as u8, present });
         Ok(())
     }

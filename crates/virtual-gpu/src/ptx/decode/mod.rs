@@ -5,6 +5,7 @@ mod control;
 mod convert;
 mod float;
 mod integer;
+mod matrix;
 mod memory;
 mod operand;
 mod packed;
@@ -208,6 +209,8 @@ impl<'a> Lowering<'_, 'a> {
             "shf" => self.funnel_shift(raw),
             "popc" | "clz" | "brev" | "bfind" => self.bits(raw),
             "fns" => self.find_nth_set(raw),
+            "bmsk" => self.bit_mask(raw),
+            "szext" => self.extend(raw),
             "bfe" => self.extract(raw),
             "bfi" => self.insert(raw),
             "prmt" => self.permute(raw),
@@ -231,6 +234,8 @@ impl<'a> Lowering<'_, 'a> {
             "vote" => self.vote(raw),
             "match" => self.match_lanes(raw),
             "redux" => self.redux(raw),
+            "ldmatrix" => self.load_matrices(raw),
+            "mma" => self.multiply_matrices(raw),
             "activemask" => self.active_mask(raw),
             _ => unsupported(raw),
         }

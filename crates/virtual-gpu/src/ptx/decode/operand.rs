@@ -33,6 +33,13 @@ impl<'a> Lowering<'_, 'a> {
             Operand::Name { name, component: None, offset } => match self.find(name) {
                 Some(Binding::Long(index)) if *offset == 0 => Ok(Slot::register(index)),
                 Some(Binding::Word(_, bits)) => Err(format!("`{name}` has {bits} bits, not 64")),
+                Some(Binding::Framed(frame, base)) => {
+                    let offset = i64::from(base).wrapping_add(*offset);
+                    let offset = self.uniform_long(Uniform::Constant(offset as u64));
+                    let d = self.new_long();
+                    self.emit_long(LongOp::Add, d, [Slot::register(frame), offset]);
+                    Ok(d)
+                }
                 Some(binding) => self.address_of(name, binding, *offset).map(|u| self.uniform_long(u)),
                 None => Err(unknown(name)),
             },

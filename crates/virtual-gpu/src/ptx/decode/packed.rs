@@ -65,6 +65,34 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
+    /// `bmsk`: a mask of so many ones from a bit on.
+    pub(super) fn bit_mask(&mut self, raw: &Raw<'a>) -> Decoded {
+        match raw.modifiers.as_slice() {
+            [mode @ ("clamp" | "wrap"), "b32"] => {
+                self.two_words(raw, WordOp::BitMask { clamp: *mode == "clamp" })
+            }
+            _ => unsupported(raw),
+        }
+    }
+
+    /// `szext`: the low bits of a word, sign- or zero-extended.
+    pub(super) fn extend(&mut self, raw: &Raw<'a>) -> Decoded {
+        match raw.modifiers.as_slice() {
+            [mode @ ("clamp" | "wrap"), kind @ ("u32" | "s32")] => {
+                self.two_words(raw, WordOp::Extend { clamp: *mode == "clamp", signed: *kind == "s32" })
+            }
+            _ => unsupported(raw),
+        }
+    }
+
+    fn two_words(&mut self, raw: &Raw<'a>, op: WordOp) -> Decoded {
+        let [d, a, b] = operands(raw)?;
+        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
+        let d = self.word_destination(d)?;
+        self.emit_word(op, d, sources);
+        Ok(())
+    }
+
     /// `mad24`: a product of 24 bits, then a sum.
     pub(super) fn mad24(&mut self, raw: &Raw<'a>) -> Decoded {
         let (product, sum) = match raw.modifiers.as_slice() {

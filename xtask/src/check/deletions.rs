@@ -1,0 +1,127 @@
+//! Synchronising calls that are deleted from the solutions, one at a time. `tests/deletions.toml` says of each what comes of it: a
+//! check fails with its words, or it is harmless, and why.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use course::syllabus::Course;
+use serde::Deserialize;
+
+/// What a line that synchronises has in it.
+const CALLS: [&str; 7] =
+    [".synchronize(", ".wait(", ".record_event(", ".record(", ".join(", "group_start()", "group_end()"];
+
+/// A line of a solution that is deleted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Deletion {
+    /// Id of its exercise.
+    pub(super) exercise: String,
+    /// The line, without the space around it.
+    line: String,
+    /// Which of several lines alike, from 1.
+    #[serde(default = "first")]
+    nth: usize,
+    /// What stands there instead, where something has to.
+    instead: Option<String>,
+    /// The check that fails, and words of its message.
+    pub(super) fails: Option<String>,
+    #[serde(default)]
+    pub(super) says: Vec<String>,
+    /// Why nothing comes of it.
+    pub(super) harmless: Option<String>,
+    /// The solution without the line.
+    #[serde(skip)]
+    pub(super) source: String,
+}
+
+fn first() -> usize {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Deletions {
+    deletion: Vec<Deletion>,
+}
+
+impl Deletion {
+    /// How a finding names it.
+    pub(super) fn name(&self) -> String {
+        format!("{} without `{}` ({})", self.exercise, self.line, self.nth)
+    }
+}
+
+/// Reads the verdicts, and deletes the lines.
+///
+/// # Errors
+/// The list can't be read, or it and the solutions don't have the same lines: with the line.
+pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>> {
+    let path = root.join("tests/deletions.toml");
+    let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let Deletions { deletion: mut deletions } =
+        toml::from_str(&text).with_context(|| format!("{} can't be read", path.display()))?;
+    let mut judged = 0;
+    for exercise in &course.exercises {
+        let source = fs::read_to_string(root.join("solutions").join(&exercise.file))
+            .with_context(|| format!("can't read solutions/{}", exercise.file))?;
+        let lines: Vec<&str> = source.lines().collect();
+        for at in synchronising(&lines) {
+            let nth = lines[..=at].iter().filter(|line| line.trim() == lines[at].trim()).count();
+            let is_it = |deletion: &&mut Deletion| {
+                deletion.exercise == exercise.id && deletion.line == lines[at].trim() && deletion.nth == nth
+            };
+            let Some(deletion) = deletions.iter_mut().find(is_it) else {
+                bail!(
+                    "tests/deletions.toml doesn't say what comes of {} without line {}, `{}`",
+                    exercise.id,
+                    at + 1,
+                    lines[at].trim()
+                );
+            };
+            ensure!(
+                deletion.fails.is_some() != deletion.harmless.is_some(),
+                "tests/deletions.toml: {} needs either `fails` or `harmless`",
+                deletion.name()
+            );
+            deletion.source = without(&lines, at, deletion.instead.as_deref());
+            judged += 1;
+        }
+    }
+    ensure!(judged > 0, "no solution synchronises anything");
+    match deletions.iter().find(|deletion| deletion.source.is_empty()) {
+        Some(stale) => bail!("tests/deletions.toml: no solution has the line of {}", stale.name()),
+        None => Ok(deletions),
+    }
+}
+
+/// The places of the lines that synchronise.
+fn synchronising(lines: &[&str]) -> Vec<usize> {
+    let is_one = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        CALLS.iter().any(|call| code.contains(call))
+    };
+    (0..lines.len()).filter(|&at| is_one(lines[at])).collect()
+}
+
+fn without(lines: &[&str], at: usize, instead: Option<&str>) -> String {
+    let kept = lines.iter().enumerate().filter_map(|(place, line)| match place == at {
+        true => instead,
+        false => Some(*line),
+    });
+    kept.flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_synchronise_are_found_and_deleted() {
+        let lines = ["a.wait(&b)?;", "// a.wait(&b)", "c();", "stream.synchronize()?;"];
+        assert_eq!(synchronising(&lines), [0, 3]);
+        assert_eq!(without(&lines, 0, None), "// a.wait(&b)\nc();\nstream.synchronize()?;\n");
+        assert_eq!(without(&lines, 3, Some("d();")), "a.wait(&b)?;\n// a.wait(&b)\nc();\nd();\n");
+    }
+}
