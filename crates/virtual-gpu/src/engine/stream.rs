@@ -313,8 +313,8 @@ impl State {
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
         self.streams.remove(&handle);
-        if self.order.forget_stream(handle, last_touch) {
-            self.streams.values_mut().for_each(|stream| stream.view.forget(handle));
+        if let Some(gone) = self.order.forget_stream(handle, last_touch) {
+            self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
         }
         // What waited for it goes on.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
