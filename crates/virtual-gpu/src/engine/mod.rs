@@ -139,6 +139,9 @@ pub(crate) struct State {
     pub(crate) time: Time,
 }
 
+/// So many threads are always remembered.
+const FEW_THREADS: usize = 64;
+
 /// What the engine knows of a host thread.
 pub(crate) struct Thread {
     pub(crate) life: Life,
@@ -300,8 +303,22 @@ impl State {
         ThreadKey::current()
     }
 
+    /// Forgets threads that have ended and drive no rank. Looks only now and then: each time that there are twice as many.
+    fn forget_threads(&mut self) {
+        if self.threads.len() < FEW_THREADS || !self.threads.len().is_power_of_two() {
+            return;
+        }
+        let owners = self.nccl.owners();
+        self.threads.retain(|thread, entry| owners.contains(thread) || !entry.life.has_ended());
+        let threads = &self.threads;
+        self.order.forget_threads(|thread| threads.contains_key(&thread));
+    }
+
     /// The calling thread's entry.
     pub(crate) fn thread(&mut self) -> &mut Thread {
+        if !self.threads.contains_key(&ThreadKey::current()) {
+            self.forget_threads();
+        }
         self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
             life: Life::of_current(),
             contexts: Vec::new(),

@@ -359,8 +359,8 @@ impl State {
         for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
             self.time.finish(op.ticket, Cost::Nothing);
         }
-        if self.order.forget_stream(handle, last_touch) {
-            self.streams.values_mut().for_each(|stream| stream.view.forget(handle));
+        if let Some(gone) = self.order.forget_stream(handle, last_touch) {
+            self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
         }
         // What waited for it goes on.
         let freed = self.waiting.remove(&handle).unwrap_or_default();

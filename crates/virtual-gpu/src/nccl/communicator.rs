@@ -1,7 +1,7 @@
 //! Communicators: how ranks meet, and how they part.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::assembly::{Assembly, AssemblyKey, Awaiting};
@@ -303,6 +303,11 @@ impl Engine {
 }
 
 impl super::Nccl {
+    /// The threads that drive ranks, of communicators that are there.
+    pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
+        self.cliques.values().flat_map(|clique| clique.ranks.iter().map(|rank| rank.owner)).collect()
+    }
+
     /// Whether a communicator that is being made is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
