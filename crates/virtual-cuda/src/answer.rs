@@ -127,6 +127,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
         return status as c_uint;
     }
     let text = keep(if message.is_empty() { status.meaning() } else { &message });
+    virtual_gpu::nccl::log::warn(&text.to_string_lossy());
     for_both(|said| said.nccl = Some(text));
     status as c_uint
 }

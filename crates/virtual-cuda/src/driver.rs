@@ -88,18 +88,17 @@ pub(crate) fn device_name(to: Out<c_char>, len: c_int, device: Device) -> CudaRe
 }
 
 pub(crate) fn device_uuid(to: Out<[u8; 16]>, device: Device) -> CudaResult<()> {
-    checked(device)?;
-    let mut uuid = *b"virtual GPU     ";
-    uuid[12..].copy_from_slice(&device.to_be_bytes());
-    to.give(uuid)
+    let engine = engine::get()?;
+    to.give(device::uuid(engine.physical(engine.check_device(device)?)))
 }
 
 pub(crate) fn device_attribute(to: Out<c_int>, attribute: c_int, device: Device) -> CudaResult<()> {
-    let ordinal = engine::get()?.check_device(device)?;
+    let engine = engine::get()?;
+    let physical = engine.physical(engine.check_device(device)?);
     if !(1..device::ATTRIBUTES).contains(&attribute) {
         return Err(invalid(format!("{attribute} is no device attribute")));
     }
-    let value = device::attribute(attribute, ordinal).ok_or_else(|| {
+    let value = device::attribute(attribute, physical).ok_or_else(|| {
         let message = format!("virtual GPU: device attribute {attribute} is not supported");
         Error::new(CudaStatus::NotSupported, message)
     })?;

@@ -9,7 +9,7 @@ use virtual_gpu::config::Config;
 use virtual_gpu::engine::Engine;
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
-static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
+static ENGINE: OnceLock<CudaResult<Engine>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process is past its exit handlers: calls from there get `DEINITIALIZED`.
@@ -17,12 +17,21 @@ pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The process ends: says what it leaves allocated.
+/// The process ends: writes the trace, parts from those that it has ranks in common with, and says what it leaves
+/// allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
-    let report = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.leak_report()));
-    if let Ok(Some(report)) = report {
+    let written = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.write_trace().err()));
+    if let Ok(Some(error)) = written {
         // Nobody is left to be told where standard error is gone.
+        let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
+    }
+    let report = catch_unwind(|| {
+        let engine = ENGINE.get()?.as_ref().ok()?;
+        engine.leave_sessions();
+        engine.leak_report()
+    });
+    if let Ok(Some(report)) = report {
         let _ = writeln!(std::io::stderr(), "{report}");
     }
 }
@@ -30,20 +39,25 @@ extern "C" fn end() {
 /// Makes the engine, the first time.
 pub(crate) fn start() -> CudaResult<()> {
     let made = ENGINE.get_or_init(|| {
-        let config = Config::from_env()?;
-        let addresses = reserve(Engine::address_space(config.gpus))?;
+        let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
+        let config = Config::from_env().map_err(bad)?;
+        if config.gpus == 0 {
+            let message = "CUDA_VISIBLE_DEVICES leaves no GPU to be seen";
+            return Err(Error::new(CudaStatus::NoDevice, message));
+        }
+        let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
         // SAFETY: `end` is a function without arguments, which doesn't unwind.
         unsafe { libc::atexit(end) };
         Ok(Engine::new(config, addresses))
     });
-    made.as_ref().map(|_| ()).map_err(|message| Error::new(CudaStatus::InvalidValue, message.as_str()))
+    made.as_ref().map(|_| ()).map_err(Error::clone)
 }
 
 /// The engine, once `cuInit` has been called.
 pub(crate) fn get() -> CudaResult<&'static Engine> {
     match ENGINE.get() {
         Some(Ok(engine)) => Ok(engine),
-        Some(Err(message)) => Err(Error::new(CudaStatus::InvalidValue, message.as_str())),
+        Some(Err(error)) => Err(error.clone()),
         None => Err(Error::new(CudaStatus::NotInitialized, "cuInit has not been called")),
     }
 }

@@ -12,6 +12,7 @@ mod function;
 mod graph;
 mod guard;
 mod host;
+mod interfaces;
 mod managed;
 mod nccl;
 mod occupancy;

@@ -45,7 +45,7 @@ pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
 }
 
 pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
-    give(to, Id(*started()?.nccl_unique_id().bytes()))
+    give(to, Id(*started()?.nccl_unique_id(crate::interfaces::all)?.bytes()))
 }
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {

@@ -1,15 +1,26 @@
 //! The switches: environment variables, read once, each error naming the variable and its value.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::time::preset::{CLASSROOM_H100, PRESETS, Preset};
+use crate::device::uuid;
+use crate::time::preset::Preset;
+use crate::time::trace;
 
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
 const MAX_GPUS: usize = 64;
 
+/// The preset that is taken where none is asked for.
+const CLASSROOM: &str = "classroom";
+
 /// Every environment variable that is read.
-const SWITCHES: [&str; 4] =
-    ["VIRTUAL_GPU_COUNT", "VIRTUAL_GPU_CHECKS", "VIRTUAL_GPU_PATIENCE", "VIRTUAL_GPU_TOPOLOGY"];
+const SWITCHES: [&str; 5] = [
+    "VIRTUAL_GPU_COUNT",
+    "VIRTUAL_GPU_CHECKS",
+    "VIRTUAL_GPU_PATIENCE",
+    "VIRTUAL_GPU_TOPOLOGY",
+    "VIRTUAL_GPU_TRACE",
+];
 
 /// How findings that CUDA has no error for are treated (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +36,31 @@ pub enum Checks {
 /// What the environment asks of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs (`VIRTUAL_GPU_COUNT`, 8).
+    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`, 8), or those that are visible.
     pub gpus: usize,
+    /// Which of the node's they are, in their order (`CUDA_VISIBLE_DEVICES`). None: all.
+    pub visible: Option<Vec<usize>>,
     /// What findings do (`VIRTUAL_GPU_CHECKS`, error).
     pub checks: Checks,
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
     pub patience: Duration,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
-    pub preset: &'static Preset,
+    pub preset: Preset,
+    /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { gpus: 8, checks: Checks::Error, patience: Duration::from_secs(10), preset: &CLASSROOM_H100 }
+        let preset = Preset::find(CLASSROOM).expect("it is built in, and a test reads it");
+        Self {
+            gpus: 8,
+            visible: None,
+            checks: Checks::Error,
+            patience: Duration::from_secs(10),
+            preset,
+            trace: None,
+        }
     }
 }
 
@@ -72,6 +95,11 @@ impl Config {
                 || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs is a whole number from 1 to {MAX_GPUS}"),
             )?;
         }
+        if let Some(value) = variable("CUDA_VISIBLE_DEVICES") {
+            let visible = visible(&value, config.gpus);
+            config.gpus = visible.len();
+            config.visible = Some(visible);
+        }
         if let Some(value) = variable("VIRTUAL_GPU_CHECKS") {
             config.checks = match value.trim() {
                 "error" => Checks::Error,
@@ -88,14 +116,49 @@ impl Config {
             })?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
-            config.preset =
-                PRESETS.into_iter().find(|preset| preset.name == value.trim()).ok_or_else(|| {
-                    let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-                    format!("VIRTUAL_GPU_TOPOLOGY={value}: it is one of {}", known.join(", "))
-                })?;
+            config.preset = Preset::find(value.trim())
+                .map_err(|error| format!("VIRTUAL_GPU_TOPOLOGY={value}: {error}"))?;
+        }
+        if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
+            let path = PathBuf::from(value.replace("%p", &std::process::id().to_string()));
+            trace::check(&path)
+                .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: it cannot be written: {error}"))?;
+            config.trace = Some(path);
         }
         Ok(config)
     }
+}
+
+impl Config {
+    /// Which of the node's GPUs the process knows by this number.
+    pub fn physical(&self, gpu: usize) -> usize {
+        self.visible.as_ref().and_then(|visible| visible.get(gpu).copied()).unwrap_or(gpu)
+    }
+}
+
+/// The GPUs of a `CUDA_VISIBLE_DEVICES`, in its order: "If one of the indices is invalid, only the devices whose index
+/// precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). They are numbers, with
+/// anything behind them, as `strtoul` has it, or beginnings of UUIDs. None is visible where one stands twice, as drivers do.
+fn visible(list: &str, gpus: usize) -> Vec<usize> {
+    let number = |entry: &str| {
+        let entry = entry.trim_start();
+        if entry.starts_with("GPU-") {
+            let mut fitting = (0..gpus).filter(|&gpu| uuid_text(gpu).starts_with(entry.trim_end()));
+            return fitting.next().filter(|_| fitting.next().is_none());
+        }
+        let end = entry.find(|c: char| !c.is_ascii_digit()).unwrap_or(entry.len());
+        entry[..end].parse::<usize>().ok().filter(|&gpu| gpu < gpus)
+    };
+    let visible: Vec<usize> = list.split(',').map_while(number).collect();
+    let twice = visible.iter().enumerate().any(|(at, gpu)| visible[..at].contains(gpu));
+    if twice { Vec::new() } else { visible }
+}
+
+/// A GPU's UUID as `nvidia-smi` prints it.
+fn uuid_text(gpu: usize) -> String {
+    let digits: String = uuid(gpu).iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+    format!("GPU-{}", parts.join("-"))
 }
 
 #[cfg(test)]
@@ -127,11 +190,25 @@ mod tests {
     fn a_switch_that_does_not_exist_is_refused() {
         let refuse = |name: &str| Config::refuse_unknown([name.to_owned()].into_iter());
         assert!(
-            refuse("VIRTUAL_GPU_TRACE")
+            refuse("VIRTUAL_GPU_TRACER")
                 .unwrap_err()
-                .starts_with("VIRTUAL_GPU_TRACE: the virtual GPU has no such")
+                .starts_with("VIRTUAL_GPU_TRACER: the virtual GPU has no such")
         );
         assert!(refuse("VIRTUAL_GPU_COUNT").is_ok() && refuse("CUDA_VISIBLE_DEVICES").is_ok());
+    }
+
+    #[test]
+    fn visible_devices_are_those_before_the_first_that_is_none() {
+        let of = |list| visible(list, 4);
+        assert_eq!(of("2,1"), [2, 1]);
+        assert_eq!(of("0,2,-1,1"), [0, 2]);
+        assert_eq!(of(" 3 , 0"), [3, 0]);
+        for none in ["", "4", "-1", "NoDevFiles", "1,1", "GPU-8932f937"] {
+            assert!(of(none).is_empty(), "{none}");
+        }
+        assert_eq!(of("GPU-76697274-7561-6c20-4750-552000000003,1"), [3, 1]);
+        let config = read("CUDA_VISIBLE_DEVICES", "5,2").unwrap();
+        assert_eq!((config.gpus, config.physical(0), config.physical(1)), (2, 5, 2));
     }
 
     #[test]

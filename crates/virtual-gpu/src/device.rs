@@ -58,7 +58,14 @@ pub const PRIORITIES: (i32, i32) = (0, -5);
 /// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have numbers from 1 to below this one (CUDA 12.9).
 pub const ATTRIBUTES: i32 = 144;
 
-/// Value of the `CUdevice_attribute` with this number, for the device at `ordinal`; none for textures and surfaces,
+/// A GPU's UUID, by its place in the node.
+pub fn uuid(gpu: usize) -> [u8; 16] {
+    let mut uuid = *b"virtual GPU     ";
+    uuid[12..].copy_from_slice(&(gpu as u32).to_be_bytes());
+    uuid
+}
+
+/// Value of the `CUdevice_attribute` with this number, for the device at place `ordinal` of the node; none for textures and surfaces,
 /// which the virtual GPU lacks.
 ///
 /// The numbers are those of `cuda.h`; the figures those that `deviceQuery` prints on an H100 SXM5, compute

@@ -1,7 +1,10 @@
 //! Where in the user's program a call came from.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Frames kept per call. Between a `cu*` function and the user's line lie cudarc's layers, at most nine frames deep, and those
 /// of a library that is hidden.
@@ -66,6 +69,57 @@ impl Site {
         }
         of_library
     }
+}
+
+/// A call stack as another process of the same executable can resolve it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortableSite {
+    /// Which executable it is; 0 where that is not known.
+    pub(crate) executable: u64,
+    /// Offsets of the frames that lie in it.
+    pub(crate) frames: Vec<u64>,
+}
+
+impl Site {
+    /// The stack for another process.
+    pub(crate) fn to_portable(&self) -> PortableSite {
+        let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableSite::default() };
+        let inside = frames.iter().filter(|&&frame| own.code.contains(&frame));
+        let frames = inside.map(|frame| (frame - own.code.start) as u64).collect();
+        PortableSite { executable: own.key, frames }
+    }
+
+    /// A stack that came from another process; unknown where that one runs another executable.
+    pub(crate) fn from_portable(site: &PortableSite) -> Self {
+        let Some(own) = executable().filter(|own| own.key == site.executable) else { return Self::unknown() };
+        let frames = site.frames.iter().filter_map(|&offset| own.code.start.checked_add(offset as usize));
+        Self(Some(frames.collect()))
+    }
+}
+
+/// The running executable: where it lies in memory, and a key that processes which run the same file share.
+struct Executable {
+    code: Range<usize>,
+    key: u64,
+}
+
+fn executable() -> Option<&'static Executable> {
+    static OWN: OnceLock<Option<Executable>> = OnceLock::new();
+    let find = || {
+        let path = std::fs::read_link("/proc/self/exe").ok()?;
+        let metadata = std::fs::metadata("/proc/self/exe").ok()?;
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        let own = maps.lines().filter(|line| path.to_str().is_some_and(|path| line.ends_with(path)));
+        let ranges = own.filter_map(|line| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+        });
+        let code = ranges.reduce(|all, next| all.start.min(next.start)..all.end.max(next.end))?;
+        let mut hasher = DefaultHasher::new();
+        (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+        Some(Executable { code, key: hasher.finish() })
+    };
+    OWN.get_or_init(find).as_ref()
 }
 
 /// Whether a source file belongs to Rust, to a registry crate or to the virtual GPU itself.

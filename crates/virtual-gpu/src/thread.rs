@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct ThreadKey(u64);
 
 impl ThreadKey {
+    /// A thread of another process, of which nothing is known here.
+    pub(crate) const ELSEWHERE: Self = Self(0);
+
     /// The calling thread's key.
     pub(crate) fn current() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -21,6 +24,14 @@ impl ThreadKey {
             }
             Self(key.get())
         })
+    }
+}
+
+#[cfg(test)]
+impl ThreadKey {
+    /// Some thread.
+    pub(crate) fn of_test(number: u64) -> Self {
+        Self(u64::MAX - number)
     }
 }
 

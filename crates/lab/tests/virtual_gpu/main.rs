@@ -1,6 +1,7 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
 mod calls;
+mod child;
 mod contexts;
 mod cooperative;
 mod driver;
@@ -15,19 +16,25 @@ mod managed;
 mod nccl;
 mod nccl_errors;
 mod nccl_graphs;
+mod nccl_log;
+mod nccl_processes;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
 mod order;
+mod overlap;
 mod point_to_point;
 mod pools;
 mod printf;
 mod races;
 mod random;
+mod rank_processes;
 mod raw;
 mod shared_races;
 mod thread_streams;
 mod time;
+mod topology;
+mod trace;
 mod twins;
 
 use std::process::ExitCode;
@@ -41,6 +48,13 @@ use cudarc::driver::sys::CUresult;
 const PATIENCE: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
+    if let Some(ended) = child::run() {
+        return ended;
+    }
+    // The environment is that of the check, or what it chose.
+    if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
+        return code;
+    }
     // SAFETY: no other thread runs yet.
     unsafe {
         std::env::set_var("LAB_TIER", "virtual");
@@ -64,10 +78,13 @@ fn main() -> ExitCode {
         nccl::checks(),
         nccl_errors::checks(),
         nccl_graphs::checks(),
+        nccl_log::checks(),
+        nccl_processes::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),
         order::checks(),
+        overlap::checks(),
         point_to_point::checks(),
         pools::checks(),
         printf::checks(),
@@ -76,6 +93,8 @@ fn main() -> ExitCode {
         shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
+        topology::checks(),
+        trace::checks(),
     ];
     lab::check::run(checks.concat())
 }

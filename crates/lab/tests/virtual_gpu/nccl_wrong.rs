@@ -4,18 +4,61 @@
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use lab::Check;
 
+use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Place, Said, driver, pair, peer, said, split, twins, wait};
 
-/// One check for each program: its name, its ranks, the words, and what each rank does.
+/// What is said otherwise where the other rank is in another process, of which less is known.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
+    // It may end before another has called.
+    ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
+    ("its thread waits in cuStreamSynchronize", "has not called it"),
+    ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
+];
+
+/// As [`twins`], with a process for each rank. What needs a look into another process may be decided by the wall clock.
+fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {
+    let (layout, env) = (vec![1; n], [("VIRTUAL_GPU_PATIENCE", "0.5")]);
+    let mut plan = Plan { program, layout: &layout, wrong: false, env: &env };
+    for (rank, said) in rank_processes::run(&plan)?.into_iter().enumerate() {
+        anyhow::ensure!(said.is_ok(), "the right twin, rank {rank}: {}", said.unwrap_err());
+    }
+    plan.wrong = true;
+    let reports: Vec<String> = rank_processes::run(&plan)?.into_iter().filter_map(Result::err).collect();
+    let other =
+        |word: &str| ELSEWHERE.iter().find(|(here, _)| *here == word).map(|(_, elsewhere)| *elsewhere);
+    let said = reports.join("\n---\n");
+    for word in words {
+        let word = other(word).unwrap_or(word);
+        anyhow::ensure!(said.contains(word), "no `{word}` in:\n{said}");
+    }
+    Ok(())
+}
+
+/// Two checks for each program, with threads and with processes: its name, its ranks, the words, and what each rank does.
 macro_rules! programs {
     ($($name:ident($n:literal, [$($word:literal),*]) |$place:ident| $body:block)*) => {
         pub(crate) fn checks() -> Vec<Check> {
-            vec![$(Check::new(
-                concat!("nccl_wrong::", stringify!($name)),
-                || twins($n, $name, &[$($word),*]),
-            )),*]
+            let mut checks = Vec::new();
+            $(
+                checks.push(Check::new(
+                    concat!("nccl_wrong::", stringify!($name)),
+                    || twins($n, $name, &[$($word),*]),
+                ));
+                if $n > 1 {
+                    checks.push(Check::new(
+                        concat!("nccl_wrong::in_processes::", stringify!($name)),
+                        || twins_in_processes(stringify!($name), $n, &[$($word),*]),
+                    ));
+                }
+            )*
+            checks
         }
+
+        /// What processes run.
+        pub(crate) const PROGRAMS: &[(&str, Program)] = &[$((stringify!($name), $name)),*];
+
         $(fn $name($place: &Place) -> Said $body)*
     };
 }

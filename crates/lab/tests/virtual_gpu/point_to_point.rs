@@ -69,7 +69,9 @@ fn order() -> anyhow::Result<()> {
             for part in &mut parts {
                 match rank {
                     0 => comm.send(part, 1).unwrap(),
-                    _ => drop(comm.recv(part, 0).unwrap()),
+                    _ => {
+                        comm.recv(part, 0).unwrap();
+                    }
                 }
             }
             if grouping {

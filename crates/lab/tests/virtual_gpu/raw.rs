@@ -59,12 +59,23 @@ pub(crate) enum Function {
 impl Rank {
     /// Joins a communicator, on the GPU of `stream`.
     pub(crate) fn join(id: ncclUniqueId, rank: usize, n: usize, stream: Arc<CudaStream>) -> Self {
+        Self::try_join(id, rank, n, stream).unwrap()
+    }
+
+    /// As [`Self::join`], with what NCCL says where that fails.
+    pub(crate) fn try_join(
+        id: ncclUniqueId,
+        rank: usize,
+        n: usize,
+        stream: Arc<CudaStream>,
+    ) -> Result<Self, String> {
         hide_own_lines();
         stream.context().bind_to_thread().unwrap();
         let mut comm = std::ptr::null_mut();
         // SAFETY: `comm` can be written.
-        answer(unsafe { sys::ncclCommInitRank(&mut comm, n as i32, id, rank as i32) }).unwrap();
-        Self { comm, rank, n, stream, leaked: Cell::default() }
+        let answer = answer(unsafe { sys::ncclCommInitRank(&mut comm, n as i32, id, rank as i32) });
+        answer.map_err(|(code, text)| format!("{code:?}: {text}"))?;
+        Ok(Self { comm, rank, n, stream, leaked: Cell::default() })
     }
 
     /// Of a communicator that was made otherwise.

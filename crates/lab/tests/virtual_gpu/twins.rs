@@ -20,14 +20,15 @@ pub(crate) struct Place {
     pub(crate) wrong: bool,
     pub(crate) first_gpu: usize,
     pub(crate) own: Rank,
-    pub(crate) second_id: ncclUniqueId,
+    /// That of `own`, and one for another communicator of the same ranks.
+    pub(crate) ids: [ncclUniqueId; 2],
 }
 
 impl Place {
     /// Another communicator of the same ranks, on a stream of its own.
     pub(crate) fn second(&self) -> Rank {
         let stream = self.own.stream.context().new_stream().unwrap();
-        Rank::join(self.second_id, self.rank, self.n, stream)
+        Rank::join(self.ids[1], self.rank, self.n, stream)
     }
 
     pub(crate) fn buffer(&self, len: usize) -> CudaSlice<f32> {
@@ -80,7 +81,7 @@ pub(crate) fn peer(rank: usize, count: usize) -> Arguments {
 }
 
 pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
-    let (id, second_id) = (get_uniqueid().unwrap(), get_uniqueid().unwrap());
+    let ids = [get_uniqueid().unwrap(), get_uniqueid().unwrap()];
     // A failure is sticky: each twin has GPUs of its own.
     let first_gpu = if wrong { 4 } else { 0 };
     std::thread::scope(|scope| {
@@ -88,8 +89,8 @@ pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Sai
             .map(|rank| {
                 scope.spawn(move || {
                     let stream = untracked(first_gpu + rank).new_stream().unwrap();
-                    let own = Rank::join(id, rank, n, stream);
-                    program(&Place { rank, n, wrong, first_gpu, own, second_id })
+                    let own = Rank::join(ids[0], rank, n, stream);
+                    program(&Place { rank, n, wrong, first_gpu, own, ids })
                 })
             })
             .collect();

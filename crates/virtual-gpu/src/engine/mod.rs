@@ -24,8 +24,9 @@ mod touched;
 mod transfer;
 mod wait;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
@@ -47,13 +48,16 @@ pub(crate) use wait::{Hopeless, Wait};
 use crate::config::Config;
 use crate::device::TOTAL_MEMORY;
 use crate::memory::{ADDRESS_SPACE, DeviceMemory};
-use crate::nccl::{Group, Nccl};
+use crate::nccl::{Group, Listeners, Nccl};
 use crate::order::Order;
 use crate::ptx;
 use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
+
+/// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
+const TRIES: usize = 1000;
 
 /// A set of virtual GPUs and everything that programs made on them.
 pub struct Engine {
@@ -64,6 +68,8 @@ pub struct Engine {
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
+    /// Where this process listens for the ranks of others.
+    pub(crate) listeners: Mutex<Listeners>,
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
@@ -127,11 +133,16 @@ pub(crate) struct State {
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
-    blocked: usize,
+    blocked: BTreeSet<ThreadKey>,
+    /// As in the configuration.
+    pub(crate) patience: Duration,
     pub(crate) nccl: Nccl,
     pub(crate) order: Order,
     pub(crate) time: Time,
 }
+
+/// So many threads are always remembered.
+const FEW_THREADS: usize = 64;
 
 /// What the engine knows of a host thread.
 pub(crate) struct Thread {
@@ -177,16 +188,18 @@ impl Engine {
             finished: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,
-            blocked: 0,
+            blocked: BTreeSet::new(),
+            patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),
-            time: Time::new(config.preset, config.gpus),
+            time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
         };
         Self {
             config,
             addresses,
             memories,
             parsed: Mutex::default(),
+            listeners: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
@@ -198,9 +211,32 @@ impl Engine {
         (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` asks for, as the process ends: of all that is done by then.
+    ///
+    /// # Errors
+    /// A sentence that names the variable and the file.
+    pub fn write_trace(&self) -> Result<(), String> {
+        let Some(path) = &self.config.trace else { return Ok(()) };
+        let say = |why: &dyn std::fmt::Display| format!("VIRTUAL_GPU_TRACE={}: {why}", path.display());
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
+                Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
+                // A thread is still at work.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err(say(&"not written: a thread keeps the GPU busy"))
+    }
+
     /// The number of GPUs.
     pub fn device_count(&self) -> usize {
         self.config.gpus
+    }
+
+    /// Which of the node's GPUs the process knows by this number.
+    pub fn physical(&self, gpu: usize) -> usize {
+        self.config.physical(gpu)
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -270,8 +306,22 @@ impl State {
         ThreadKey::current()
     }
 
+    /// Forgets threads that have ended and drive no rank. Looks only now and then: each time that there are twice as many.
+    fn forget_threads(&mut self) {
+        if self.threads.len() < FEW_THREADS || !self.threads.len().is_power_of_two() {
+            return;
+        }
+        let owners = self.nccl.owners();
+        self.threads.retain(|thread, entry| owners.contains(thread) || !entry.life.has_ended());
+        let threads = &self.threads;
+        self.order.forget_threads(|thread| threads.contains_key(&thread));
+    }
+
     /// The calling thread's entry.
     pub(crate) fn thread(&mut self) -> &mut Thread {
+        if !self.threads.contains_key(&ThreadKey::current()) {
+            self.forget_threads();
+        }
         self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
             life: Life::of_current(),
             contexts: Vec::new(),

@@ -24,7 +24,7 @@ impl Engine {
         let before = state.finished;
         while let Some(job) = state.take_ready() {
             // Other threads may find more that is ready.
-            if state.blocked > 0 && !state.runnable.is_empty() {
+            if !state.blocked.is_empty() && !state.runnable.is_empty() {
                 self.changed.notify_one();
             }
             drop(state);
@@ -50,7 +50,7 @@ impl Engine {
                 Job::Nccl(job) => self.run_nccl(job),
             };
         }
-        if state.finished != before && state.blocked > 0 {
+        if state.finished != before && state.is_a_wait_over() {
             self.changed.notify_all();
         }
         if !state.host_functions.is_empty() {
@@ -92,7 +92,7 @@ impl State {
                     let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
                     return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site, start_ns });
                 }
-                Work::Nothing => self.finish(handle),
+                Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
                 // A GPU that has failed does nothing more.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {

@@ -256,7 +256,9 @@ impl Engine {
     /// Runs one operation. `device` is that of its stream, `start_ns` the earliest time on it.
     pub(super) fn execute(&self, device: usize, work: Work, site: &Site, start_ns: u64) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Host(_) | Work::Collective(_) => (Vec::new(), Cost::Nothing),
+            Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
+                (Vec::new(), Cost::Nothing)
+            }
             Work::Upload { to, bytes } => {
                 let len = bytes.len() as u64;
                 (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))

@@ -9,7 +9,7 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::run::Obstacle;
-use super::stream::OpRef;
+use super::stream::{Awaited, OpRef};
 use super::{Engine, State};
 use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
@@ -54,7 +54,7 @@ impl Engine {
             return state;
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, site: Site::here() });
-        state.blocked += 1;
+        state.blocked.insert(me);
         let since = Instant::now();
         loop {
             state = self.run_ready(state);
@@ -64,7 +64,7 @@ impl Engine {
             if let Some(hopeless) = state.hopeless(me) {
                 let report = deadlock_report(&state, &hopeless);
                 state.fail_calls(&hopeless, CudaStatus::LaunchTimeout, &report);
-            } else if since.elapsed() < self.config().patience || !state.give_up(me, self.config().patience) {
+            } else if since.elapsed() < self.config().patience || !state.give_up(me) {
                 let (guard, _) = self
                     .changed
                     .wait_timeout(state, LOOK_AGAIN)
@@ -74,8 +74,28 @@ impl Engine {
             }
             self.changed.notify_all();
         }
-        state.blocked -= 1;
+        state.blocked.remove(&me);
         state.thread().blocked = None;
+        state
+    }
+}
+
+impl Engine {
+    /// Blocks until the times of operations that are done are known: what they share a GPU with may still be run by
+    /// another thread.
+    pub(super) fn wait_for_times<'a>(
+        &'a self,
+        done: &[Awaited],
+        mut state: MutexGuard<'a, State>,
+    ) -> MutexGuard<'a, State> {
+        let since = Instant::now();
+        while !state.time.is_known(done.iter().map(|done| &done.when))
+            && since.elapsed() < self.config().patience
+        {
+            let (guard, _) =
+                self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.run_ready(guard);
+        }
         state
     }
 }
@@ -86,6 +106,12 @@ impl State {
             Wait::Ops(ops) => ops.iter().all(|&op| self.is_done(op)),
             Wait::Nccl(awaited) => awaited.iter().all(|&awaiting| self.nccl.is_settled(awaiting)),
         }
+    }
+
+    /// Whether a blocked thread can go on.
+    pub(super) fn is_a_wait_over(&self) -> bool {
+        let blocked = self.blocked.iter().filter_map(|&thread| self.blocked(thread));
+        blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 
     /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
@@ -109,7 +135,7 @@ impl State {
         while let Some(call) = next.pop() {
             for missing in self.nccl.missing(call) {
                 let ahead = match missing {
-                    Missing::Gone => Vec::new(),
+                    Missing::Gone | Missing::Elsewhere => Vec::new(),
                     Missing::InStream(op) => self.collective_ahead(op).into_iter().collect(),
                     Missing::NotCalled(thread) => match self.blocked(thread).map(|blocked| &blocked.wait) {
                         Some(Wait::Ops(ops)) => {
@@ -127,7 +153,8 @@ impl State {
 
     /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
     /// holds it up: that will end, so the wait goes on.
-    fn give_up(&mut self, thread: ThreadKey, patience: Duration) -> bool {
+    fn give_up(&mut self, thread: ThreadKey) -> bool {
+        let patience = self.patience;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Hopeless = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
@@ -137,7 +164,7 @@ impl State {
                 let report = deadlock_report(self, &calls).fact(given_up(patience));
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
             }
-            Some(Wait::Nccl(awaited)) => self.give_up_joining(&awaited, &given_up(patience)),
+            Some(Wait::Nccl(awaited)) => return self.give_up_joining(&awaited),
             None => return false,
         }
         true
@@ -226,6 +253,7 @@ impl Search<'_> {
                     !search.state.streams.contains_key(&op.stream) || search.op_is_stuck(op)
                 }
                 Missing::NotCalled(thread) => search.thread_is_stuck(thread),
+                Missing::Elsewhere => false,
             })
         });
         if stuck {

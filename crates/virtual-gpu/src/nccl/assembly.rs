@@ -1,10 +1,15 @@
 //! Calls that the threads of all ranks of a communicator make together and wait in: split and finalize.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::call::{CallKey, Missing};
-use super::communicator::{CommHandle, Communicator, Gathering, Rank};
+use super::communicator::{CommHandle, Communicator, Gathering, Process, Rank};
 use super::config::CommConfig;
+use super::event::Event;
+use super::log;
+use super::session::{FIRST_TAG, Link};
+use super::wire::structure;
 use crate::engine::{Engine, Failure, State, Wait};
 use crate::report::{Report, ranks};
 use crate::site::Site;
@@ -34,14 +39,30 @@ struct Attendee {
 
 /// What a rank comes for.
 enum Purpose {
-    Split { color: i32, key: i32, child: Option<Child> },
+    /// Who has a colour and no child is in another process.
+    Split {
+        color: i32,
+        key: i32,
+        config: CommConfig,
+        child: Option<Child>,
+    },
     Finalize,
 }
+
+/// What a rank of another process comes for.
+pub(super) struct Attends {
+    /// A split, and no finalize.
+    splits: bool,
+    color: i32,
+    key: i32,
+    blocking: bool,
+}
+
+structure! { Attends { splits, color, key, blocking } }
 
 /// A rank's end of a communicator that a split makes.
 struct Child {
     handle: CommHandle,
-    config: CommConfig,
     deliver: Deliver,
 }
 
@@ -53,6 +74,9 @@ impl Purpose {
         }
     }
 }
+
+/// A rank of a communicator that a split makes: its key, its end where that is here, and where it called.
+type Joiner = (i32, Rank, Option<Child>, Site);
 
 /// What a thread waits for in a call that makes or ends communicators.
 #[derive(Clone, Copy, Debug)]
@@ -97,9 +121,8 @@ impl Engine {
             return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
         let config = config.unwrap_or(state.nccl.cliques[&clique].ranks[rank].config);
-        let child =
-            (color != NO_COLOR).then(|| Child { handle: CommHandle(state.new_handle()), config, deliver });
-        self.attend(clique, rank, Purpose::Split { color, key, child }, state)
+        let child = (color != NO_COLOR).then(|| Child { handle: CommHandle(state.new_handle()), deliver });
+        self.attend(clique, rank, Purpose::Split { color, key, config, child }, state)
     }
 
     /// `ncclCommFinalize`: returns once what the rank has enqueued is done and all ranks have come.
@@ -110,6 +133,7 @@ impl Engine {
     pub fn nccl_finalize(&self, comm: CommHandle) -> NcclResult<()> {
         let state = self.state();
         let (clique, rank) = state.nccl.ready_member(comm)?;
+        log::ended("Finalize", &state, comm, clique, rank);
         let entry = &state.nccl.cliques[&clique].ranks[rank];
         if let Some(last) = entry.last.as_ref().filter(|_| entry.config.blocking) {
             let ops = vec![last.op];
@@ -141,7 +165,40 @@ impl Engine {
     }
 }
 
+impl Assembly {
+    /// Whether a rank of this process has come.
+    pub(super) fn has_attendee_here(&self, ranks: &[Rank]) -> bool {
+        self.attendees.iter().zip(ranks).any(|(attendee, rank)| attendee.is_some() && rank.process.is_none())
+    }
+
+    fn new(ranks: usize) -> Self {
+        Self { attendees: (0..ranks).map(|_| None).collect(), failed: None }
+    }
+}
+
+impl Link {
+    /// That of a communicator that a split makes: every process finds the same tag. None where all its ranks are here.
+    fn of_child(&self, number: u64, color: i32, ranks: &[Rank]) -> Option<Self> {
+        let mut others: Vec<u16> = ranks.iter().filter_map(|rank| Some(rank.process?.number)).collect();
+        others.sort_unstable();
+        others.dedup();
+        let mut hasher = DefaultHasher::new();
+        (self.tag, number, color).hash(&mut hasher);
+        // Never that of the first communicator.
+        let tag = hasher.finish().max(FIRST_TAG + 1);
+        (!others.is_empty()).then_some(Self { session: self.session, tag, others })
+    }
+}
+
 impl super::Nccl {
+    /// Whether an assembly waits for one of these ranks.
+    pub(super) fn lacks_any(&self, key: AssemblyKey, ranks: &[usize]) -> bool {
+        let Some(assembly) = self.assembly(key).filter(|assembly| assembly.failed.is_none()) else {
+            return false;
+        };
+        ranks.iter().any(|&rank| assembly.attendees[rank].is_none())
+    }
+
     pub(super) fn assembly(&self, (clique, number): AssemblyKey) -> Option<&Assembly> {
         self.cliques.get(&clique)?.assemblies.get(&number)
     }
@@ -204,19 +261,44 @@ impl State {
         let (number, blocking) = (own.assemblies, own.config.blocking);
         own.awaits = (!blocking).then_some(number);
         let key = (clique, number);
-        if let Purpose::Split { child: Some(child), .. } = &attendee.purpose {
-            let joining = Communicator::Joining(Gathering::Assembly(key), child.config);
-            self.nccl.communicators.insert(child.handle, joining);
-        }
-        let assembly = entry
-            .assemblies
-            .entry(number)
-            .or_insert_with(|| Assembly { attendees: (0..size).map(|_| None).collect(), failed: None });
+        let attends = match &attendee.purpose {
+            Purpose::Split { color, key: order, config, child } => {
+                if let Some(child) = child {
+                    let joining = Communicator::Joining(Gathering::Assembly(key), *config);
+                    self.nccl.communicators.insert(child.handle, joining);
+                }
+                Attends { splits: true, color: *color, key: *order, blocking: config.blocking }
+            }
+            Purpose::Finalize => Attends { splits: false, color: NO_COLOR, key: 0, blocking },
+        };
+        let event = Event::Attends { rank, number, attends, site: attendee.site.clone() };
+        let assembly = entry.assemblies.entry(number).or_insert_with(|| Assembly::new(size));
         assembly.attendees[rank] = Some(attendee);
+        self.publish(clique, &event);
+        self.hold_if_complete(key);
+        Ok((Awaiting::Assembly { clique, number }, blocking))
+    }
+
+    /// A rank of another process comes to an assembly.
+    pub(super) fn attends_elsewhere(&mut self, key: AssemblyKey, rank: usize, attends: Attends, site: Site) {
+        let Attends { splits, color, key: order, blocking } = attends;
+        let purpose = match splits {
+            true => Purpose::Split { color, key: order, config: CommConfig { blocking }, child: None },
+            false => Purpose::Finalize,
+        };
+        let Some(entry) = self.nccl.cliques.get_mut(&key.0) else { return };
+        let size = entry.ranks.len();
+        entry.ranks[rank].assemblies = key.1;
+        let assembly = entry.assemblies.entry(key.1).or_insert_with(|| Assembly::new(size));
+        assembly.attendees[rank] = Some(Attendee { purpose, thread: ThreadKey::ELSEWHERE, site });
+        self.hold_if_complete(key);
+    }
+
+    fn hold_if_complete(&mut self, key: AssemblyKey) {
+        let Some(assembly) = self.nccl.assembly(key) else { return };
         if assembly.failed.is_none() && assembly.attendees.iter().all(Option::is_some) {
             self.hold_assembly(key);
         }
-        Ok((Awaiting::Assembly { clique, number }, blocking))
     }
 
     /// All ranks have come.
@@ -236,42 +318,63 @@ impl State {
         }
         let Some(clique) = self.nccl.cliques.get_mut(&key.0) else { return };
         let Some(assembly) = clique.assemblies.remove(&key.1) else { return };
-        let devices: Vec<usize> = clique.ranks.iter().map(|rank| rank.device).collect();
-        let mut colors: BTreeMap<i32, Vec<(i32, Rank, Child, Site)>> = BTreeMap::new();
-        for (rank, attendee) in assembly.attendees.into_iter().flatten().enumerate() {
-            if let Purpose::Split { color, key, child: Some(child) } = attendee.purpose {
-                let rank = Rank::new(devices[rank], attendee.thread, child.config);
+        let places: Vec<(usize, Option<Process>)> =
+            clique.ranks.iter().map(|rank| (rank.device, rank.process)).collect();
+        let parent = clique.link.clone();
+        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
+        for ((device, process), attendee) in places.into_iter().zip(assembly.attendees.into_iter().flatten())
+        {
+            if let Purpose::Split { color, key, config, child } = attendee.purpose
+                && color != NO_COLOR
+            {
+                let rank = match process {
+                    Some(process) => Rank::elsewhere(process, device, config),
+                    None => Rank::new(device, attendee.thread, config),
+                };
                 colors.entry(color).or_default().push((key, rank, child, attendee.site));
             }
         }
-        for mut members in colors.into_values() {
+        for (color, mut members) in colors {
+            if members.iter().all(|(_, _, child, _)| child.is_none()) {
+                continue;
+            }
             // Stable: ranks of one key keep their order.
             members.sort_by_key(|(key, ..)| *key);
             let site = members[0].3.clone();
             let (ranks, children): (Vec<_>, Vec<_>) =
                 members.into_iter().map(|(_, rank, child, _)| (rank, child)).unzip();
-            let handles: Vec<_> = children.iter().map(|child| child.handle).collect();
-            self.add_clique(ranks, &handles, site);
-            for Child { handle, deliver, .. } in children {
+            let handles: Vec<_> =
+                children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
+            let link = parent.as_ref().and_then(|parent| parent.of_child(key.1, color, &ranks));
+            self.add_clique("ncclCommSplit", ranks, &handles, site, link);
+            for Child { handle, deliver } in children.into_iter().flatten() {
                 deliver(handle);
             }
         }
     }
 
     /// Ends an assembly: everyone who has come gets the same error.
-    pub(super) fn fail_assembly(
+    pub(super) fn fail_assembly(&mut self, key: AssemblyKey, status: NcclStatus, failure: &Failure) {
+        let (clique, number) = key;
+        self.publish_failure(CallKey::Assembly { clique, number }, status, failure);
+        self.assembly_failed(key, status, failure);
+    }
+
+    /// As [`Self::fail_assembly`], where the other processes know. The first failure stays.
+    pub(super) fn assembly_failed(
         &mut self,
         (clique, number): AssemblyKey,
         status: NcclStatus,
         failure: &Failure,
     ) {
         let error = Error::new(status, failure.report.clone());
-        let Some(assembly) =
-            self.nccl.cliques.get_mut(&clique).and_then(|clique| clique.assemblies.get_mut(&number))
-        else {
+        let Some(clique) = self.nccl.cliques.get_mut(&clique) else { return };
+        let ranks = clique.ranks.len();
+        let assembly = clique.assemblies.entry(number).or_insert_with(|| Assembly::new(ranks));
+        if assembly.failed.is_some() {
             return;
-        };
-        assembly.failed.get_or_insert_with(|| error.clone());
+        }
+        assembly.failed = Some(error.clone());
         for attendee in assembly.attendees.iter().flatten() {
             if let Purpose::Split { child: Some(child), .. } = &attendee.purpose {
                 self.nccl.communicators.insert(child.handle, Communicator::Failed(error.clone()));
@@ -280,9 +383,9 @@ impl State {
     }
 
     /// Ends assemblies whose other ranks have not come for too long.
-    pub(super) fn give_up_assembly(&mut self, (clique, number): AssemblyKey, given_up: &str) {
-        let report =
-            super::deadlock_report(self, &[CallKey::Assembly { clique, number }].into()).fact(given_up);
+    pub(super) fn give_up_assembly(&mut self, (clique, number): AssemblyKey) {
+        let report = super::deadlock_report(self, &[CallKey::Assembly { clique, number }].into())
+            .fact(super::given_up(self.patience));
         let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
         self.fail_assembly((clique, number), NcclStatus::Timeout, &failure);
     }

@@ -1,7 +1,10 @@
 //! Calls that move data: what was asked, checked at the call, in NCCL's order.
 
+use std::sync::MutexGuard;
+
 use super::communicator::CommHandle;
-use super::operation::{Buffers, Operation};
+use super::log;
+use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
@@ -10,6 +13,9 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
+use crate::time::tuning::World;
+use std::sync::Arc;
 
 /// Something that ranks of a clique do together, or one of them with others, and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +43,8 @@ pub(crate) enum Missing {
     Gone,
     /// It has called; its stream has not got there.
     InStream(OpRef),
+    /// It has called, in another process. Its stream has not got there.
+    Elsewhere,
     /// It has not called. This thread drives it.
     NotCalled(ThreadKey),
 }
@@ -132,6 +140,10 @@ impl std::fmt::Display for Request {
     }
 }
 
+fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidUsage, message)
+}
+
 /// A call whose arguments are good, not launched yet.
 #[derive(Clone)]
 pub(super) struct Checked {
@@ -143,6 +155,8 @@ pub(super) struct Checked {
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
     pub(super) captured: Option<u64>,
     pub(super) site: Site,
+    /// How a collective is done.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Engine {
@@ -152,20 +166,20 @@ impl Engine {
     /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
     pub fn nccl_call(&self, comm: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
         let checked = self.check_call(comm, request, stream);
-        let mut state = self.state();
-        let group = &mut state.thread().group;
-        match checked {
+        let (call, mut state) = match checked {
             Err(error) => {
-                group.remember(&error);
-                Err(error)
+                self.state().thread().group.remember(&error);
+                return Err(error);
             }
-            Ok(None) => Ok(()),
-            Ok(Some(call)) if group.is_open() => {
-                group.calls.push(call);
-                Ok(())
-            }
-            Ok(Some(call)) => self.launch_calls(vec![call], state),
+            Ok(None) => return Ok(()),
+            Ok(Some(checked)) => checked,
+        };
+        let group = &mut state.thread().group;
+        if group.is_open() {
+            group.calls.push(call);
+            return Ok(());
         }
+        self.launch_calls(vec![call], state)
     }
 
     /// Checks a call's arguments. `None` is a call that moves nothing.
@@ -174,14 +188,18 @@ impl Engine {
         comm: CommHandle,
         request: Request,
         stream: StreamHandle,
-    ) -> NcclResult<Option<Checked>> {
+    ) -> NcclResult<Option<(Checked, MutexGuard<'_, State>)>> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         let function = request.function();
-        let (world_size, rank, device) = self.nccl_identity(comm)?;
-        let clique = self.state().nccl.member(comm)?.0;
+        let state = self.state();
+        let (clique, rank) = state.nccl.ready_member(comm)?;
+        let ranks = &state.nccl.cliques[&clique].ranks;
+        let (world_size, device) = (ranks.len(), ranks[rank].device);
         if let Some(fault) = request.fault(world_size) {
             return bad(fault);
         }
+        log::call(&state, comm, (clique, rank), &request, stream);
+        drop(state);
         if request.is_empty() {
             return Ok(None);
         }
@@ -202,7 +220,18 @@ impl Engine {
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
             ));
         }
-        Ok(Some(Checked { clique, rank, world_size, stream, request, captured: None, site }))
+        let plan = match &request {
+            Request::Collective(operation, _) => {
+                let enabled = Enabled::from_env().map_err(invalid_usage)?;
+                let preset = state.time.preset();
+                let devices = state.nccl.cliques[&clique].ranks.iter().map(|rank| rank.device);
+                let world = World::of(preset, devices);
+                let plan = operation.plan(preset, enabled, world);
+                Some(plan.map_err(invalid_usage)?)
+            }
+            Request::Transfer(..) => None,
+        };
+        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site, plan }, state)))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

@@ -70,8 +70,8 @@ impl State {
     ) -> CudaResult<Awaited> {
         let CapturedCalls { clique, rank, calls } = captured;
         let left = match self.nccl.cliques.get(clique) {
-            Some(clique) => clique.ranks[*rank].left.as_ref().map(|(how, _)| *how),
-            None => Some("ncclCommDestroy"),
+            Some(clique) => clique.ranks[*rank].left.as_ref().map(|(how, _)| how.to_string()),
+            None => Some("ncclCommDestroy".to_owned()),
         };
         if let Some(how) = left {
             let message =

@@ -1,86 +1,31 @@
 //! Communicators: how ranks meet, and how they part.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::{Duration, Instant};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use super::assembly::{Assembly, AssemblyKey, Awaiting};
 use super::call::{Missing, Request};
 use super::collective::Call;
 use super::config::CommConfig;
+use super::event::Event;
 use super::exchange::Traffic;
+use super::id::UniqueId;
+use super::log;
 use super::scale::Scales;
+use super::session::{Control, HOST, Link};
 use crate::config::Checks;
 use crate::engine::Engine;
 use crate::engine::{Failure, OpRef, State, Wait};
-use crate::report::{Report, ranks};
+use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
 
 /// An `ncclComm_t`: one rank's end of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommHandle(pub u64);
-
-/// The first bytes of every id made here; the last two are the form's version.
-const MAGIC: [u8; 8] = *b"vgpuid01";
-
-/// An `ncclUniqueId`: what the ranks of one communicator have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UniqueId([u8; 128]);
-
-impl UniqueId {
-    fn new() -> Self {
-        let mut bytes = [0; 128];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&std::process::id().to_le_bytes());
-        // Each `RandomState` has keys of its own.
-        for word in bytes[16..48].chunks_exact_mut(8) {
-            word.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
-        }
-        Self(bytes)
-    }
-
-    /// Takes an id as it came from the caller.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where `ncclGetUniqueId` never made such an id, `InvalidUsage` where another process did.
-    pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
-        if bytes[..8] != MAGIC {
-            let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
-            return Err(Error::new(NcclStatus::InvalidArgument, message));
-        }
-        let maker = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if maker != std::process::id() {
-            let message = format!(
-                "virtual GPU: ranks in several processes are not supported (the id was made in process {maker})"
-            );
-            return Err(Error::new(NcclStatus::InvalidUsage, message));
-        }
-        Ok(Self(bytes))
-    }
-
-    /// The id's bytes, as C code keeps them.
-    pub fn bytes(&self) -> &[u8; 128] {
-        &self.0
-    }
-}
-
-/// Ranks that have come with the same id, until all are there.
-pub(super) struct Meeting {
-    world_size: usize,
-    members: BTreeMap<usize, Member>,
-    failed: Option<Error<NcclStatus>>,
-    since: Instant,
-}
-
-struct Member {
-    handle: CommHandle,
-    config: CommConfig,
-    device: usize,
-    thread: ThreadKey,
-    site: Site,
-}
 
 /// What a communicator handle stands for.
 pub(super) enum Communicator {
@@ -100,8 +45,10 @@ pub(super) enum Communicator {
 /// Where the ranks of a communicator that is being made come together.
 #[derive(Clone, Copy)]
 pub(super) enum Gathering {
-    /// At an id.
+    /// At an id that this process made.
     Id(UniqueId),
+    /// At an id that another one made, in this session.
+    Guest(u64),
     /// In a split of another communicator.
     Assembly(AssemblyKey),
 }
@@ -119,9 +66,22 @@ pub(super) struct Clique {
     pub(super) failed: Option<Error<NcclStatus>>,
     /// Where rank 0's end was made.
     pub(super) site: Site,
+    /// Where the ranks of other processes are reached.
+    pub(super) link: Option<Link>,
+}
+
+/// Another process of a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    /// Its number there.
+    pub(super) number: u16,
+    /// Its number as the system counts it.
+    pub(super) pid: u32,
 }
 
 pub(super) struct Rank {
+    /// The process that it is in, if that is another.
+    pub(super) process: Option<Process>,
     pub(super) device: usize,
     /// The thread that last used it: who will make its next call.
     pub(super) owner: ThreadKey,
@@ -143,7 +103,7 @@ pub(super) struct Rank {
     pub(super) polls: u32,
     pub(super) awaits: Option<u64>,
     /// How and where it left.
-    pub(super) left: Option<(&'static str, Site)>,
+    pub(super) left: Option<(Cow<'static, str>, Site)>,
 }
 
 /// A rank's last call.
@@ -156,6 +116,7 @@ pub(super) struct LastCall {
 impl Rank {
     pub(super) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
         Self {
+            process: None,
             device,
             owner,
             issued: 0,
@@ -172,6 +133,11 @@ impl Rank {
         }
     }
 
+    /// A rank of another process.
+    pub(super) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
+        Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
+    }
+
     /// Why it has not made a call.
     pub(super) fn absence(&self) -> Missing {
         match self.left {
@@ -182,20 +148,29 @@ impl Rank {
 }
 
 impl Clique {
+    /// Whether no process of another rank has ended.
+    pub(super) fn check_all_there(&self) -> NcclResult<()> {
+        match &self.failed {
+            Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
     /// Remembers what went wrong in the background; the first failure stays.
     pub(super) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
 }
 
-impl Engine {
-    /// `ncclGetUniqueId`.
-    pub fn nccl_unique_id(&self) -> UniqueId {
-        UniqueId::new()
-    }
+/// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
+pub(super) fn check_choice() -> NcclResult<()> {
+    Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
+}
 
+impl Engine {
     /// `ncclCommInitAll`: a communicator with a rank on each of `devices`, all driven by the calling thread.
     pub fn nccl_init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
+        check_choice()?;
         let mut gpus = Vec::new();
         for &device in devices {
             let gpu =
@@ -210,44 +185,10 @@ impl Engine {
         }
         let mut state = self.state();
         let thread = state.current_thread();
-        let handles: Vec<_> = gpus.iter().map(|_| CommHandle(state.new_handle())).collect();
+        let handles: Vec<_> = gpus.iter().map(|_| Some(CommHandle(state.new_handle()))).collect();
         let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
-        state.add_clique(ranks, &handles, Site::here());
-        Ok(handles)
-    }
-
-    /// `ncclCommInitRank`: returns once all ranks have come. Inside a group, the group's end waits instead, and
-    /// the handle is not usable before. One that is not blocking is not usable before it says so.
-    pub fn nccl_init_rank(
-        &self,
-        world_size: i32,
-        id: UniqueId,
-        rank: i32,
-        config: CommConfig,
-    ) -> NcclResult<CommHandle> {
-        let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
-        let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
-        let size =
-            size.ok_or_else(|| bad(format!("a communicator of {world_size} ranks: at least 1 is needed")))?;
-        let number = usize::try_from(rank).ok().filter(|&rank| rank < size);
-        let number =
-            number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
-        let device = self.current_device()?;
-
-        let mut state = self.state();
-        let handle = CommHandle(state.new_handle());
-        let member = Member { handle, config, device, thread: state.current_thread(), site: Site::here() };
-        state.join(id, size, number, member);
-        let awaiting = Awaiting::Communicator(handle);
-        if state.thread().group.is_open() {
-            state.thread().group.joining.push(awaiting);
-        } else if config.blocking {
-            self.finish_joining(vec![awaiting], "ncclCommInitRank", state)?;
-        } else {
-            drop(state);
-            self.wake_all();
-        }
-        Ok(handle)
+        state.add_clique("ncclCommInitAll", ranks, &handles, Site::here(), None);
+        Ok(handles.into_iter().flatten().collect())
     }
 
     /// Blocks until communicators are made, or can't be; the same for assemblies.
@@ -298,7 +239,7 @@ impl Engine {
         let mut state = self.run_ready(self.state());
         match state.nccl.communicators.get(&comm) {
             Some(Communicator::Joining(..)) => {
-                state.poll_joining(comm, self.config().patience);
+                state.poll_joining(comm);
                 return in_progress;
             }
             Some(Communicator::Failed(error)) => return Ok(Some(error.clone())),
@@ -332,6 +273,7 @@ impl Engine {
             state.leave_meetings(&[Awaiting::Communicator(comm)], &error);
         }
         if let Ok((clique, rank)) = state.nccl.member(comm) {
+            log::ended("Abort", &state, comm, clique, rank);
             if let Some((op, report)) = state.aborted_in_flight(clique, rank)
                 && self.config().checks != Checks::Off
             {
@@ -342,7 +284,7 @@ impl Engine {
             }
             state.cancel_calls(clique, rank);
             state.cancel_exchanges(clique, rank);
-            state.leave(comm, clique, rank, "has aborted its communicator");
+            state.leave(comm, clique, rank, true);
         }
         drop(self.run_ready(state));
         self.wake_all();
@@ -352,7 +294,8 @@ impl Engine {
     pub fn nccl_destroy(&self, comm: CommHandle) -> NcclResult<()> {
         let mut state = self.state();
         let (clique, rank) = state.nccl.unfinished_member(comm)?;
-        state.leave(comm, clique, rank, "has destroyed its communicator");
+        log::ended("Destroy", &state, comm, clique, rank);
+        state.leave(comm, clique, rank, false);
         drop(state);
         self.wake_all();
         Ok(())
@@ -360,6 +303,11 @@ impl Engine {
 }
 
 impl super::Nccl {
+    /// The threads that drive ranks, of communicators that are there.
+    pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
+        self.cliques.values().flat_map(|clique| clique.ranks.iter().map(|rank| rank.owner)).collect()
+    }
+
     /// Whether a communicator that is being made is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
@@ -385,9 +333,10 @@ impl super::Nccl {
     /// As [`Self::member`], of a communicator that can be used now.
     pub(super) fn ready_member(&self, comm: CommHandle) -> NcclResult<(u64, usize)> {
         let (clique, rank) = self.unfinished_member(comm)?;
-        match self.cliques[&clique].ranks[rank].finalized {
+        let entry = &self.cliques[&clique];
+        match entry.ranks[rank].finalized {
             true => Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized")),
-            false => Ok((clique, rank)),
+            false => entry.check_all_there().map(|()| (clique, rank)),
         }
     }
 
@@ -411,133 +360,63 @@ impl super::Nccl {
 }
 
 impl State {
-    pub(super) fn add_clique(&mut self, ranks: Vec<Rank>, handles: &[CommHandle], site: Site) {
+    /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
+    /// process has no handle here.
+    pub(super) fn add_clique(
+        &mut self,
+        function: &str,
+        ranks: Vec<Rank>,
+        handles: &[Option<CommHandle>],
+        site: Site,
+        link: Option<Link>,
+    ) {
         self.nccl.made += 1;
         let clique = self.nccl.made;
         for (rank, &handle) in handles.iter().enumerate() {
-            self.nccl.communicators.insert(handle, Communicator::Member { clique, rank });
+            if let Some(handle) = handle {
+                self.nccl.communicators.insert(handle, Communicator::Member { clique, rank });
+            }
         }
         let (calls, traffic, assemblies) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
-        self.nccl.cliques.insert(clique, Clique { ranks, calls, traffic, assemblies, failed: None, site });
-    }
-
-    /// One rank comes to a meeting; the last one makes the communicator.
-    fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
-        let (handle, config) = (member.handle, member.config);
-        let meeting = self.nccl.meetings.entry(id).or_insert_with(|| Meeting {
-            world_size,
-            members: BTreeMap::new(),
-            failed: None,
-            since: Instant::now(),
-        });
-        if let Some(error) = &meeting.failed {
-            self.nccl.communicators.insert(handle, Communicator::Failed(error.clone()));
-            return;
-        }
-        self.nccl.communicators.insert(handle, Communicator::Joining(Gathering::Id(id), config));
-        if meeting.world_size != world_size {
-            let report = disagreement_about_size(meeting, world_size, rank, &member);
-            self.fail_meeting(id, NcclStatus::InvalidArgument, &report, Some(handle));
-            return;
-        }
-        if let Some(first) = meeting.members.get(&rank) {
-            let report = Report::new(format!("two ranks of one communicator are both rank {rank}"))
-                .at("ncclCommInitRank", &first.site)
-                .at("ncclCommInitRank", &member.site)
-                .help(format!(
-                    "give each of the {world_size} ranks a number of its own, 0 to {}",
-                    world_size - 1
-                ));
-            self.fail_meeting(id, NcclStatus::InvalidUsage, &report, Some(handle));
-            return;
-        }
-        meeting.members.insert(rank, member);
-        if meeting.members.len() == world_size {
-            self.complete_meeting(id);
+        let entry = Clique { ranks, calls, traffic, assemblies, failed: None, site, link: link.clone() };
+        log::made(function, clique, &entry, handles);
+        self.nccl.cliques.insert(clique, entry);
+        if let Some(Link { session, tag, .. }) = link {
+            if let Some(entry) = self.nccl.sessions.get_mut(&session) {
+                entry.cliques.insert(tag, clique);
+            }
+            self.take_in_early(session, tag, clique);
         }
     }
 
-    fn complete_meeting(&mut self, id: UniqueId) {
-        let Some(meeting) = self.nccl.meetings.get(&id) else { return };
-        let mut seen = BTreeMap::new();
-        for (&rank, member) in meeting.members.iter().filter(|_| !ranks_share_gpus()) {
-            let Some((first, site)) = seen.insert(member.device, (rank, member.site.clone())) else {
-                continue;
-            };
-            let gpu = member.device;
-            let report = Report::new(format!("ranks {first} and {rank} are both on GPU {gpu}"))
-                .at(format!("rank {first}: ncclCommInitRank with GPU {gpu} current"), &site)
-                .at(format!("rank {rank}: ncclCommInitRank with GPU {gpu} current"), &member.site)
-                .help("bind each rank's own context first: stream.context().bind_to_thread()?");
-            self.fail_meeting(id, NcclStatus::InvalidUsage, &report, None);
-            return;
-        }
-        let Some(meeting) = self.nccl.meetings.remove(&id) else { return };
-        let handles: Vec<_> = meeting.members.values().map(|member| member.handle).collect();
-        let site = meeting.members[&0].site.clone();
-        let members = meeting.members.into_values();
-        let ranks = members.map(|member| Rank::new(member.device, member.thread, member.config)).collect();
-        self.add_clique(ranks, &handles, site);
-    }
-
-    /// Ends a meeting: everyone who has come or will come gets the same error.
-    fn fail_meeting(&mut self, id: UniqueId, status: NcclStatus, report: &Report, also: Option<CommHandle>) {
-        report.print();
-        let error = Error::new(status, report.to_string());
-        let Some(meeting) = self.nccl.meetings.get_mut(&id) else { return };
-        meeting.failed = Some(error.clone());
-        let handles: Vec<_> = meeting.members.values().map(|member| member.handle).chain(also).collect();
-        for handle in handles {
-            self.nccl.communicators.insert(handle, Communicator::Failed(error.clone()));
-        }
-    }
-
-    /// Ends what others have not come to for too long: meetings of communicators, and assemblies.
-    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting], given_up: &str) {
-        let mut ids = Vec::new();
+    /// Ends what others have not come to for too long: meetings of communicators, and assemblies. `false` where the answer
+    /// of another process has still to come.
+    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> bool {
+        let mut ended = false;
         for awaiting in awaited {
             match *awaiting {
                 Awaiting::Communicator(handle) => match self.nccl.communicators.get(&handle) {
-                    Some(Communicator::Joining(Gathering::Id(id), _)) => ids.push(*id),
+                    Some(&Communicator::Joining(Gathering::Id(id), _)) => {
+                        self.give_up_meeting(id);
+                        ended = true;
+                    }
+                    Some(&Communicator::Joining(Gathering::Guest(session), _)) => {
+                        ended |= self.give_up_guests(session);
+                    }
                     Some(&Communicator::Joining(Gathering::Assembly(key), _)) => {
-                        self.give_up_assembly(key, given_up);
+                        self.give_up_assembly(key);
+                        ended = true;
                     }
                     _ => {}
                 },
                 Awaiting::Assembly { clique, number } if !self.nccl.is_settled(*awaiting) => {
-                    self.give_up_assembly((clique, number), given_up);
+                    self.give_up_assembly((clique, number));
+                    ended = true;
                 }
                 Awaiting::Assembly { .. } => {}
             }
         }
-        for id in ids {
-            let Some(meeting) = self.nccl.meetings.get(&id) else { continue };
-            let missing: Vec<usize> =
-                (0..meeting.world_size).filter(|rank| !meeting.members.contains_key(rank)).collect();
-            let mut report = Report::new(format!(
-                "{} of {} never came to the communicator",
-                ranks(&missing),
-                meeting.world_size
-            ));
-            for (rank, member) in &meeting.members {
-                report = report.at(format!("rank {rank} waits in ncclCommInitRank"), &member.site);
-            }
-            let others = self.nccl.meetings.len() - 1;
-            let report = report.fact(given_up).help(match others {
-                0 => "every rank must call ncclCommInitRank with the same id, each in its own thread or in one group",
-                _ => "ranks came with different ids: make the id once, and give the same one to every rank",
-            });
-            self.fail_meeting(id, NcclStatus::Timeout, &report, None);
-        }
-    }
-
-    /// A thread asks for a communicator that is being made, and has done so for too long.
-    fn poll_joining(&mut self, comm: CommHandle, patience: Duration) {
-        if let Some(Communicator::Joining(Gathering::Id(id), _)) = self.nccl.communicators.get(&comm)
-            && self.nccl.meetings.get(id).is_some_and(|meeting| meeting.since.elapsed() > patience)
-        {
-            self.give_up_joining(&[Awaiting::Communicator(comm)], &given_up(patience));
-        }
+        ended
     }
 
     /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
@@ -551,30 +430,44 @@ impl State {
                     continue;
                 }
             };
-            let Some(Communicator::Joining(Gathering::Id(id), _)) = self.nccl.communicators.remove(&handle)
-            else {
-                continue;
-            };
-            let Some(meeting) = self.nccl.meetings.get_mut(&id) else { continue };
-            meeting.failed = Some(error.clone());
-            for member in std::mem::take(&mut meeting.members).into_values() {
-                if self.nccl.communicators.contains_key(&member.handle) {
-                    self.nccl.communicators.insert(member.handle, Communicator::Failed(error.clone()));
+            match self.nccl.communicators.remove(&handle) {
+                Some(Communicator::Joining(Gathering::Id(id), _)) => self.leave_meeting(id, error),
+                Some(Communicator::Joining(Gathering::Guest(number), _)) => {
+                    if let Some(session) = self.nccl.session(number) {
+                        let (status, report) = (error.status, error.message.to_string());
+                        session.tell(HOST, &Control::Withdraw { status, report });
+                    }
                 }
+                _ => {}
             }
         }
     }
 
     /// Takes a rank's end of a communicator away.
-    fn leave(&mut self, comm: CommHandle, clique: u64, rank: usize, how: &'static str) {
+    fn leave(&mut self, comm: CommHandle, clique: u64, rank: usize, aborts: bool) {
         self.nccl.communicators.remove(&comm);
+        let site = Site::here();
+        self.publish(clique, &Event::Leaves { rank, aborts, site: site.clone() });
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
-        entry.ranks[rank].left = Some((how, Site::here()));
-        if entry.ranks.iter().all(|rank| rank.left.is_some())
+        entry.ranks[rank].left = Some((departure(aborts).into(), site));
+        self.forget_clique_if_over(clique);
+    }
+
+    /// Forgets a clique whose ranks here have all left, once nothing of it is under way.
+    pub(super) fn forget_clique_if_over(&mut self, clique: u64) {
+        let Some(entry) = self.nccl.cliques.get(&clique) else { return };
+        let is_here = |rank: &&Rank| rank.process.is_none();
+        if entry.ranks.iter().filter(is_here).all(|rank| rank.left.is_some())
             && entry.calls.is_empty()
             && entry.traffic.is_empty()
         {
-            self.nccl.cliques.remove(&clique);
+            let link = self.nccl.cliques.remove(&clique).and_then(|entry| entry.link);
+            if let Some(Link { session, tag, .. }) = link {
+                if let Some(session) = self.nccl.sessions.get_mut(&session) {
+                    session.cliques.remove(&tag);
+                }
+                self.nccl.close_session_if_over(session);
+            }
         }
     }
 
@@ -596,14 +489,17 @@ impl State {
         Some((*op, report))
     }
 
-    /// Takes a rank's part out of every call that is not running yet.
-    fn cancel_calls(&mut self, clique: u64, rank: usize) {
+    /// Takes a rank's part out of every call that is not running yet. What a rank of another process has given stays: it may
+    /// have left because all was done.
+    pub(super) fn cancel_calls(&mut self, clique: u64, rank: usize) {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
         let mut arrived = Vec::new();
         for call in entry.calls.values_mut().filter(|call| !call.running) {
-            if let Some(part) = call.parts[rank].as_mut() {
+            if let Some(part) = call.parts[rank].as_mut()
+                && (part.op().is_some() || !part.arrived)
+            {
                 part.cancelled = true;
-                arrived.extend(part.arrived.then_some(part.op.stream));
+                arrived.extend(part.op().filter(|_| part.arrived).map(|op| op.stream));
             }
         }
         for stream in arrived {
@@ -612,9 +508,14 @@ impl State {
     }
 }
 
+/// How a rank leaves, in words.
+pub(super) fn departure(aborts: bool) -> &'static str {
+    if aborts { "has aborted its communicator" } else { "has destroyed its communicator" }
+}
+
 /// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
 /// no number counts as not set.
-fn ranks_share_gpus() -> bool {
+pub(super) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)
 }
@@ -622,21 +523,6 @@ fn ranks_share_gpus() -> bool {
 /// Why a wait that can't be decided has ended.
 pub(crate) fn given_up(patience: Duration) -> String {
     format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64())
-}
-
-fn disagreement_about_size(meeting: &Meeting, world_size: usize, rank: usize, member: &Member) -> Report {
-    let mut sides: BTreeSet<(usize, usize)> =
-        meeting.members.keys().map(|&rank| (rank, meeting.world_size)).collect();
-    sides.insert((rank, world_size));
-    let mut report = Report::new("ranks with the same id disagree about the world size");
-    for (rank, size) in sides {
-        let site = match meeting.members.get(&rank) {
-            Some(known) if size == meeting.world_size => &known.site,
-            _ => &member.site,
-        };
-        report = report.at(format!("rank {rank} of {size}: ncclCommInitRank"), site);
-    }
-    report.help("every rank must give the same number of ranks")
 }
 
 /// How an engine's CUDA error comes out of an NCCL call.

@@ -1,5 +1,7 @@
 //! The report of calls that can never be complete.
 
+use std::borrow::Cow;
+
 use super::assembly::waiting_attendees;
 use super::call::{CallKey, Missing};
 use super::collective::CollectiveKey;
@@ -7,6 +9,7 @@ use super::exchange::Pending;
 use crate::engine::{Hopeless, State};
 use crate::report::{Report, ranks};
 use crate::site::Site;
+use crate::thread::ThreadKey;
 
 const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return or a condition";
@@ -20,12 +23,17 @@ pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
     let assembly = calls.iter().any(|key| matches!(key, CallKey::Assembly { .. }));
     let collective = calls.iter().any(|key| matches!(key, CallKey::Collective { .. }));
     let exchange = calls.iter().any(|key| matches!(key, CallKey::Exchange { .. }));
-    let mut report = Report::new(match (collective, exchange, assembly) {
+    let report = Report::new(match (collective, exchange, assembly) {
         (true, false, false) => "deadlock: a collective that never completes",
         (false, true, false) => "deadlock: a send or receive that never completes",
         (false, false, _) => "deadlock: a call of all ranks to which one never comes",
         _ => "deadlock: calls that never complete",
     });
+    explain(state, calls, report)
+}
+
+/// Adds who waits for whom to a report.
+pub(super) fn explain(state: &State, calls: &Hopeless, mut report: Report) -> Report {
     let mut help = None;
     for &key in calls {
         match key {
@@ -41,7 +49,7 @@ pub(crate) fn deadlock_report(state: &State, calls: &Hopeless) -> Report {
                 report = waiting_attendees(state, (clique, number), report);
                 for (rank, missing) in state.nccl.absent((clique, number)) {
                     let (where_it_is, site) = match missing {
-                        Missing::NotCalled(thread) => state.whereabouts(thread),
+                        Missing::NotCalled(thread) => whereabouts(state, clique, rank, thread),
                         _ => {
                             let (how, site) = departure(state, clique, rank);
                             (format!("it {how}"), site)
@@ -93,9 +101,19 @@ fn waiting_ranks(state: &State, key: CollectiveKey, mut report: Report) -> Repor
 }
 
 /// How and where a rank left its clique.
-fn departure(state: &State, clique: u64, rank: usize) -> (&'static str, Site) {
+fn departure(state: &State, clique: u64, rank: usize) -> (Cow<'static, str>, Site) {
     let clique = state.nccl.cliques.get(&clique);
-    clique.and_then(|clique| clique.ranks[rank].left.clone()).unwrap_or(("has left", Site::unknown()))
+    let left = clique.and_then(|clique| clique.ranks[rank].left.clone());
+    left.unwrap_or(("has left".into(), Site::unknown()))
+}
+
+/// Where the thread is that drives a rank.
+fn whereabouts(state: &State, clique: u64, rank: usize, thread: ThreadKey) -> (String, Site) {
+    let process = state.nccl.cliques.get(&clique).and_then(|clique| clique.ranks[rank].process);
+    match process {
+        Some(process) => (format!("process {} has not called it", process.pid), Site::unknown()),
+        None => state.whereabouts(thread),
+    }
 }
 
 /// Why one rank does not come to a collective, and what would mend it.
@@ -117,14 +135,14 @@ fn absence(
                 false => (format!("rank {rank} never called it, and {how}"), site, EVERY_RANK),
             }
         }
-        Missing::InStream(_) => {
+        Missing::InStream(_) | Missing::Elsewhere => {
             let call = state.nccl.call(key).and_then(|call| call.parts[rank].as_ref());
             let site = call.map_or_else(Site::unknown, |part| part.site.clone());
             let mend = "make the collectives of all communicators in one order on every rank";
             (format!("rank {rank} has called it, behind work that never completes"), site, mend)
         }
         Missing::NotCalled(thread) => {
-            let (where_it_is, site) = state.whereabouts(*thread);
+            let (where_it_is, site) = whereabouts(state, key.0, rank, *thread);
             let mend = match where_it_is.contains("ended") {
                 true => "every rank must make every collective call: look for an early return or a condition",
                 false => {
@@ -145,7 +163,7 @@ fn other_end(state: &State, pending: &Pending) -> (String, Site, &'static str) {
     match (missing, other) {
         (Missing::Gone, Some(other)) => {
             let left = state.nccl.cliques.get(&key.clique).and_then(|clique| clique.ranks[rank].left.clone());
-            let (how, _) = left.unwrap_or(("that call has failed", Site::unknown()));
+            let (how, _) = left.unwrap_or(("that call has failed".into(), Site::unknown()));
             (
                 format!("rank {rank} has called the {function} for it, but {how}"),
                 other.site.clone(),
@@ -156,14 +174,14 @@ fn other_end(state: &State, pending: &Pending) -> (String, Site, &'static str) {
             let (how, site) = departure(state, key.clique, rank);
             (format!("rank {rank} never called the {function} for it, and {how}"), site, EVERY_END)
         }
-        (Missing::InStream(_), other) => {
+        (Missing::InStream(_) | Missing::Elsewhere, other) => {
             let site = other.as_ref().map_or_else(Site::unknown, |end| end.site.clone());
             let text =
                 format!("rank {rank} has called the {function} for it, behind work that never completes");
             (text, site, TOGETHER)
         }
         (Missing::NotCalled(thread), _) => {
-            let (where_it_is, site) = state.whereabouts(*thread);
+            let (where_it_is, site) = whereabouts(state, key.clique, rank, *thread);
             let mend = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
             (format!("rank {rank} never calls the {function} for it: {where_it_is}"), site, mend)
         }

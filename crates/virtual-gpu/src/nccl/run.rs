@@ -2,15 +2,19 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::MutexGuard;
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard};
 
 use super::call::{CallKey, Request};
-use super::collective::{CollectiveKey, Part};
-use super::exchange::{End, Moving};
-use super::operation::Piece;
+use super::collective::{CollectiveKey, Part, Place as Seat};
+use super::event::{Arrival, Arrived, Event};
+use super::exchange::{End, ExchangeKey, Moving, MovingEnd, ReadyEnd};
+use super::operation::{Buffers, Operation, Piece};
 use super::reduce::Reduction;
 use super::scale::Scale;
+use super::session::Parcel;
 use super::transfer::Direction;
+use super::wire::Payload;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, Touched, address_report};
 use crate::memory::{Allocation, DeviceMemory};
@@ -19,12 +23,16 @@ use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::CudaStatus;
 use crate::time::Cost;
-use crate::time::collective::{duration, message_duration};
+use crate::time::tuning::point_to_point;
 
 /// What can run now.
 pub(crate) enum Job {
     /// A collective to which every rank has come.
     Collective(CollectiveKey),
+    /// Ranks of this process have come to a collective, of which others have to know what they give.
+    Arrivals(CollectiveKey, Vec<usize>),
+    /// A rank of this process has come to what it sends to others and receives from them.
+    Ends(u64, ExchangeKey),
     /// Messages to whose both ends the streams have come.
     Messages(Vec<Moving>),
 }
@@ -54,6 +62,19 @@ struct Place {
     offset: u64,
 }
 
+impl Share {
+    /// That of a collective's rank, with its buffers; or what came from another process.
+    fn of_part((rank, part): (usize, &Part)) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+        match &part.place {
+            &Seat::Here { buffers, device, .. } => {
+                let request = Request::Collective(part.operation, buffers);
+                Ok((Self { rank, device, request, site: part.site.clone() }, buffers))
+            }
+            Seat::Elsewhere(arrived) => Err(arrived.clone()),
+        }
+    }
+}
+
 impl Place {
     fn of(memory: &DeviceMemory, device: usize, address: u64, bytes: u64) -> Option<Self> {
         let offset = memory.range(address, bytes).ok()?.1;
@@ -69,6 +90,26 @@ impl Place {
     }
 }
 
+/// Where the bytes come from that a rank gives.
+enum Source {
+    Here(Place),
+    /// Another process has sent them.
+    Elsewhere(Arc<Arrived>),
+}
+
+impl Source {
+    fn bytes<'a>(&'a self, memories: &'a Memories<'_>, range: Range<u64>) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Self::Here(place) => {
+                Some(place.allocation(memories)?.seen(place.offset + range.start..place.offset + range.end))
+            }
+            Self::Elsewhere(arrived) => {
+                arrived.payload.get(range.start as usize..range.end as usize).map(Cow::Borrowed)
+            }
+        }
+    }
+}
+
 impl Engine {
     /// Runs what is ready, and lets the streams that waited for it go on.
     pub(crate) fn run_nccl(&self, job: Job) -> MutexGuard<'_, State> {
@@ -78,6 +119,16 @@ impl Engine {
                 let mut state = self.state();
                 self.finish_collective(&mut state, key, outcome);
                 state
+            }
+            Job::Arrivals(key, ranks) => {
+                for rank in ranks {
+                    self.tell_arrival(key, rank);
+                }
+                self.run_next(|state| state.linked_collective(key))
+            }
+            Job::Ends(clique, place) => {
+                self.tell_ends(clique, place);
+                self.run_next(|state| state.told_ends(clique, place))
             }
             Job::Messages(messages) => {
                 let outcomes: Vec<_> =
@@ -91,6 +142,18 @@ impl Engine {
         }
     }
 
+    /// Runs what a job makes ready.
+    fn run_next(&self, next: impl FnOnce(&mut State) -> Option<Job>) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        match next(&mut state) {
+            Some(job) => {
+                drop(state);
+                self.run_nccl(job)
+            }
+            None => state,
+        }
+    }
+
     /// Locks the memories of GPUs, always in ascending order, so that two calls can't wait for each other's.
     fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
         let devices: BTreeSet<usize> = devices.collect();
@@ -98,57 +161,43 @@ impl Engine {
     }
 
     fn execute_collective(&self, key: CollectiveKey) -> Outcome {
-        let (operation, shares, buffers) = {
+        let (operation, ranks, shares) = {
             let state = self.state();
             let Some(call) = state.nccl.call(key) else { return Ok(Vec::new()) };
             let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
-            let share = |(rank, part): (usize, &Part)| Share {
-                rank,
-                device: part.device,
-                request: Request::Collective(part.operation, part.buffers),
-                site: part.site.clone(),
-            };
-            let shares: Vec<_> = call.parts.iter().flatten().enumerate().map(share).collect();
-            let buffers: Vec<_> = call.parts.iter().flatten().map(|part| part.buffers).collect();
-            (first.operation, shares, buffers)
+            let shares: Vec<_> = call.parts.iter().flatten().enumerate().map(Share::of_part).collect();
+            (first.operation, shares.len(), shares)
         };
-        let ranks = shares.len();
-        let mut memories = self.memories(shares.iter().map(|share| share.device));
+        let here = shares.iter().filter_map(|share| share.as_ref().ok().map(|(share, _)| share.device));
+        let mut memories = self.memories(here);
         let mut touched: Vec<Vec<Touched>> = Vec::new();
-        let mut places = [Vec::new(), Vec::new()];
+        let (mut send, mut receive) = (Vec::new(), Vec::new());
         let mut scales = Vec::new();
-        for (share, buffers) in shares.iter().zip(buffers) {
-            let mut own = Vec::new();
-            let sides = [
-                (buffers.send, operation.given(share.rank, ranks), false),
-                (buffers.receive, operation.got(share.rank, ranks), true),
-            ];
-            for ((address, bytes, writes), places) in sides.into_iter().zip(&mut places) {
-                let found =
-                    bytes.map(|bytes| self.find(&memories, share, address, bytes, writes)).transpose()?;
-                places.push(found.map(|(place, touched)| {
-                    own.push(touched);
-                    place
-                }));
-            }
-            let scale = match buffers.scale {
-                Some(Scale::Value(bytes)) => bytes,
-                Some(Scale::At(address)) => {
-                    let len = operation.data_type.size();
-                    let (place, read) = self.find(&memories, share, address, len, false)?;
-                    own.push(read);
-                    let seen =
-                        place.allocation(&memories).map(|from| from.seen(place.offset..place.offset + len));
-                    let mut bytes = [0; 8];
-                    bytes[..len as usize].copy_from_slice(&seen.unwrap_or_default());
-                    bytes
+        for share in shares {
+            let (share, buffers) = match share {
+                Ok(here) => here,
+                Err(elsewhere) => {
+                    scales.push(elsewhere.as_ref().map_or([0; 8], |arrived| arrived.scale));
+                    send.push(elsewhere.map(Source::Elsewhere));
+                    receive.push(None);
+                    touched.push(Vec::new());
+                    continue;
                 }
-                None => [0; 8],
             };
+            let mut own = Vec::new();
+            let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<Place>, Failure> {
+                let Some(bytes) = bytes else { return Ok(None) };
+                let (place, touched) = self.find(&memories, &share, address, bytes, writes)?;
+                own.push(touched);
+                Ok(Some(place))
+            };
+            send.push(find(buffers.send, operation.given(share.rank, ranks), false)?.map(Source::Here));
+            receive.push(find(buffers.receive, operation.got(share.rank, ranks), true)?);
+            let (scale, read) = self.scale(&memories, &share, &operation, buffers.scale)?;
+            own.extend(read);
             scales.push(scale);
             touched.push(own);
         }
-        let [send, receive] = places;
         let pieces = operation.pieces(ranks);
         let reduction = operation.operator().map(|operator| Reduction {
             data_type: operation.data_type,
@@ -160,13 +209,115 @@ impl Engine {
         Ok(touched)
     }
 
+    /// A rank's scalar, and what reading it touches.
+    fn scale(
+        &self,
+        memories: &Memories<'_>,
+        share: &Share,
+        operation: &Operation,
+        scale: Option<Scale>,
+    ) -> Result<([u8; 8], Option<Touched>), Failure> {
+        let mut bytes = [0; 8];
+        match scale {
+            None => Ok((bytes, None)),
+            Some(Scale::Value(bytes)) => Ok((bytes, None)),
+            Some(Scale::At(address)) => {
+                let len = operation.data_type.size();
+                let (place, read) = self.find(memories, share, address, len, false)?;
+                let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + len));
+                bytes[..len as usize].copy_from_slice(&seen.unwrap_or_default());
+                Ok((bytes, Some(read)))
+            }
+        }
+    }
+
+    /// Tells the other processes that a rank's stream has come to a collective, and what the rank gives.
+    fn tell_arrival(&self, key: CollectiveKey, rank: usize) {
+        let mut state = self.state();
+        let Some(call) = state.nccl.call(key).filter(|call| call.failure.is_none()) else { return };
+        let ranks = call.parts.len();
+        if let Some(report) = state.failure_of_part(call, rank) {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            return state.fail_collective(key, &failure);
+        }
+        let Some(part) = call.parts[rank].as_ref() else { return };
+        let (Ok((share, buffers)), operation) = (Share::of_part((rank, part)), part.operation) else {
+            return;
+        };
+        let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return };
+        let Some((own, link)) = state.link_of(key.0) else { return };
+        drop(state);
+        let given = {
+            let memories = self.memories([share.device].into_iter());
+            self.give(&memories, &share, buffers.send, operation.given(rank, ranks)).and_then(|payload| {
+                Ok((payload, self.scale(&memories, &share, &operation, buffers.scale)?.0))
+            })
+        };
+        let (payload, scale) = match given {
+            Ok(given) => given,
+            Err(failure) => return self.state().fail_collective(key, &failure),
+        };
+        let arrival = Arrival { stamp, bytes: (0, 0), scale, payload };
+        let others = link.others.clone();
+        let parcel = Parcel::new(own, &link, others, &Event::Arrived { rank, number: key.1, arrival });
+        let mut state = self.state();
+        // It may have failed, or the rank have aborted, in the meantime.
+        if state.told(key, rank) {
+            state.nccl.send(parcel);
+        }
+    }
+
+    /// The bytes of a buffer that other processes need.
+    fn give(
+        &self,
+        memories: &Memories<'_>,
+        share: &Share,
+        address: u64,
+        bytes: Option<u64>,
+    ) -> Result<Payload, Failure> {
+        let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(Payload::default()) };
+        let (place, _) = self.find(memories, share, address, bytes, false)?;
+        let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + bytes));
+        Ok(Payload(seen.unwrap_or_default().into_owned()))
+    }
+
+    /// Tells other processes that a rank's stream has come to the messages that it sends them, with their bytes, and to those
+    /// that it gets.
+    fn tell_ends(&self, clique: u64, place: ExchangeKey) {
+        let (Some((own, link)), Some(ready)) = ({
+            let mut state = self.state();
+            (state.link_of(clique), state.ends_to_tell(clique, place))
+        }) else {
+            return;
+        };
+        for ReadyEnd { message, end, called, device, stamp, bytes, process } in ready {
+            let share = Share { rank: place.0, device, request: called.request(), site: called.site.clone() };
+            let given = match end {
+                Direction::Receive => Ok(Payload::default()),
+                Direction::Send => {
+                    let memories = self.memories([device].into_iter());
+                    self.give(&memories, &share, called.buffer, Some(called.transfer.bytes()))
+                }
+            };
+            match given {
+                Ok(payload) => {
+                    let arrival = Arrival { stamp, bytes, scale: [0; 8], payload };
+                    let event = Event::Ready { message, end, arrival };
+                    let parcel = Parcel::new(own, &link, vec![process], &event);
+                    self.state().nccl.send(parcel);
+                }
+                Err(failure) => self.state().fail_exchange(clique, place, &failure),
+            }
+        }
+    }
+
     /// Moves a message; what it touched on each side.
     fn execute_message(&self, moving: &Moving) -> Result<[Option<Touched>; 2], Failure> {
-        let [(send, from), (receive, to)] = &moving.ends;
-        let bytes = send.transfer.bytes();
+        let [send, receive] = &moving.ends;
+        let bytes = send.end().transfer.bytes();
         // A rank may send a buffer to itself in place.
-        let in_place = from == to && send.buffer == receive.buffer;
-        if bytes == 0 || in_place {
+        let in_place = send.device() == receive.device() && send.end().buffer == receive.end().buffer;
+        if bytes == 0 || (in_place && send.device().is_some()) {
             return Ok([None, None]);
         }
         let share = |end: &End, direction, device| Share {
@@ -175,13 +326,25 @@ impl Engine {
             request: end.request(),
             site: end.site.clone(),
         };
-        let shares = [share(send, Direction::Send, *from), share(receive, Direction::Receive, *to)];
-        let mut memories = self.memories([*from, *to].into_iter());
-        let (source, read) = self.find(&memories, &shares[0], send.buffer, bytes, false)?;
-        let (target, written) = self.find(&memories, &shares[1], receive.buffer, bytes, true)?;
+        let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
+        let (mut target, mut touched) = (None, [None, None]);
+        let source = match send {
+            MovingEnd::Here(end, device) => {
+                let share = share(end, Direction::Send, *device);
+                let (place, read) = self.find(&memories, &share, end.buffer, bytes, false)?;
+                touched[0] = Some(read);
+                Source::Here(place)
+            }
+            MovingEnd::Elsewhere(_, arrived) => Source::Elsewhere(arrived.clone()),
+        };
+        if let MovingEnd::Here(end, device) = receive {
+            let share = share(end, Direction::Receive, *device);
+            let (place, written) = self.find(&memories, &share, end.buffer, bytes, true)?;
+            (target, touched[1]) = (Some(place), Some(written));
+        }
         let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
-        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[Some(target)]);
-        Ok([Some(read), Some(written)])
+        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);
+        Ok(touched)
     }
 
     /// Where a buffer lies, and what using it touches.
@@ -239,32 +402,42 @@ impl Engine {
         }
         let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
         match outcome {
-            Err(failure) => parts.iter().for_each(|part| state.fail_stream(part.op.stream, &failure)),
+            Err(failure) => {
+                parts.iter().filter_map(Part::op).for_each(|op| state.fail_stream(op.stream, &failure));
+            }
             Ok(touched) => {
                 for (part, touched) in parts.iter().zip(touched) {
+                    let Some(op) = part.op() else { continue };
                     let what = part.operation.function().to_owned();
-                    self.note_touched(state, part.op.stream, what, touched, false);
+                    self.note_touched(state, op.stream, what, touched, false);
                 }
             }
         }
         let mut joined = View::default();
+        let (mut here, mut others_ready, mut duration) = (0, 0, 0);
         for part in &parts {
-            if let Some(view) = state.view_at_end_of(part.op) {
-                joined.join(&view);
+            match &part.place {
+                Seat::Here { op, plan, .. } => {
+                    here += 1;
+                    duration = plan.nanoseconds;
+                    if let Some(view) = state.view_at_end_of(*op) {
+                        joined.join(&view);
+                    }
+                }
+                Seat::Elsewhere(arrived) => {
+                    if let Some(arrived) = arrived {
+                        joined.join(&arrived.view);
+                        others_ready = others_ready.max(arrived.ready);
+                    }
+                }
             }
         }
-        let cost = parts.first().map_or(Cost::Nothing, |part| {
-            let (ranks, preset) = (parts.len(), state.time.preset());
-            let bytes = part.operation.large_side(ranks);
-            Cost::Collective {
-                call: CallKey::Collective { clique: key.0, number: key.1 },
-                ranks,
-                duration: duration(preset, part.operation.pattern(), ranks, bytes),
-            }
-        });
-        for part in &parts {
-            state.finish_after(part.op.stream, &joined, cost.clone());
+        let call = CallKey::Collective { clique: key.0, number: key.1 };
+        let cost = Cost::Collective { call, ranks: here, others_ready, duration };
+        for op in parts.iter().filter_map(Part::op) {
+            state.finish_after(op.stream, &joined, cost.clone());
         }
+        state.forget_clique_if_over(key.0);
     }
 
     /// Ends a message that was moved, and the exchanges whose last one it was.
@@ -290,7 +463,7 @@ impl Engine {
             let partners = exchange
                 .partners
                 .into_iter()
-                .map(|(ticket, bytes)| (ticket, message_duration(preset, bytes)))
+                .map(|(ticket, bytes)| (ticket, point_to_point(preset, bytes)))
                 .collect();
             state.finish_after(stream, &exchange.view, Cost::Exchange { partners });
         }
@@ -303,11 +476,16 @@ fn move_pieces(
     pieces: &[Piece],
     reduction: Option<&Reduction>,
     memories: &mut Memories<'_>,
-    send: &[Option<Place>],
+    send: &[Option<Source>],
     receive: &[Option<Place>],
 ) {
-    let mut block = vec![0; BLOCK as usize];
+    let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
+    let mut block = vec![0; longest.min(BLOCK) as usize];
     for piece in pieces {
+        // What only ranks of other processes get, they make themselves.
+        if piece.destinations.iter().all(|&(rank, _)| receive[rank].is_none()) {
+            continue;
+        }
         for start in (0..piece.bytes).step_by(BLOCK as usize) {
             let len = BLOCK.min(piece.bytes - start);
             let out = &mut block[..len as usize];
@@ -315,9 +493,8 @@ fn move_pieces(
                 .sources
                 .iter()
                 .filter_map(|&(rank, at)| {
-                    let place = send[rank]?;
-                    let from = place.offset + at + start;
-                    Some((rank, place.allocation(memories)?.seen(from..from + len)))
+                    let from = at + start;
+                    Some((rank, send[rank].as_ref()?.bytes(memories, from..from + len)?))
                 })
                 .collect();
             match reduction {

@@ -1,5 +1,7 @@
 //! Vector clocks: which operations are known to have happened.
 
+use std::collections::HashSet;
+
 use crate::engine::StreamHandle;
 
 /// For each stream the number of its last operation that has happened. Sorted by stream.
@@ -31,9 +33,14 @@ impl Clock {
         }
     }
 
-    /// Forgets a stream that is gone: nothing will ask for it again.
-    pub(crate) fn forget(&mut self, stream: StreamHandle) {
-        self.0.retain(|entry| entry.0 != stream);
+    /// Its streams with their numbers.
+    pub(crate) fn entries(&self) -> &[(StreamHandle, u64)] {
+        &self.0
+    }
+
+    /// Forgets streams that are gone: nothing will ask for them again.
+    pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
+        self.0.retain(|entry| !gone.contains(&entry.0));
     }
 }
 
@@ -60,9 +67,9 @@ impl View {
         self.any.advance(stream, number);
     }
 
-    pub(crate) fn forget(&mut self, stream: StreamHandle) {
-        self.own.forget(stream);
-        self.any.forget(stream);
+    pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
+        self.own.forget(gone);
+        self.any.forget(gone);
     }
 }
 
@@ -81,7 +88,7 @@ mod tests {
         first.join(&second);
         assert!(first.covers(a, 3) && first.covers(b, 5) && first.covers(b, 1));
         assert!(!first.covers(a, 4) && !first.covers(StreamHandle(48), 1));
-        first.forget(a);
+        first.forget(&[a].into());
         assert!(!first.covers(a, 1));
     }
 }

@@ -23,6 +23,8 @@ use history::{Conflict, History};
 #[derive(Default)]
 pub(crate) struct Order {
     seen_by: HashMap<ThreadKey, Clock>,
+    /// Streams that were forgotten. A clock that was kept may bring them back.
+    gone: HashSet<StreamHandle>,
     seen: Clock,
     histories: HashMap<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
@@ -68,15 +70,25 @@ impl Order {
     }
 
     /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still be there:
-    /// nothing that comes later can race with it. `false` where none has.
-    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, last_touch: u64) -> bool {
+    /// nothing that comes later can race with it. Returns all streams that are forgotten; none where no thread has.
+    pub(crate) fn forget_stream(
+        &mut self,
+        stream: StreamHandle,
+        last_touch: u64,
+    ) -> Option<&HashSet<StreamHandle>> {
         if last_touch > 0 && !self.seen.covers(stream, last_touch) {
-            return false;
+            return None;
         }
-        self.seen.forget(stream);
-        self.seen_by.values_mut().for_each(|clock| clock.forget(stream));
+        self.gone.insert(stream);
+        self.seen.forget(&self.gone);
+        self.seen_by.values_mut().for_each(|clock| clock.forget(&self.gone));
         self.histories.values_mut().for_each(|history| history.forget(stream));
-        true
+        Some(&self.gone)
+    }
+
+    /// Forgets what threads have seen that have ended.
+    pub(crate) fn forget_threads(&mut self, is_known: impl Fn(ThreadKey) -> bool) {
+        self.seen_by.retain(|&thread, _| is_known(thread));
     }
 
     /// Forgets an allocation that is gone.

@@ -1,0 +1,137 @@
+//! All-reduce through cudarc, in the columns of nccl-tests: `cargo bench -p lab --bench nccl`.
+//!
+//! Some of nccl-tests' flags are there: `-b` and `-e`, the first and the last size in bytes, `-f`, the factor between them,
+//! and `-g`, the ranks. `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
+//!
+//! `time`, `algbw` and `busbw` are of the wall clock: on the virtual GPU, what this CPU needs. `model` is the time that
+//! events tell, which the virtual GPU works out for the machine of `VIRTUAL_GPU_TOPOLOGY`; it is no measurement.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+
+/// Bytes that a rank reduces at each size, so that every row takes about as long.
+const BYTES_IN_ALL: usize = 256 << 20;
+
+/// What one rank saw of a size: seconds of the wall clock and of events, for each call.
+struct Row {
+    wall: f64,
+    model: f64,
+}
+
+/// What is measured.
+struct Plan {
+    /// Bytes, ascending.
+    sizes: Vec<usize>,
+    ranks: Vec<usize>,
+}
+
+impl Plan {
+    /// From nccl-tests' flags.
+    ///
+    /// # Errors
+    /// A flag that is not known, or is followed by no positive number.
+    fn from_args(args: impl IntoIterator<Item = String>) -> anyhow::Result<Self> {
+        let (mut first, mut last, mut factor, mut ranks) = (8, 64 << 20, 8, vec![2, 4, 8]);
+        // Cargo adds `--bench`.
+        let mut args = args.into_iter().filter(|arg| arg != "--bench");
+        while let Some(flag) = args.next() {
+            let value = args.next().and_then(|value| value.parse::<usize>().ok()).filter(|&value| value > 0);
+            let value = value.with_context(|| format!("{flag}: a positive number has to follow"))?;
+            match flag.as_str() {
+                "-b" => first = value.next_multiple_of(4),
+                "-e" => last = value,
+                "-f" => factor = value.max(2),
+                "-g" => ranks = vec![value],
+                _ => bail!("{flag}: the flags are -b, -e, -f and -g"),
+            }
+        }
+        let sizes: Vec<_> = std::iter::successors(Some(first), |size| size.checked_mul(factor))
+            .take_while(|&size| size <= last)
+            .collect();
+        ensure!(!sizes.is_empty(), "-b {first} -e {last}: there is no size between them");
+        Ok(Self { sizes, ranks })
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let plan = Plan::from_args(std::env::args().skip(1))?;
+    println!("tier: {}", lab::attach(plan.ranks.iter().copied().max().unwrap_or(1))?);
+    println!("# all_reduce, out of place; bandwidths in GB/s, times in us");
+    for &ranks in &plan.ranks {
+        let rows = run(ranks, &plan.sizes)?;
+        println!("# {ranks} ranks");
+        println!(
+            "# {:>10} {:>12} {:>8} {:>6} {:>6} {:>10} {:>8} {:>8} {:>12}",
+            "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "model"
+        );
+        for (size, row) in plan.sizes.iter().zip(rows) {
+            let algorithm = *size as f64 / row.wall / 1e9;
+            let bus = algorithm * 2.0 * (ranks - 1) as f64 / ranks as f64;
+            println!(
+                "  {size:>10} {:>12} {:>8} {:>6} {:>6} {:>10.2} {algorithm:>8.3} {bus:>8.3} {:>12.2}",
+                size / 4,
+                "float",
+                "sum",
+                -1,
+                row.wall * 1e6,
+                row.model * 1e6
+            );
+        }
+    }
+    Ok(())
+}
+
+/// One row for each size; the slowest rank's.
+fn run(ranks: usize, sizes: &[usize]) -> anyhow::Result<Vec<Row>> {
+    let nccl = |error| anyhow!("NCCL: {error:?}");
+    let id = Id::new().map_err(nccl)?;
+    let start = Barrier::new(ranks);
+    let of_ranks = lab::each_rank(ranks, |rank| {
+        let context = CudaContext::new(rank)?;
+        // SAFETY: each rank has one stream, which orders all there is. nccl-tests records no events between calls, either.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream()?;
+        let comm = Comm::from_rank(stream.clone(), rank, ranks, id).map_err(nccl)?;
+        let most = sizes.iter().max().map_or(0, |size| size / 4);
+        let send = stream.clone_htod(&vec![1.0f32; most])?;
+        let mut receive = stream.alloc_zeros::<f32>(most)?;
+        let mut rows = Vec::new();
+        for size in sizes {
+            let count = size / 4;
+            let calls = (BYTES_IN_ALL / size).clamp(2, 1_000);
+            let mut elapsed = Duration::ZERO;
+            let mut model = 0.0;
+            for (times, counts) in [(calls.min(20), false), (calls, true)] {
+                stream.synchronize()?;
+                start.wait();
+                let since = Instant::now();
+                let first = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+                for _ in 0..times {
+                    let mut target = receive.slice_mut(..count);
+                    comm.all_reduce(&send.slice(..count), &mut target, &ReduceOp::Sum).map_err(nccl)?;
+                }
+                let last = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+                stream.synchronize()?;
+                if counts {
+                    elapsed = since.elapsed();
+                    model = f64::from(first.elapsed_ms(&last)?) / 1e3;
+                }
+            }
+            rows.push(Row { wall: elapsed.as_secs_f64() / calls as f64, model: model / calls as f64 });
+        }
+        Ok(rows)
+    })?;
+    let slowest = |row: usize| {
+        let rows = of_ranks.iter().map(|rows| &rows[row]);
+        rows.fold(Row { wall: 0.0, model: 0.0 }, |most, row| Row {
+            wall: most.wall.max(row.wall),
+            model: most.model.max(row.model),
+        })
+    };
+    Ok((0..sizes.len()).map(slowest).collect())
+}
