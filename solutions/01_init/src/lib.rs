@@ -1,5 +1,7 @@
 //! From a device to a group of GPUs: the start of every program on more than one of them.
 
+pub mod buffers;
 pub mod devices;
 pub mod init_all;
+pub mod kernel;
 pub mod rendezvous;

@@ -1,0 +1,190 @@
+//! Checks of `init/buffers`.
+
+use std::ops::Range;
+
+use anyhow::{Context, bail, ensure};
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::init::buffers::{copy, read, spread};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("buffers::each_gpu_has_its_part_and_no_more", each_gpu_has_its_part_and_no_more),
+        Check::new("buffers::a_part_is_read", a_part_is_read),
+        Check::new("buffers::a_part_is_copied_to_its_place", || copied_between(&[(0, 0)])),
+        Check::new("buffers::a_part_is_copied_to_another_gpu", || copied_between(&[(0, 1), (1, 0)]))
+            .min_ranks(2),
+        Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source),
+        Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once),
+        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const LEN: usize = 1031;
+
+/// Parts of [`LEN`] values, each of another length, in falling order, with gaps between them.
+fn parts(count: usize) -> Vec<Range<usize>> {
+    (0..count).rev().map(|index| 7 + 190 * index..100 + 190 * index + 13 * index).collect()
+}
+
+fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
+    let values = irregular::integers(0, LEN);
+    for count in lab::world_sizes().into_iter().filter(|&count| count <= 5) {
+        let mut streams = lab::streams(count)?;
+        // So that no GPU has the number of its part by chance.
+        streams.reverse();
+        let parts = parts(count);
+        let buffers = spread(&streams, &values, &parts)?;
+        ensure!(buffers.len() == count, "{count} streams were given, and {} buffers came", buffers.len());
+        for (index, (buffer, part)) in buffers.iter().zip(&parts).enumerate() {
+            let (gpu, expected) = (buffer.context().ordinal(), streams[index].context().ordinal());
+            ensure!(
+                gpu == expected,
+                "buffer {index} of {count} is on GPU {gpu}, expected GPU {expected}, which streams[{index}] is on"
+            );
+            ensure!(
+                buffer.stream() == &streams[index],
+                "buffer {index} of {count} was made on another stream than streams[{index}]"
+            );
+            ensure!(
+                buffer.len() == part.len(),
+                "buffer {index} of {count} has {} elements, expected {}, which is the length of part {part:?}",
+                buffer.len(),
+                part.len()
+            );
+            let got = streams[index].clone_dtoh(buffer)?;
+            streams[index].synchronize()?;
+            Expected::new(index, &format!("the buffer of part {part:?}"), &values[part.clone()])
+                .if_instead(&values[..part.len()], "these are the first values, not those of the part")
+                .exactly(&got)?;
+        }
+    }
+    Ok(())
+}
+
+fn a_part_is_read() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let values = irregular::integers(0, LEN);
+    let buffer = Guarded::new(&stream, &values)?;
+    for part in [0..1, 0..LEN, 37..38, 37..301, LEN - 1..LEN] {
+        let got = read(&buffer.view(), part.clone()).with_context(|| format!("reading {part:?} of {LEN}"))?;
+        Expected::new(0, &format!("what was read of {part:?}"), &values[part.clone()])
+            .if_instead(&values[..part.len()], "these are the first values, not those of the part")
+            .exactly(&got)?;
+    }
+    Ok(())
+}
+
+/// Copies parts between buffers on these GPUs (from, to).
+fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
+    let most = gpus.iter().map(|&(from, to)| from.max(to)).max().unwrap_or(0);
+    let streams = lab::streams(most + 1)?;
+    let (values, stale) = (irregular::integers(0, LEN), irregular::integers(1, 700));
+    for &(source, target) in gpus {
+        for (part, at) in [(0..1, 0), (37..301, 0), (37..301, 5), (400..1031, 69), (1030..1031, 699)] {
+            let from = Guarded::new(&streams[source], &values)?;
+            let mut to = Guarded::new(&streams[target], &stale)?;
+            let what = format!("{part:?} of GPU {source} copied to {at} on GPU {target}");
+            copy(&from.view(), part.clone(), &mut to.view_mut(), at).with_context(|| what.clone())?;
+            let placed = |at: usize, part: Range<usize>| {
+                let mut all = stale.clone();
+                all[at..at + part.len()].copy_from_slice(&values[part]);
+                all
+            };
+            let expected = placed(at, part.clone());
+            let mut comparison = Expected::new(target, &what, &expected)
+                .if_instead(&stale, "nothing was copied")
+                .if_instead(&placed(at, 0..part.len()), "these are the first values, not those of the part");
+            if part.end <= stale.len() {
+                comparison = comparison.if_instead(
+                    &placed(part.start, part.clone()),
+                    "the part lies where it lay in the other buffer",
+                );
+            }
+            comparison.exactly(&to.read()?)?;
+            Expected::new(source, "what was copied from", &values).exactly(&from.read()?)?;
+        }
+    }
+    Ok(())
+}
+
+fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
+    for count in lab::world_sizes().into_iter().filter(|&count| count <= 2) {
+        let streams = lab::streams(count)?;
+        // On one GPU: two streams of it.
+        let to_stream = match count {
+            1 => streams[0].context().new_stream()?,
+            _ => streams[1].clone(),
+        };
+        let (values, stale) = (irregular::integers(0, LEN), irregular::integers(1, LEN));
+        let late = Guarded::new(&streams[0], &values)?;
+        let mut from = Guarded::new(&streams[0], &stale)?;
+        let mut to = Guarded::new(&to_stream, &stale)?;
+        Kernels::load(streams[0].context())?.spin(&streams[0], 5 * MILLISECOND)?;
+        streams[0].memcpy_dtod(&late.view(), &mut from.view_mut())?;
+        copy(&from.view(), 37..301, &mut to.view_mut(), 5)?;
+        let mut expected = stale.clone();
+        expected[5..5 + 264].copy_from_slice(&values[37..301]);
+        let mut early = stale.clone();
+        early[5..5 + 264].copy_from_slice(&stale[37..301]);
+        Expected::new(0, "the copy of what came late", &expected)
+            .if_instead(&early, "the copy did not wait for the stream that filled its source")
+            .exactly(&to.read()?)?;
+    }
+    Ok(())
+}
+
+fn a_copy_returns_at_once() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    let values = irregular::integers(0, LEN);
+    let from = Guarded::new(&stream, &values)?;
+    let mut to = Guarded::new(&stream, &irregular::integers(1, LEN))?;
+    // So that loading takes no part in what comes.
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    kernels.spin(&stream, 20 * MILLISECOND)?;
+    let busy = stream.record_event(None)?;
+    copy(&from.view(), 0..LEN, &mut to.view_mut(), 0)?;
+    ensure!(
+        !busy.try_is_complete()?,
+        "the stream was busy for 20 ms, and copy did not return before that: does it wait on the host?"
+    );
+    Expected::new(0, "the copy", &values).exactly(&to.read()?)
+}
+
+/// The call must be refused, with both numbers in the error.
+fn refused<T>(call: &str, result: anyhow::Result<T>, end: usize, len: usize) -> anyhow::Result<()> {
+    let Err(error) = result else { bail!("{call} returned Ok, but {end} is beyond {len}") };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains(&end.to_string()) && text.contains(&len.to_string()),
+        "the error of {call} must have both numbers, {end} and {len}; it says: {text}"
+    );
+    Ok(())
+}
+
+fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
+    let streams = lab::streams(1)?;
+    let values = irregular::integers(0, 701);
+    let stale = irregular::integers(1, 503);
+    let from = Guarded::new(&streams[0], &values)?;
+    for part in [0..702, 700..717, 900..901] {
+        let call = format!("read of {part:?}");
+        refused(&call, read(&from.view(), part.clone()), part.end, 701)?;
+        let call = format!("spread of {part:?}");
+        refused(&call, spread(&streams, &values, std::slice::from_ref(&part)), part.end, 701)?;
+        let mut to = Guarded::new(&streams[0], &stale)?;
+        let call = format!("copy of {part:?}");
+        refused(&call, copy(&from.view(), part.clone(), &mut to.view_mut(), 0), part.end, 701)?;
+        Expected::new(0, "the target of a refused copy", &stale).exactly(&to.read()?)?;
+    }
+    for (part, at) in [(0..504, 0), (100..101, 503), (30..60, 480)] {
+        let mut to = Guarded::new(&streams[0], &stale)?;
+        let call = format!("copy of {part:?} to {at}");
+        refused(&call, copy(&from.view(), part.clone(), &mut to.view_mut(), at), at + part.len(), 503)?;
+        Expected::new(0, "the target of a refused copy", &stale).exactly(&to.read()?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Checks of `init/kernel`.
+
+use anyhow::{Context, bail, ensure};
+use cudarc::driver::{LaunchConfig, PushKernelArg};
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::init::kernel::{THREADS, axpy, grid, load};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu),
+        Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element),
+        Check::new("kernel::every_element_is_computed", every_element_is_computed),
+        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched),
+        Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
+        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done),
+        Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run),
+    ]
+}
+
+/// Whole numbers times it stay below 2²⁴, where an `f32` rounds nothing.
+const A: f32 = 3.0;
+
+fn computed(y: &[f32], x: &[f32]) -> Vec<f32> {
+    y.iter().zip(x).map(|(y, x)| y + A * x).collect()
+}
+
+fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
+    let most = lab::world_sizes().len();
+    for (gpu, stream) in lab::streams(most)?.iter().enumerate() {
+        let kernel = load(stream.context()).with_context(|| format!("load on GPU {gpu}"))?;
+        let (y, x) = (irregular::integers(0, 37), irregular::integers(1, 37));
+        let (mut on_gpu, n) = (Guarded::new(stream, &y)?, 37_u32);
+        let source = Guarded::new(stream, &x)?;
+        // One block, launched by the check itself: this one is about `load` alone.
+        let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+        let (mut target, source) = (on_gpu.view_mut(), source.view());
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&mut target).arg(&source).arg(&A).arg(&n);
+        // SAFETY: axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
+        unsafe { launch.launch(one) }?;
+        Expected::new(gpu, "y after the loaded kernel", &computed(&y, &x))
+            .if_instead(&y, "the kernel left y alone: is it axpy?")
+            .exactly(&on_gpu.read()?)?;
+    }
+    Ok(())
+}
+
+fn the_grid_covers_every_element() -> anyhow::Result<()> {
+    for n in [1, 255, 256, 257, 1031, 300_000] {
+        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
+        ensure!(
+            block_dim == (THREADS, 1, 1),
+            "grid({n}): a block has {block_dim:?} threads, expected ({THREADS}, 1, 1)"
+        );
+        let blocks = (n - 1) / THREADS + 1;
+        let cause = match grid_dim.0 < blocks {
+            true => format!(
+                "\n  likely cause: rounded down; elements from {} on have no thread",
+                grid_dim.0 * THREADS
+            ),
+            false => String::new(),
+        };
+        ensure!(
+            grid_dim == (blocks, 1, 1),
+            "grid({n}): {grid_dim:?} blocks of {THREADS} threads, expected ({blocks}, 1, 1){cause}"
+        );
+        ensure!(
+            shared_mem_bytes == 0,
+            "grid({n}): {shared_mem_bytes} bytes of shared memory, expected 0: the kernel uses none"
+        );
+    }
+    Ok(())
+}
+
+/// Runs `axpy` over `len` elements, and compares both buffers.
+fn check(len: usize) -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernel = load(stream.context())?;
+    let (y, x) = (irregular::integers(0, len), irregular::integers(1, len));
+    let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
+    axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
+        .with_context(|| format!("axpy over {len} elements"))?;
+    // What is known to be wrong in the kernel is said first; the numbers come after it.
+    stream.synchronize().with_context(|| format!("axpy over {len} elements"))?;
+    let expected = computed(&y, &x);
+    let whole = len - len % THREADS as usize;
+    let no_tail = [&expected[..whole], &y[whole..]].concat();
+    Expected::new(0, &format!("x, of {len} elements,"), &x)
+        .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
+        .exactly(&source.read()?)?;
+    Expected::new(0, &format!("y, of {len} elements,"), &expected)
+        .if_instead(&y, "y is as it was: was the kernel launched?")
+        .if_instead(
+            &no_tail,
+            format!("the tail, the last {} elements, had no thread: the grid was rounded down", len - whole),
+        )
+        .exactly(&target.read()?)
+}
+
+fn every_element_is_computed() -> anyhow::Result<()> {
+    // The tail is one block, nearly one, none at all; one element, and more elements than a block of blocks.
+    [1031, 511, 512, 1, 70_001].into_iter().try_for_each(check)
+}
+
+fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
+    // Up to the end of the last block, and four times the length, reach into the guards and not beyond them: a kernel that
+    // goes too far harms nobody on any GPU.
+    [1230, 22].into_iter().try_for_each(check)
+}
+
+fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernel = load(stream.context())?;
+    for (y_len, x_len) in [(37, 36), (37, 39), (1031, 5)] {
+        let y = irregular::integers(0, y_len);
+        let mut target = Guarded::new(&stream, &y)?;
+        let source = Guarded::new(&stream, &irregular::integers(1, x_len))?;
+        let result = axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A);
+        stream.synchronize()?;
+        let Err(error) = result else { bail!("y has {y_len} elements, x has {x_len}, and axpy returned Ok") };
+        let text = format!("{error:#}");
+        ensure!(
+            text.contains(&y_len.to_string()) && text.contains(&x_len.to_string()),
+            "the error must have both lengths, {y_len} and {x_len}; it says: {text}"
+        );
+        Expected::new(0, "y of a refused axpy", &y).exactly(&target.read()?)?;
+    }
+    Ok(())
+}
+
+fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernel = load(stream.context())?;
+    let y = irregular::integers(0, 37);
+    let mut target = Guarded::new(&stream, &y)?;
+    let source = Guarded::new(&stream, &y)?;
+    axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A)
+        .context("axpy over no elements")?;
+    Expected::new(0, "y around no elements", &y).exactly(&target.read()?)
+}
+
+fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
+    const SPIN: u64 = 20_000_000;
+    let stream = lab::streams(1)?.remove(0);
+    let (spinning, kernel) = (Kernels::load(stream.context())?, load(stream.context())?);
+    let (y, x) = (irregular::integers(0, 1031), irregular::integers(1, 1031));
+    let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
+    // So that loading takes no part in what comes.
+    spinning.spin(&stream, 0)?;
+    axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)?;
+    stream.synchronize()?;
+    spinning.spin(&stream, SPIN)?;
+    let busy = stream.record_event(None)?;
+    axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)?;
+    ensure!(
+        !busy.try_is_complete()?,
+        "the stream was busy for {} ms, and axpy did not return before that: does it wait on the host?",
+        SPIN / 1_000_000
+    );
+    Expected::new(0, "y after two times axpy", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
+}
