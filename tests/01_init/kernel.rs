@@ -90,7 +90,7 @@ fn check(len: usize) -> anyhow::Result<()> {
         .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
         .exactly(&source.read()?)?;
     Expected::new(0, &format!("y, of {len} elements,"), &expected)
-        .if_instead(&y, "y is as it was: was the kernel launched?")
+        .if_instead(&y, "y is as it was: was the kernel launched, and with its arguments in their order?")
         .if_instead(
             &no_tail,
             format!("the tail, the last {} elements, had no thread: the grid was rounded down", len - whole),
@@ -99,7 +99,7 @@ fn check(len: usize) -> anyhow::Result<()> {
 }
 
 fn every_element_is_computed() -> anyhow::Result<()> {
-    // The tail is one block, nearly one, none at all; one element, and more elements than a block of blocks.
+    // A tail of a few elements, of nearly a block, none; one element; and blocks by the hundred.
     [1031, 511, 512, 1, 70_001].into_iter().try_for_each(check)
 }
 

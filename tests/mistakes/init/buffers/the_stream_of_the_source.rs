@@ -1,0 +1,48 @@
+// mistake: the source's stream makes the copy, and the buffer that it writes is another GPU's
+// fails: buffers::a_part_is_copied_to_another_gpu
+// says: data race on GPU 1
+// says: nothing makes stream 1 of GPU 1 wait for stream 1 of GPU 0
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
+
+pub fn spread(
+    streams: &[Arc<CudaStream>],
+    values: &[f32],
+    parts: &[Range<usize>],
+) -> anyhow::Result<Vec<CudaSlice<f32>>> {
+    let (streams_len, parts_len) = (streams.len(), parts.len());
+    ensure!(streams_len == parts_len, "{streams_len} streams, but {parts_len} parts: each needs one");
+    let copy = |(stream, part): (&Arc<CudaStream>, &Range<usize>)| {
+        let own = values.get(part.clone());
+        let own = own.with_context(|| format!("{part:?} is no part of {} values", values.len()))?;
+        Ok(stream.clone_htod(own)?)
+    };
+    streams.iter().zip(parts).map(copy).collect()
+}
+
+pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f32>> {
+    let own = buffer.try_slice(part.clone());
+    let own = own.with_context(|| format!("{part:?} is no part of {} elements", buffer.len()))?;
+    let values = buffer.stream().clone_dtoh(&own)?;
+    buffer.stream().synchronize()?;
+    Ok(values)
+}
+
+pub fn copy(
+    from: &CudaView<f32>,
+    part: Range<usize>,
+    to: &mut CudaViewMut<f32>,
+    at: usize,
+) -> anyhow::Result<()> {
+    let own = from.try_slice(part.clone());
+    let own = own.with_context(|| format!("{part:?} is no part of {} elements", from.len()))?;
+    let place = at..at + part.len();
+    let (stream, len) = (from.stream().clone(), to.len());
+    let room = to.try_slice_mut(place.clone());
+    let mut room = room.with_context(|| format!("{place:?} is no part of {len} elements"))?;
+    Ok(stream.memcpy_dtod(&own, &mut room)?)
+}
