@@ -2,14 +2,24 @@
 
 mod buffers;
 mod devices;
+mod errors;
 mod init_all;
 mod kernel;
+mod lifetime;
 mod rendezvous;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [devices::checks(), buffers::checks(), kernel::checks(), init_all::checks(), rendezvous::checks()]
-        .concat()
+    [
+        devices::checks(),
+        buffers::checks(),
+        kernel::checks(),
+        init_all::checks(),
+        rendezvous::checks(),
+        lifetime::checks(),
+        errors::checks(),
+    ]
+    .concat()
 }

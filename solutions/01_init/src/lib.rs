@@ -2,6 +2,8 @@
 
 pub mod buffers;
 pub mod devices;
+pub mod errors;
 pub mod init_all;
 pub mod kernel;
+pub mod lifetime;
 pub mod rendezvous;

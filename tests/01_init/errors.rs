@@ -1,0 +1,179 @@
+//! Checks of `init/errors`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::{Comm, Id, ReduceOp};
+use lab::{Check, Expected, Guarded, Readable, each_rank, irregular};
+
+use crate::init::errors::together;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("errors::without_a_failure_all_communicate", without_a_failure_all_communicate),
+        Check::new("errors::every_rank_learns_who_failed", every_rank_learns_who_failed).min_ranks(2),
+        Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error),
+        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released),
+        Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds),
+    ]
+}
+
+const LEN: usize = 1031;
+
+/// A communicator for each rank, each in a thread of its own.
+fn on_each_rank<T: Send>(
+    world_size: usize,
+    work: impl Fn(&Comm) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<T>> {
+    let streams = lab::streams(world_size)?;
+    let id = Id::new().readable()?;
+    each_rank(world_size, |rank| {
+        streams[rank].context().bind_to_thread()?;
+        work(&Comm::from_rank(streams[rank].clone(), rank, world_size, id).readable()?)
+    })
+}
+
+/// What came of an attempt on one rank.
+struct Outcome {
+    /// What `together` returned; an error as text.
+    result: Result<Vec<f32>, String>,
+    /// Whether it came to communicate.
+    communicated: bool,
+    /// Owners that are left of what was prepared.
+    owners: usize,
+}
+
+/// Fails to prepare on the ranks of `failing`. The others prepare a buffer, and sum it over all ranks.
+fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
+    let (rank, stream) = (comm.rank(), comm.stream());
+    let values = irregular::integers(rank, LEN);
+    let token = Arc::new(());
+    let owner = token.clone();
+    let mut communicated = false;
+    let result = together(
+        comm,
+        || {
+            let prepared = (Guarded::new(&stream, &values)?, owner);
+            ensure!(!failing.contains(&rank), "the disk of machine {} is full", 700 + rank);
+            Ok(prepared)
+        },
+        |(mut buffer, _owner)| {
+            communicated = true;
+            comm.all_reduce_in_place(&mut buffer.view_mut(), &ReduceOp::Sum).readable()?;
+            buffer.read()
+        },
+    );
+    let result = result.map_err(|error| format!("{error:#}"));
+    Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
+}
+
+/// Compares with what has to come of it if the ranks of `failing` can't prepare.
+fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -> anyhow::Result<()> {
+    if let Err(text) = &outcome.result
+        && text.contains("nccl")
+    {
+        bail!(
+            "rank {rank} of {world_size} waited for others in vain, where preparing failed on ranks {failing:?}: every rank \
+             must come to the same collectives, a failed one too. It was told:\n{text}"
+        );
+    }
+    match (&outcome.result, failing.contains(&rank)) {
+        (Ok(sums), _) if failing.is_empty() => {
+            let expected = (0..world_size).map(|rank| irregular::integers(rank, LEN));
+            let expected: Vec<f32> = expected
+                .reduce(|one, other| one.iter().zip(other).map(|(one, other)| one + other).collect())
+                .unwrap_or_default();
+            Expected::new(rank, "the sum over all ranks", &expected).exactly(sums)
+        }
+        (Ok(_), _) => bail!(
+            "rank {rank} of {world_size} returned Ok, where preparing failed on ranks {failing:?}: nobody told it"
+        ),
+        (Err(text), _) if failing.is_empty() => {
+            bail!("rank {rank} of {world_size}: all could prepare, and `together` returned an error: {text}")
+        }
+        (Err(text), _) if outcome.communicated => bail!(
+            "rank {rank} of {world_size} began to communicate, where preparing failed on ranks {failing:?}; it says: {text}"
+        ),
+        (Err(text), true) => {
+            let own = format!("the disk of machine {} is full", 700 + rank);
+            ensure!(
+                text.contains(&own),
+                "rank {rank} of {world_size} failed, as `{own}`: its error must say so; it says: {text}"
+            );
+            Ok(())
+        }
+        (Err(text), false) => {
+            let named: HashSet<usize> =
+                text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+            ensure!(
+                failing.iter().all(|failed| named.contains(failed)),
+                "rank {rank} of {world_size}: its error must name ranks {failing:?}, which failed; it says: {text}"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// One attempt in each world of at least so many ranks, for each of some sets of failing ranks.
+fn attempts(
+    least: usize,
+    judge: impl Fn(usize, usize, &[usize], &Outcome) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= least) {
+        let last = world_size - 1;
+        for failing in [vec![last], vec![0], (0..world_size).collect(), (0..world_size).step_by(2).collect()]
+        {
+            let outcomes = on_each_rank(world_size, |comm| attempt(comm, &failing))?;
+            for (rank, outcome) in outcomes.iter().enumerate() {
+                judge(rank, world_size, &failing, outcome)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn without_a_failure_all_communicate() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let outcomes = on_each_rank(world_size, |comm| attempt(comm, &[]))?;
+        for (rank, outcome) in outcomes.iter().enumerate() {
+            judge(rank, world_size, &[], outcome)?;
+        }
+    }
+    Ok(())
+}
+
+fn every_rank_learns_who_failed() -> anyhow::Result<()> {
+    attempts(2, judge)
+}
+
+fn a_failed_rank_keeps_its_own_error() -> anyhow::Result<()> {
+    attempts(1, |rank, world_size, failing, outcome| match failing.contains(&rank) {
+        true => judge(rank, world_size, failing, outcome),
+        false => Ok(()),
+    })
+}
+
+fn what_was_prepared_is_released() -> anyhow::Result<()> {
+    attempts(1, |rank, world_size, failing, outcome| {
+        ensure!(
+            outcome.owners == 0,
+            "rank {rank} of {world_size} still holds what it had prepared, where preparing failed on ranks {failing:?}"
+        );
+        Ok(())
+    })
+}
+
+fn the_next_attempt_succeeds() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        for failing in [vec![world_size - 1], vec![0]] {
+            let outcomes =
+                on_each_rank(world_size, |comm| Ok((attempt(comm, &failing)?, attempt(comm, &[])?)))?;
+            for (rank, (first, second)) in outcomes.iter().enumerate() {
+                judge(rank, world_size, &failing, first)?;
+                judge(rank, world_size, &[], second)?;
+            }
+        }
+    }
+    Ok(())
+}

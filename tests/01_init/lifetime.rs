@@ -1,0 +1,180 @@
+//! Checks of `init/lifetime`.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::Id;
+use lab::{Check, Expected, Guarded, Kernels, Readable, each_rank, irregular};
+
+use crate::init::lifetime::{Place, run, run_anew};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed),
+        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return).min_ranks(2),
+        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const ITERATIONS: usize = 3;
+const LENGTHS: [usize; 4] = [1, 37, 1031, 300];
+
+/// Ids for a group whose ranks are threads: whoever asks first makes it.
+#[derive(Default)]
+struct Ids(Mutex<Vec<Id>>);
+
+impl Ids {
+    fn number(&self, index: usize) -> anyhow::Result<Id> {
+        let mut ids = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while ids.len() <= index {
+            ids.push(Id::new().readable()?);
+        }
+        Ok(ids[index])
+    }
+}
+
+fn input(rank: usize, iteration: usize, tensor: usize) -> Vec<f32> {
+    irregular::integers(100 * rank + 10 * iteration + tensor, LENGTHS[tensor])
+}
+
+/// Each iteration adds the rank's input to what the one before left, and sums that over all ranks.
+fn expected(world_size: usize, iterations: usize, tensor: usize) -> Vec<f32> {
+    let mut total = vec![0.0; LENGTHS[tensor]];
+    for iteration in 0..iterations {
+        for value in &mut total {
+            *value *= world_size as f32;
+        }
+        for rank in 0..world_size {
+            for (value, input) in total.iter_mut().zip(input(rank, iteration, tensor)) {
+                *value += input;
+            }
+        }
+    }
+    total
+}
+
+type Fill<'a> = &'a mut dyn FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
+type Run = fn(&Place, usize, &mut [CudaViewMut<f32>], Fill) -> anyhow::Result<()>;
+
+/// Runs the iterations on each rank of a world, and compares. The last rank's stream spins in each `fill`.
+fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
+    let streams = lab::streams(world_size)?;
+    let ids = Ids::default();
+    each_rank(world_size, |rank| {
+        let stream = streams[rank].clone();
+        let kernels = Kernels::load(stream.context())?;
+        let asked = Cell::new(0);
+        let next_id = || ids.number(asked.replace(asked.get() + 1));
+        let place = Place { rank, world_size, stream: stream.clone(), next_id: &next_id };
+        let spin = if rank + 1 == world_size { spin } else { 0 };
+        let mut inputs = Vec::new();
+        for iteration in 0..ITERATIONS {
+            for tensor in 0..LENGTHS.len() {
+                inputs.push(stream.clone_htod(&input(rank, iteration, tensor))?);
+            }
+        }
+        let mut buffers = Vec::new();
+        for len in LENGTHS {
+            buffers.push(Guarded::new(&stream, &vec![0.0; len])?);
+        }
+        // So that loading takes no part in what comes.
+        kernels.spin(&stream, 0)?;
+        stream.synchronize()?;
+        let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+        run(&place, ITERATIONS, &mut views, &mut |iteration, tensors| {
+            kernels.spin(&stream, spin)?;
+            for (tensor, view) in tensors.iter_mut().enumerate() {
+                kernels.axpy(&stream, view, &inputs[iteration * LENGTHS.len() + tensor], 1.0)?;
+            }
+            Ok(())
+        })?;
+        for (tensor, buffer) in buffers.iter().enumerate() {
+            // Whole numbers below 2²⁴: an f32 rounds nothing.
+            Expected::new(
+                rank,
+                &format!("tensor {tensor} of {world_size} ranks"),
+                &expected(world_size, ITERATIONS, tensor),
+            )
+            .if_instead(
+                &expected(world_size, ITERATIONS - 1, tensor),
+                "it is the sum of the last iteration but one",
+            )
+            .exactly(&buffer.read()?)
+            .context("was the communicator dropped while it was still at work, or an iteration left out?")?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn every_iteration_is_summed() -> anyhow::Result<()> {
+    lab::world_sizes().into_iter().try_for_each(|size| compare(size, |p, n, t, f| run(p, n, t, f), 0))
+}
+
+fn all_of_it_is_done_on_return() -> anyhow::Result<()> {
+    let worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
+    worlds.into_iter().try_for_each(|size| compare(size, |p, n, t, f| run(p, n, t, f), 5 * MILLISECOND))
+}
+
+/// What NCCL writes down about the communicators that this process makes.
+struct Log(PathBuf);
+
+impl Log {
+    fn open() -> Self {
+        let file = std::env::temp_dir().join(format!("init_lifetime_{}.log", std::process::id()));
+        // SAFETY: the check's other threads are not there yet, and NCCL looks when its first communicator is made.
+        unsafe {
+            std::env::set_var("NCCL_DEBUG", "INFO");
+            std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT");
+            std::env::set_var("NCCL_DEBUG_FILE", &file);
+        }
+        Self(file)
+    }
+
+    /// Communicators made so far: one line for each rank of each group.
+    fn communicators(&self) -> anyhow::Result<usize> {
+        let text = std::fs::read_to_string(&self.0).with_context(|| format!("{}", self.0.display()))?;
+        Ok(text.lines().filter(|line| line.contains("Init COMPLETE")).count())
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // It lies in the folder for temporary files, and there may be none yet.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn one_communicator_does_for_all() -> anyhow::Result<()> {
+    let log = Log::open();
+    let mut before = 0;
+    for world_size in lab::world_sizes() {
+        compare(world_size, |p, n, t, f| run(p, n, t, f), 0)?;
+        let made = log.communicators()? - before;
+        let (tensors, cause) = (LENGTHS.len(), "\n  likely cause: ");
+        let cause = match made / world_size {
+            ITERATIONS => format!("{cause}it is made in the loop over the iterations"),
+            each if each == tensors => format!("{cause}each tensor has its own"),
+            each if each == ITERATIONS * tensors => format!("{cause}it is made for each sum"),
+            _ => String::new(),
+        };
+        ensure!(
+            made == world_size,
+            "{world_size} ranks ran {ITERATIONS} iterations over {tensors} tensors with {made} communicators, expected \
+             {world_size}, one for each rank{cause}"
+        );
+        compare(world_size, |p, n, t, f| run_anew(p, n, t, f), 0)?;
+        let after = log.communicators()?;
+        let anew = after - before - made;
+        ensure!(
+            anew == world_size * ITERATIONS,
+            "run_anew made {anew} communicators, expected {world_size} ranks times {ITERATIONS} iterations: are they counted?"
+        );
+        before = after;
+    }
+    Ok(())
+}
