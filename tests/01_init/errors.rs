@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{bail, ensure};
 use cudarc::nccl::{Comm, Id, ReduceOp};
+use lab::explain::error_text;
 use lab::{Check, Expected, Guarded, Readable, each_rank, irregular};
 
 use crate::init::errors::together;
@@ -64,7 +65,7 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
             buffer.read()
         },
     );
-    let result = result.map_err(|error| format!("{error:#}"));
+    let result = result.map_err(|error| error_text(&error));
     Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
 }
 

@@ -1,0 +1,55 @@
+// mistake: the function returns, and drops the communicator, while the sums are in flight
+// fails: lifetime::all_of_it_is_done_on_return
+// says: aborts its communicator while a collective may be in flight
+// says: wait for the communicator's stream first
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut};
+use cudarc::nccl::{Comm, Id, ReduceOp};
+use lab::Readable;
+
+pub struct Place<'a> {
+    pub rank: usize,
+    pub world_size: usize,
+    pub stream: Arc<CudaStream>,
+    pub next_id: &'a dyn Fn() -> anyhow::Result<Id>,
+}
+
+impl Place<'_> {
+    pub fn connect(&self) -> anyhow::Result<Comm> {
+        self.stream.context().bind_to_thread()?;
+        let id = (self.next_id)()?;
+        Comm::from_rank(self.stream.clone(), self.rank, self.world_size, id).readable()
+    }
+}
+
+pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+    comm.all_reduce_in_place(tensor, &ReduceOp::Sum).readable()?;
+    Ok(())
+}
+
+pub fn run(
+    place: &Place,
+    iterations: usize,
+    tensors: &mut [CudaViewMut<f32>],
+    mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let comm = place.connect()?;
+    for iteration in 0..iterations {
+        fill(iteration, tensors)?;
+        for tensor in tensors.iter_mut() {
+            sum(&comm, tensor)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn run_anew(
+    place: &Place,
+    iterations: usize,
+    tensors: &mut [CudaViewMut<f32>],
+    mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    (0..iterations).try_for_each(|iteration| run(place, 1, tensors, |_, tensors| fill(iteration, tensors)))
+}
