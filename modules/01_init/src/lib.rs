@@ -1,5 +1,9 @@
 //! From a device to a group of GPUs: the start of every program on more than one of them.
 
+pub mod buffers;
 pub mod devices;
+pub mod errors;
 pub mod init_all;
+pub mod kernel;
+pub mod lifetime;
 pub mod rendezvous;

@@ -52,7 +52,8 @@ pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f3
 }
 
 /// Copies a part of one buffer into another one, from its element `at` on. The two may be on different GPUs. Returns at
-/// once; the copy is made by the stream of `to`.
+/// once; the copy is made by the stream of `to`. Until then, `from` must stay as it is: cudarc sees to that on one GPU, but
+/// not between two.
 ///
 /// # Errors
 /// The part reaches beyond the one buffer, or its copy beyond the other (the error says both numbers; nothing was

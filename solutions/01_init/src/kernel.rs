@@ -27,7 +27,8 @@ pub const THREADS: u32 = 256;
 /// What the driver answers.
 pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<CudaFunction> {
     // ANCHOR: load
-    // Load the PTX of `ELEMENTWISE` into the context, and take `axpy` out of the module that comes of it.
+    // Load the PTX, and take the kernel out of it.
+    // What a context loads is a module; it finds kernels by name.
     let module = context.load_module(Ptx::from_src(ELEMENTWISE))?;
     Ok(module.load_function("axpy")?)
     // ANCHOR_END: load
