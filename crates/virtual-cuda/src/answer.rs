@@ -38,6 +38,11 @@ pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(false);
 }
 
+/// Whether this thread is running a host function of the program.
+pub(crate) fn is_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
 fn called_by_host_function(name: &str) -> String {
     format!(
         "virtual GPU: {name} was called in a host function (cuLaunchHostFunc), which must make no CUDA calls"

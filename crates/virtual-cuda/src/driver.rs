@@ -10,6 +10,7 @@ use virtual_gpu::engine::{
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
+use crate::guard::Rights;
 use crate::host::HostRange;
 use crate::pointer::{Arguments, Out, Source, Text};
 
@@ -236,7 +237,7 @@ pub(crate) fn copy_from_host_in(
     of: Stream,
 ) -> CudaResult<()> {
     let host = HostRange::new(from.address(), bytes)?;
-    let kind = host.kind();
+    let kind = host.kind(Rights::Read)?;
     engine::get()?.copy_from_host(stream(of), to, bytes as u64, Arc::new(move || host.read()), kind)
 }
 
@@ -249,7 +250,7 @@ pub(crate) fn copy_to_host(to: Out<u8>, from: DevicePointer, bytes: usize) -> Cu
 
 pub(crate) fn copy_to_host_in(to: Out<u8>, from: DevicePointer, bytes: usize, of: Stream) -> CudaResult<()> {
     let host = HostRange::new(to.address(), bytes)?;
-    let kind = host.kind();
+    let kind = host.kind(Rights::None)?;
     let write = Arc::new(move |bytes: &[u8]| host.write(bytes));
     engine::get()?.copy_to_host(stream(of), from, bytes as u64, write, kind)
 }

@@ -17,16 +17,21 @@ pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The process ends: parts from those that it has ranks in common with, and says what it leaves allocated.
+/// The process ends: writes the trace, parts from those that it has ranks in common with, and says what it leaves
+/// allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
+    let written = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.write_trace().err()));
+    if let Ok(Some(error)) = written {
+        // Nobody is left to be told where standard error is gone.
+        let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
+    }
     let report = catch_unwind(|| {
         let engine = ENGINE.get()?.as_ref().ok()?;
         engine.leave_sessions();
         engine.leak_report()
     });
     if let Ok(Some(report)) = report {
-        // Nobody is left to be told where standard error is gone.
         let _ = writeln!(std::io::stderr(), "{report}");
     }
 }

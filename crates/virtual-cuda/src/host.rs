@@ -1,15 +1,14 @@
 //! The bodies of the functions about host code and host memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_uint, c_void};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use virtual_gpu::engine::{HostKind, Memory, StreamHandle};
+use virtual_gpu::engine::{self as gpu, HostKind, Memory, StreamHandle};
 use virtual_gpu::report::size;
 use virtual_gpu::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::Stream;
+use crate::guard::{Guard, Rights};
 use crate::pointer::Out;
 use crate::{answer, engine};
 
@@ -42,36 +41,59 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
 const HOST_ALLOCATION_FLAGS: c_uint = 0b111;
 
 /// Pinned memory begins at a page.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
-/// Host memory that copies on any thread read and write.
+/// Host memory that copies on any thread read and write. It is mapped twice: the program's view can be closed while a copy
+/// uses the other one.
 pub(crate) struct Pinned {
-    start: NonNull<u8>,
-    layout: Layout,
+    view: usize,
+    own: usize,
+    len: usize,
 }
 
-// SAFETY: it is raw memory, which the program shares with the copies that it enqueues, and orders itself.
-unsafe impl Send for Pinned {}
-// SAFETY: as above; nothing here makes references to the bytes.
-unsafe impl Sync for Pinned {}
-
 impl Pinned {
-    fn new(bytes: usize) -> CudaResult<Self> {
+    fn new(len: usize) -> CudaResult<Self> {
         let no_room = || {
-            let message = format!("the host has no room for {} of pinned memory", size(bytes as u64));
+            let message = format!("the host has no room for {} of pinned memory", size(len as u64));
             Error::new(CudaStatus::OutOfMemory, message)
         };
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| no_room())?;
-        // SAFETY: the caller asks for one byte at least.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
-        Ok(Self { start, layout })
+        let mapped = len.checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
+        let file_len = i64::try_from(mapped).map_err(|_| no_room())?;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: fresh mappings of a file in memory that nobody else has. The file lives as long as they do.
+        unsafe {
+            let file = libc::memfd_create(c"pinned memory".as_ptr(), libc::MFD_CLOEXEC);
+            if file < 0 {
+                return Err(no_room());
+            }
+            let map = || match libc::ftruncate(file, file_len) {
+                0 => libc::mmap(std::ptr::null_mut(), mapped, rights, libc::MAP_SHARED, file, 0),
+                _ => libc::MAP_FAILED,
+            };
+            let (view, own) = (map(), map());
+            libc::close(file);
+            let made = Self { view: view as usize, own: own as usize, len };
+            if view == libc::MAP_FAILED || own == libc::MAP_FAILED {
+                return Err(no_room());
+            }
+            Ok(made)
+        }
+    }
+
+    /// Where the program's view of it ends.
+    pub(crate) fn end(&self) -> usize {
+        self.view + self.len
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: it was made with this layout, and is given back once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        for start in [self.view, self.own] {
+            if start != libc::MAP_FAILED as usize {
+                // SAFETY: it was mapped with this length, and is given back once.
+                unsafe { libc::munmap(start as *mut c_void, self.len.next_multiple_of(PAGE)) };
+            }
+        }
     }
 }
 
@@ -102,15 +124,27 @@ impl HostRange {
         Ok(Self { address, len, pinned: pinned.and_then(|memory| memory.downcast().ok()) })
     }
 
-    pub(crate) fn kind(&self) -> HostKind {
-        if self.pinned.is_some() { HostKind::Pinned } else { HostKind::Pageable }
+    /// What memory it is. Where it is pinned, the program may only do with it what `rights` say, until it has waited for
+    /// the copy.
+    pub(crate) fn kind(&self, rights: Rights) -> CudaResult<HostKind> {
+        let Some(memory) = &self.pinned else { return Ok(HostKind::Pageable) };
+        let watched = engine::get()?.watches_the_host();
+        let guard = watched.then(|| Guard::close(memory, self.address..self.address + self.len, rights));
+        Ok(HostKind::Pinned(
+            guard.flatten().map(|guard| gpu::Guard { id: guard.id, closed: Box::new(guard) }),
+        ))
+    }
+
+    /// Where copies find the bytes.
+    fn start(&self) -> usize {
+        self.pinned.as_ref().map_or(self.address, |memory| memory.own + (self.address - memory.view))
     }
 
     /// Its bytes.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         // SAFETY: the program passed a pointer to as many readable bytes, and `bytes` is nobody else's.
-        unsafe { std::ptr::copy_nonoverlapping(self.address as *const u8, bytes.as_mut_ptr(), self.len) };
+        unsafe { std::ptr::copy_nonoverlapping(self.start() as *const u8, bytes.as_mut_ptr(), self.len) };
         bytes
     }
 
@@ -118,7 +152,7 @@ impl HostRange {
     pub(crate) fn write(&self, bytes: &[u8]) {
         let len = bytes.len().min(self.len);
         // SAFETY: as for `read`, of writable bytes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, len) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start() as *mut u8, len) };
     }
 }
 
@@ -135,9 +169,9 @@ pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Cud
     }
     let engine = engine::get()?;
     let memory = Pinned::new(bytes)?;
-    let start = memory.start.as_ptr();
+    let start = memory.view;
     engine.pin(start as u64, bytes as u64, Arc::new(memory))?;
-    to.give(start.cast())
+    to.give(start as *mut c_void)
 }
 
 pub(crate) fn free(address: *mut c_void) -> CudaResult<()> {

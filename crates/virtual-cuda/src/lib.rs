@@ -10,6 +10,7 @@ mod driver;
 mod engine;
 mod function;
 mod graph;
+mod guard;
 mod host;
 mod interfaces;
 mod managed;

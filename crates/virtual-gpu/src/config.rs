@@ -1,16 +1,26 @@
 //! The switches: environment variables, read once, each error naming the variable and its value.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::device::uuid;
-use crate::time::preset::{CLASSROOM_H100, PRESETS, Preset};
+use crate::time::preset::Preset;
+use crate::time::trace;
 
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
 const MAX_GPUS: usize = 64;
 
+/// The preset that is taken where none is asked for.
+const CLASSROOM: &str = "classroom";
+
 /// Every environment variable that is read.
-const SWITCHES: [&str; 4] =
-    ["VIRTUAL_GPU_COUNT", "VIRTUAL_GPU_CHECKS", "VIRTUAL_GPU_PATIENCE", "VIRTUAL_GPU_TOPOLOGY"];
+const SWITCHES: [&str; 5] = [
+    "VIRTUAL_GPU_COUNT",
+    "VIRTUAL_GPU_CHECKS",
+    "VIRTUAL_GPU_PATIENCE",
+    "VIRTUAL_GPU_TOPOLOGY",
+    "VIRTUAL_GPU_TRACE",
+];
 
 /// How findings that CUDA has no error for are treated (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +45,21 @@ pub struct Config {
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
     pub patience: Duration,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
-    pub preset: &'static Preset,
+    pub preset: Preset,
+    /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for Config {
     fn default() -> Self {
+        let preset = Preset::find(CLASSROOM).expect("it is built in, and a test reads it");
         Self {
             gpus: 8,
             visible: None,
             checks: Checks::Error,
             patience: Duration::from_secs(10),
-            preset: &CLASSROOM_H100,
+            preset,
+            trace: None,
         }
     }
 }
@@ -102,11 +116,14 @@ impl Config {
             })?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
-            config.preset =
-                PRESETS.into_iter().find(|preset| preset.name == value.trim()).ok_or_else(|| {
-                    let known: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-                    format!("VIRTUAL_GPU_TOPOLOGY={value}: it is one of {}", known.join(", "))
-                })?;
+            config.preset = Preset::find(value.trim())
+                .map_err(|error| format!("VIRTUAL_GPU_TOPOLOGY={value}: {error}"))?;
+        }
+        if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
+            let path = PathBuf::from(value.replace("%p", &std::process::id().to_string()));
+            trace::check(&path)
+                .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: it cannot be written: {error}"))?;
+            config.trace = Some(path);
         }
         Ok(config)
     }
@@ -173,9 +190,9 @@ mod tests {
     fn a_switch_that_does_not_exist_is_refused() {
         let refuse = |name: &str| Config::refuse_unknown([name.to_owned()].into_iter());
         assert!(
-            refuse("VIRTUAL_GPU_TRACE")
+            refuse("VIRTUAL_GPU_TRACER")
                 .unwrap_err()
-                .starts_with("VIRTUAL_GPU_TRACE: the virtual GPU has no such")
+                .starts_with("VIRTUAL_GPU_TRACER: the virtual GPU has no such")
         );
         assert!(refuse("VIRTUAL_GPU_COUNT").is_ok() && refuse("CUDA_VISIBLE_DEVICES").is_ok());
     }

@@ -27,6 +27,14 @@ impl ThreadKey {
     }
 }
 
+#[cfg(test)]
+impl ThreadKey {
+    /// Some thread.
+    pub(crate) fn of_test(number: u64) -> Self {
+        Self(u64::MAX - number)
+    }
+}
+
 /// The kernel's view of a thread, by which another thread sees whether it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Life(Option<PathBuf>);

@@ -23,7 +23,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("driver::a_kernel_that_reads_what_nothing_wrote", kernel_reads_unwritten),
         Check::new("driver::a_failed_gpu_stays_failed", failed_gpu),
         Check::new("driver::a_function_that_is_not_there_says_so", unsupported),
-        Check::new("driver::device_memory_is_no_host_memory", no_host_memory),
+        Check::new("driver::device_memory_is_no_host_memory", || no_host_memory(false)),
+        Check::new("driver::device_memory_is_no_host_memory_beside_guarded_pages", || no_host_memory(true)),
     ]
 }
 
@@ -246,10 +247,17 @@ fn unsupported() -> anyhow::Result<()> {
 }
 
 /// A process that follows a device pointer is ended by the system, as with a real GPU.
-fn no_host_memory() -> anyhow::Result<()> {
+/// With `guarded`, the virtual GPU handles faults itself, and has to hand this one on.
+fn no_host_memory(guarded: bool) -> anyhow::Result<()> {
     use cudarc::driver::DevicePtr;
     let stream = stream()?;
-    let buffer = stream.alloc_zeros::<u8>(1)?;
+    let buffer = stream.alloc_zeros::<u8>(4096)?;
+    if guarded {
+        // SAFETY: the copy fills it.
+        let mut pinned = unsafe { stream.context().alloc_pinned::<u8>(4096) }?;
+        stream.memcpy_dtoh(&buffer, &mut pinned)?;
+        assert_eq!(pinned.as_slice()?, [0; 4096]);
+    }
     let address = buffer.device_ptr(&stream).0;
     // SAFETY: the child only reads one byte and ends; it touches no lock and allocates nothing.
     let child = unsafe { libc::fork() };

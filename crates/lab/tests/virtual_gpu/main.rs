@@ -1,6 +1,7 @@
 //! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
 
 mod calls;
+mod child;
 mod contexts;
 mod cooperative;
 mod driver;
@@ -21,6 +22,7 @@ mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
 mod order;
+mod overlap;
 mod point_to_point;
 mod pools;
 mod printf;
@@ -31,6 +33,8 @@ mod raw;
 mod shared_races;
 mod thread_streams;
 mod time;
+mod topology;
+mod trace;
 mod twins;
 
 use std::process::ExitCode;
@@ -44,6 +48,9 @@ use cudarc::driver::sys::CUresult;
 const PATIENCE: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
+    if let Some(ended) = child::run() {
+        return ended;
+    }
     // The environment is that of the check, or what it chose.
     if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
@@ -77,6 +84,7 @@ fn main() -> ExitCode {
         nccl_wrong::checks(),
         occupancy::checks(),
         order::checks(),
+        overlap::checks(),
         point_to_point::checks(),
         pools::checks(),
         printf::checks(),
@@ -85,6 +93,8 @@ fn main() -> ExitCode {
         shared_races::checks(),
         thread_streams::checks(),
         time::checks(),
+        topology::checks(),
+        trace::checks(),
     ];
     lab::check::run(checks.concat())
 }

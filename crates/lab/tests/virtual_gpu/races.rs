@@ -73,6 +73,12 @@ fn address(buffer: &CudaSlice<f32>) -> sys::CUdeviceptr {
     buffer.device_ptr(buffer.stream()).0
 }
 
+/// Pinned memory for 1024 floats.
+fn pinned() -> anyhow::Result<&'static mut [f32]> {
+    // SAFETY: the memory is made for as many, is zeroed, and any bits are a float.
+    Ok(unsafe { std::slice::from_raw_parts_mut(result::malloc_host(4096, 0)?.cast(), 1024) })
+}
+
 fn grouped(calls: impl FnOnce()) {
     group_start().expect("a group");
     calls();
@@ -637,6 +643,38 @@ pairs! {
         bench.two.memcpy_dtoh(&x, &mut pinned)?;
         bench.two.memcpy_htod(&pinned, &mut y)?;
         bench.end()
+    }
+
+    /// A page that a copy fills is closed to the host until a thread has waited for the copy.
+    the_host_reads_before_the_copy_is_done |bench, wrong| {
+        let x = buffer(&bench.one);
+        let pinned = pinned()?;
+        // SAFETY: `x` and the memory live until the copy is done.
+        unsafe { result::memcpy_dtoh_async(pinned, address(&x), bench.one.cu_stream()) }?;
+        if !wrong {
+            bench.one.synchronize()?;
+        }
+        assert_eq!(pinned.iter().sum::<f32>(), 1024.0);
+        bench.end()?;
+        // SAFETY: nothing uses it any more.
+        Ok(unsafe { result::free_host(pinned.as_mut_ptr().cast()) }?)
+    }
+
+    /// One that a copy reads may be read, and not written.
+    the_host_writes_what_a_copy_reads |bench, wrong| {
+        let x = buffer(&bench.one);
+        let pinned = pinned()?;
+        pinned.fill(1.0);
+        // SAFETY: `x` and the memory live until the copy is done.
+        unsafe { result::memcpy_htod_async(address(&x), pinned, bench.one.cu_stream()) }?;
+        assert_eq!(pinned.iter().sum::<f32>(), 1024.0);
+        if !wrong {
+            bench.one.synchronize()?;
+        }
+        pinned.fill(2.0);
+        bench.end()?;
+        // SAFETY: nothing uses it any more.
+        Ok(unsafe { result::free_host(pinned.as_mut_ptr().cast()) }?)
     }
 
     /// The threads share nothing that the driver could see but what was waited for.

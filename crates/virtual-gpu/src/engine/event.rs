@@ -42,7 +42,7 @@ impl Engine {
             Some(Recorded::Done(op)) => vec![op],
             _ => Vec::new(),
         };
-        state.enqueue(stream, Work::Nothing, after, Site::unknown())?;
+        state.enqueue(stream, Work::Wait, after, Site::unknown())?;
         drop(self.run_ready(state));
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Engine {
         }
         let recorded = match state.captured_record(stream)? {
             Some(captured) => captured,
-            None => Recorded::Done(state.enqueue(stream, Work::Nothing, Vec::new(), Site::unknown())?),
+            None => Recorded::Done(state.enqueue(stream, Work::Record, Vec::new(), Site::unknown())?),
         };
         if let Some(event) = state.events.get_mut(&event) {
             event.recorded = Some(recorded);
@@ -110,12 +110,17 @@ impl Engine {
     ) -> CudaResult<bool> {
         let mut state = self.run_ready(state);
         let thread = state.current_thread();
-        if let Some(Awaited { op, when, .. }) = &awaited
-            && (!state.is_done(*op) || !state.time.has_ended(thread, when))
-        {
-            return Ok(false);
+        if let Some(awaited) = &awaited {
+            // A "no" for want of its values takes no time, so that the clock does not depend on how often that is said.
+            if !state.is_done(awaited.op) {
+                return Ok(false);
+            }
+            state = self.wait_for_times(std::slice::from_ref(awaited), state);
+            if !state.time.has_ended(thread, &awaited.when) {
+                return Ok(false);
+            }
         }
-        state.saw(awaited);
+        state.knows(awaited);
         state.tell(context).map(|()| true)
     }
 
@@ -125,7 +130,6 @@ impl Engine {
     /// `InvalidHandle` where one was never recorded or keeps no time, `NotReady` where one is not done.
     pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
         let mut state = self.run_ready(self.state());
-        state.time.settle();
         let mut ends = [0; 2];
         for (at, event) in ends.iter_mut().zip([start, end]) {
             let refuse =
@@ -135,12 +139,16 @@ impl Engine {
                 return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
             }
             let recorded = match &entry.recorded {
-                Some(Recorded::Done(recorded)) => recorded,
+                Some(Recorded::Done(recorded)) => recorded.clone(),
                 Some(Recorded::Captured(_)) => {
                     return Err(refuse("an event was last recorded in a captured stream"));
                 }
                 None => return Err(refuse("an event was never recorded")),
             };
+            if !state.is_done(recorded.op) {
+                return Err(CudaStatus::NotReady.into());
+            }
+            state = self.wait_for_times(std::slice::from_ref(&recorded), state);
             *at = recorded.when.get().ok_or_else(|| Error::from(CudaStatus::NotReady))?.end;
         }
         Ok(((ends[1] as f64 - ends[0] as f64) / 1e6) as f32)

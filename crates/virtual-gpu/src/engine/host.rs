@@ -78,6 +78,7 @@ impl State {
     fn hears(&mut self, op: OpRef) {
         if let Some((thread, view)) = self.first_of(op) {
             self.order.saw(thread, &view);
+            self.open_seen();
         }
     }
 

@@ -6,8 +6,11 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Engine, State};
-use crate::report::size;
+use super::stream::OpRef;
+use super::{Engine, Failure, State};
+use crate::config::Checks;
+use crate::report::{Report, size};
+use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 
 /// Reads the host's bytes of a copy; more than once where a graph holds it.
@@ -16,13 +19,28 @@ pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 /// Writes the host's bytes of a copy; more than once where a graph holds it.
 pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
+/// Keeps the program away from pinned memory that a copy uses, for as long as it lives.
+pub struct Guard {
+    /// Its number, which [`Engine::host_touched`] tells.
+    pub id: u64,
+    /// What opens the memory when it is dropped.
+    pub closed: Box<dyn Any + Send>,
+}
+
+/// A copy that the program has not waited for.
+pub(super) struct Held {
+    op: OpRef,
+    writes: bool,
+    site: Site,
+    guard: Guard,
+}
+
 /// What a copy's host memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind {
     /// Read at the call, and written before it returns.
     Pageable,
-    /// Read and written when the copy's turn comes.
-    Pinned,
+    /// Read and written when the copy's turn comes, and guarded until the program has waited for that.
+    Pinned(Option<Guard>),
 }
 
 /// What keeps pinned memory alive: whoever has it, and the copies that are under way.
@@ -48,6 +66,33 @@ impl Engine {
         state.current_context()?;
         state.pinned.0.insert(address, (len, memory));
         Ok(())
+    }
+
+    /// Whether what the host does to pinned memory is watched.
+    pub fn watches_the_host(&self) -> bool {
+        self.config().checks != Checks::Off
+    }
+
+    /// The calling thread has touched memory that the guard with this number keeps closed: a finding. It is open now.
+    pub fn host_touched(&self, id: u64) {
+        let here = Site::here();
+        let mut state = self.state();
+        let Some(at) = state.held.iter().position(|held| held.guard.id == id) else { return };
+        let Held { op, writes, site, .. } = state.held.remove(at);
+        let name =
+            state.streams.get(&op.stream).map_or_else(String::new, |stream| format!(" on {}", stream.name));
+        let (headline, what, did) = match writes {
+            true => ("uses pinned memory that a copy fills", "a copy to the host", "used"),
+            false => ("writes to pinned memory that a copy reads", "a copy from the host", "written"),
+        };
+        let report = Report::new(format!("the host {headline}, and has not waited for it"))
+            .at(format!("{what}{name}"), &site)
+            .at(format!("{did} by the host"), &here)
+            .help("wait for the copy first: stream.synchronize()?, or an event behind it");
+        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+        if self.config().checks == Checks::Error {
+            state.fail_stream(op.stream, &failure);
+        }
     }
 
     /// `cuMemFreeHost`: returns at once; copies that are under way keep the memory until they are done.
@@ -95,6 +140,17 @@ impl Engine {
 }
 
 impl State {
+    /// Keeps a copy's guard until a thread has waited for the copy. `writes` says that the copy writes to the host.
+    pub(super) fn hold(&mut self, op: OpRef, guard: Guard, writes: bool, site: Site) {
+        self.held.push(Held { op, writes, site, guard });
+    }
+
+    /// Opens what copies used that a thread has waited for.
+    pub(super) fn open_seen(&mut self) {
+        let order = &self.order;
+        self.held.retain(|held| !order.is_seen(held.op.stream, held.op.number));
+    }
+
     /// Whether the host has pinned memory at `address`.
     pub(super) fn is_pinned(&self, address: u64) -> bool {
         self.pinned.at(address).is_some()

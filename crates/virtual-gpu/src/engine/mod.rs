@@ -25,7 +25,7 @@ mod transfer;
 mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
@@ -33,7 +33,7 @@ pub use context::ContextHandle;
 pub use event::EventHandle;
 pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
-pub use host_memory::{HostKind, HostRead, HostWrite, Memory};
+pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
 pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
 pub use managed::{Advice, Attachment, Location};
 pub use pool::{PoolFigure, PoolHandle};
@@ -55,6 +55,9 @@ use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
+
+/// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
+const TRIES: usize = 1000;
 
 /// A set of virtual GPUs and everything that programs made on them.
 pub struct Engine {
@@ -113,6 +116,8 @@ pub(crate) struct State {
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
+    /// Copies of pinned memory that nobody has waited for.
+    held: Vec<host_memory::Held>,
     pub(crate) threads: HashMap<ThreadKey, Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
@@ -174,6 +179,7 @@ impl Engine {
             graphs: graph::Graphs::default(),
             pools: pool::Pools::default(),
             pinned: host_memory::Pinned::default(),
+            held: Vec::new(),
             threads: HashMap::new(),
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
@@ -186,7 +192,7 @@ impl Engine {
             patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),
-            time: Time::new(config.preset, config.gpus),
+            time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
         };
         Self {
             config,
@@ -203,6 +209,24 @@ impl Engine {
     /// Addresses that so many GPUs may use, with their managed memory.
     pub fn address_space(gpus: usize) -> u64 {
         (gpus as u64 + 1) * ADDRESS_SPACE
+    }
+
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` asks for, as the process ends: of all that is done by then.
+    ///
+    /// # Errors
+    /// A sentence that names the variable and the file.
+    pub fn write_trace(&self) -> Result<(), String> {
+        let Some(path) = &self.config.trace else { return Ok(()) };
+        let say = |why: &dyn std::fmt::Display| format!("VIRTUAL_GPU_TRACE={}: {why}", path.display());
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
+                Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
+                // A thread is still at work.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
     /// The number of GPUs.

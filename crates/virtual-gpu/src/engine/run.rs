@@ -92,7 +92,7 @@ impl State {
                     let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
                     return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site, start_ns });
                 }
-                Work::Nothing => self.finish(handle),
+                Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
                 // A GPU that has failed does nothing more.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {

@@ -17,7 +17,8 @@ use crate::order::View;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
 use crate::thread::ThreadKey;
-use crate::time::{Span, Ticket, When};
+use crate::time::trace::Label;
+use crate::time::{Class, Cost, Moment, Ticket, When};
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
 /// stream.
@@ -36,7 +37,7 @@ pub(crate) struct OpRef {
 pub(crate) struct Awaited {
     pub(crate) op: OpRef,
     pub(super) done: Arc<OnceLock<View>>,
-    pub(super) when: When,
+    pub(crate) when: When,
 }
 
 pub(crate) struct Stream {
@@ -94,8 +95,12 @@ pub(super) struct Op {
 /// What an operation does when its turn has come.
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// Records an event, or waits: its place in the stream is all that matters.
+    /// Its place in the stream is all that matters.
     Nothing,
+    /// Records an event.
+    Record,
+    /// Waits for an event.
+    Wait,
     /// Host bytes, taken at the call, to the device.
     Upload {
         to: u64,
@@ -137,6 +142,44 @@ pub(crate) enum Work {
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
+}
+
+impl Work {
+    /// What a trace calls it; none where it shows nothing.
+    fn label(&self) -> Option<Label> {
+        let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
+        match self {
+            Self::Nothing | Self::Free { .. } => None,
+            Self::Record => Some(Label::new("event", "record")),
+            Self::Wait => Some(Label::new("event", "wait")),
+            Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
+            Self::UploadLater { len, .. } => copy("copy to the device", *len),
+            Self::Download { len, .. } | Self::DownloadLater { len, .. } => copy("copy to the host", *len),
+            Self::Copy { len, .. } => copy("copy", *len),
+            Self::Set { len, .. } => copy("memset", *len),
+            Self::Kernel(launch) => Some(Label::new("kernel", launch.name())),
+            Self::Host(_) => Some(Label::new("host function", "host function")),
+            Self::Collective(_) => Some(Label::new("collective", "a collective")),
+        }
+    }
+
+    /// What it is to the clock.
+    fn class(&self) -> Class {
+        match self {
+            Self::Nothing | Self::Free { .. } => Class::Nothing,
+            Self::Record => Class::Record,
+            Self::Wait => Class::Wait,
+            Self::Host(_) => Class::Host,
+            Self::Collective(_) => Class::Communication,
+            Self::Upload { .. }
+            | Self::Download { .. }
+            | Self::UploadLater { .. }
+            | Self::DownloadLater { .. }
+            | Self::Copy { .. }
+            | Self::Set { .. }
+            | Self::Kernel(_) => Class::Engine,
+        }
+    }
 }
 
 impl Stream {
@@ -256,8 +299,9 @@ impl Engine {
             }
         }
         let ops = awaited.iter().map(|awaited| awaited.op).collect();
-        let mut state = self.block_on(Wait::Ops(ops), caller, state);
-        state.saw(awaited);
+        let state = self.block_on(Wait::Ops(ops), caller, state);
+        let mut state = self.wait_for_times(&awaited, state);
+        state.saw(awaited, caller);
         let told = state.tell(context);
         drop(state);
         self.flush_printed(context);
@@ -287,7 +331,7 @@ impl State {
             last: Awaited {
                 op: OpRef { stream: handle, number: 0 },
                 done: Arc::default(),
-                when: Arc::new(OnceLock::from(Span::default())),
+                when: Moment::start(device),
             },
             view: View::default(),
             last_touch: 0,
@@ -312,7 +356,9 @@ impl State {
     /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
-        self.streams.remove(&handle);
+        for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
+            self.time.finish(op.ticket, Cost::Nothing);
+        }
         if self.forget_in_clocks(handle, last_touch) {
             self.stream_forgotten(handle);
         }
@@ -375,14 +421,19 @@ impl State {
     }
 
     /// The calling thread has waited for operations: what had happened then, it knows.
-    pub(super) fn saw(&mut self, awaited: impl IntoIterator<Item = Awaited>) {
+    pub(super) fn saw(&mut self, awaited: Vec<Awaited>, caller: &str) {
         let thread = self.current_thread();
-        for Awaited { done, when, .. } in awaited {
-            if let Some(view) = done.get() {
-                self.order.saw(thread, view);
-            }
-            self.time.wait(thread, &when);
+        self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when), caller);
+        self.knows(awaited);
+    }
+
+    /// The calling thread knows that operations are done.
+    pub(super) fn knows(&mut self, done: impl IntoIterator<Item = Awaited>) {
+        let thread = self.current_thread();
+        for view in done.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
+            self.order.saw(thread, &view);
         }
+        self.open_seen();
     }
 
     /// Whether an operation is done. What was in a stream that is gone will never come and holds up nobody.
@@ -408,7 +459,8 @@ impl State {
         after.extend(self.implied_order(stream, context));
         if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
             let thread = self.current_thread();
-            self.time.call(thread);
+            let device = self.device_of_context(context)?;
+            self.time.call(thread, device, || format!("enqueue {work}"));
         }
         self.append(stream, work, after, site)
     }
@@ -427,7 +479,8 @@ impl State {
         let enqueued = self.enqueued;
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
-        let ticket = self.time.enqueue(thread, entry.device, before);
+        let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
+        self.time.describe(&ticket, (stream, &entry.name), || work.label());
         entry.issued += 1;
         let op = OpRef { stream, number: entry.issued };
         entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
@@ -463,7 +516,7 @@ impl std::fmt::Display for Work {
     /// The operation as a report names it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nothing => f.write_str("an event"),
+            Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),
             Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::host_memory::{HostKind, HostRead, HostWrite};
+use super::graph::NodeWork;
+use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, lock};
@@ -128,9 +129,34 @@ impl Engine {
         let work = match kind {
             // A graph's copy reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
-            _ => Work::UploadLater { to, len, read },
+            HostKind::Pageable => Work::UploadLater { to, len, read },
+            HostKind::Pinned(guard) => {
+                return self.submit_guarded(stream, Work::UploadLater { to, len, read }, guard, site);
+            }
         };
         self.submit(stream, work, site)
+    }
+
+    /// As [`Self::submit`], of a copy of pinned memory. Where it is captured, its memory stays open.
+    fn submit_guarded(
+        &self,
+        stream: StreamHandle,
+        work: Work,
+        guard: Option<Guard>,
+        site: Site,
+    ) -> CudaResult<()> {
+        let writes = matches!(work, Work::DownloadLater { .. });
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) {
+            return state.add_node(stream, NodeWork::Work(work), site);
+        }
+        let op = state.enqueue(stream, work, Vec::new(), site.clone())?.op;
+        if let Some(guard) = guard {
+            state.hold(op, guard, writes, site);
+        }
+        drop(self.run_ready(state));
+        Ok(())
     }
 
     /// `cuMemcpyHtoD`: returns when it is done.
@@ -158,7 +184,10 @@ impl Engine {
                 write(&self.download(stream, from, len, site)?);
                 Ok(())
             }
-            _ => self.submit(stream, Work::DownloadLater { from, len, write }, site),
+            HostKind::Pageable => self.submit(stream, Work::DownloadLater { from, len, write }, site),
+            HostKind::Pinned(guard) => {
+                self.submit_guarded(stream, Work::DownloadLater { from, len, write }, guard, site)
+            }
         }
     }
 
@@ -227,7 +256,9 @@ impl Engine {
     /// Runs one operation. `device` is that of its stream, `start_ns` the earliest time on it.
     pub(super) fn execute(&self, device: usize, work: Work, site: &Site, start_ns: u64) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Host(_) | Work::Collective(_) => (Vec::new(), Cost::Nothing),
+            Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
+                (Vec::new(), Cost::Nothing)
+            }
             Work::Upload { to, bytes } => {
                 let len = bytes.len() as u64;
                 (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))

@@ -9,7 +9,7 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::run::Obstacle;
-use super::stream::OpRef;
+use super::stream::{Awaited, OpRef};
 use super::{Engine, State};
 use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
@@ -76,6 +76,26 @@ impl Engine {
         }
         state.blocked.remove(&me);
         state.thread().blocked = None;
+        state
+    }
+}
+
+impl Engine {
+    /// Blocks until the times of operations that are done are known: what they share a GPU with may still be run by
+    /// another thread.
+    pub(super) fn wait_for_times<'a>(
+        &'a self,
+        done: &[Awaited],
+        mut state: MutexGuard<'a, State>,
+    ) -> MutexGuard<'a, State> {
+        let since = Instant::now();
+        while !state.time.is_known(done.iter().map(|done| &done.when))
+            && since.elapsed() < self.config().patience
+        {
+            let (guard, _) =
+                self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.run_ready(guard);
+        }
         state
     }
 }

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 
 use super::communicator::CommHandle;
 use super::log;
-use super::operation::{Buffers, Operation};
+use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
@@ -13,6 +13,9 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
+use crate::time::tuning::World;
+use std::sync::Arc;
 
 /// Something that ranks of a clique do together, or one of them with others, and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,6 +140,10 @@ impl std::fmt::Display for Request {
     }
 }
 
+fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidUsage, message)
+}
+
 /// A call whose arguments are good, not launched yet.
 #[derive(Clone)]
 pub(super) struct Checked {
@@ -148,6 +155,8 @@ pub(super) struct Checked {
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
     pub(super) captured: Option<u64>,
     pub(super) site: Site,
+    /// How a collective is done.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Engine {
@@ -211,7 +220,18 @@ impl Engine {
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
             ));
         }
-        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site }, state)))
+        let plan = match &request {
+            Request::Collective(operation, _) => {
+                let enabled = Enabled::from_env().map_err(invalid_usage)?;
+                let preset = state.time.preset();
+                let devices = state.nccl.cliques[&clique].ranks.iter().map(|rank| rank.device);
+                let world = World::of(preset, devices);
+                let plan = operation.plan(preset, enabled, world);
+                Some(plan.map_err(invalid_usage)?)
+            }
+            Request::Transfer(..) => None,
+        };
+        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site, plan }, state)))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::call::{CallKey, Checked, Missing, Request};
 use super::communicator::{Clique, LastCall};
 use super::event::{Arrived, Event};
-use super::operation::{Buffers, Operation};
+use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use crate::engine::{Awaited, Failure, OpRef, State, Work};
 use crate::report::{Report, ranks};
@@ -49,6 +49,7 @@ pub(super) enum Place {
         device: usize,
         /// The other processes have what it gives.
         told: bool,
+        plan: Plan,
     },
     /// In another process, from which this came with its arrival.
     Elsewhere(Option<Arc<Arrived>>),
@@ -129,8 +130,8 @@ impl super::Nccl {
 impl State {
     /// Enqueues one rank's part of a collective, to come after others.
     pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
-        let Checked { clique, rank, stream, request, captured, site, .. } = checked;
-        let Request::Collective(operation, buffers) = request else { return Ok(()) };
+        let Checked { clique, rank, stream, request, captured, site, plan, .. } = checked;
+        let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
         let owner = self.current_thread();
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
             return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
@@ -139,14 +140,15 @@ impl State {
         let number = entry.ranks[rank].issued + 1;
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let work = Work::Collective(CallKey::Collective { clique, number });
-        let op = self.enqueue(stream, work, after, site.clone())?.op;
+        let Awaited { op, when, .. } = self.enqueue(stream, work, after, site.clone())?;
+        self.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
         entry.ranks[rank].issued = number;
         entry.ranks[rank].owner = owner;
         let call = entry.calls.entry(number).or_insert_with(|| Call::new(world_size));
         let event = Event::Called { rank, number, operation, captured, site: site.clone() };
-        let place = Place::Here { op, buffers, device, told: false };
+        let place = Place::Here { op, buffers, device, told: false, plan };
         call.parts[rank] = Some(Part { operation, captured, site, arrived: false, cancelled: false, place });
         self.publish(clique, &event);
         self.compare_parts((clique, number));

@@ -21,6 +21,7 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
+use crate::time::choice::Enabled;
 
 /// An `ncclComm_t`: one rank's end of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,9 +162,15 @@ impl Clique {
     }
 }
 
+/// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
+pub(super) fn check_choice() -> NcclResult<()> {
+    Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
+}
+
 impl Engine {
     /// `ncclCommInitAll`: a communicator with a rank on each of `devices`, all driven by the calling thread.
     pub fn nccl_init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
+        check_choice()?;
         let mut gpus = Vec::new();
         for &device in devices {
             let gpu =

@@ -16,6 +16,8 @@ use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::time::Ticket;
+use crate::time::trace::Label;
+use crate::time::tuning::point_to_point;
 
 /// The `number`th message of a clique's rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -330,7 +332,7 @@ impl State {
         let (number, device) = (entry.ranks[rank].exchanges + 1, entry.ranks[rank].device);
         let (stream, site) = (transfers[0].stream, transfers[0].site.clone());
         let work = Work::Collective(CallKey::Exchange { clique, rank, number });
-        let op = self.enqueue(stream, work, after, site)?.op;
+        let Awaited { op, when, .. } = self.enqueue(stream, work, after, site)?;
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].exchanges = number;
         entry.ranks[rank].owner = owner;
@@ -347,6 +349,16 @@ impl State {
             let end = End { place: Place::Here(number), transfer, buffer, is_captured, site };
             open.push((entry.traffic.add(clique, rank, end), transfer.direction));
         }
+        let moved = point_to_point(self.time.preset(), bytes[0].max(bytes[1]));
+        self.time.communicates(&when, moved, || {
+            let name = match bytes {
+                [_, 0] => "ncclSend",
+                [0, _] => "ncclRecv",
+                _ => "ncclSend and ncclRecv",
+            };
+            let label = Label::new("collective", name).with("rank", rank);
+            label.with("bytes sent", bytes[0]).with("bytes received", bytes[1])
+        });
         let messages = open.clone();
         let lost = messages.iter().find_map(|(key, _)| entry.traffic.lost.remove(key));
         let exchange = Exchange {

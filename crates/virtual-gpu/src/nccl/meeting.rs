@@ -6,7 +6,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::assembly::Awaiting;
-use super::communicator::{CommHandle, Communicator, Gathering, Process, Rank, ranks_share_gpus};
+use super::communicator::{
+    CommHandle, Communicator, Gathering, Process, Rank, check_choice, ranks_share_gpus,
+};
 use super::config::CommConfig;
 use super::given_up;
 use super::id::UniqueId;
@@ -133,6 +135,7 @@ impl Engine {
         let number =
             number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
         let device = self.current_device()?;
+        check_choice()?;
         let session = self.session_for(id, number)?;
 
         let mut state = self.state();

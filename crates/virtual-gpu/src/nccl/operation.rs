@@ -2,7 +2,10 @@
 
 use super::reduce::{DataType, Operator};
 use super::scale::Scale;
-use crate::time::collective::Pattern;
+use crate::time::choice::Enabled;
+use crate::time::preset::Preset;
+use crate::time::trace::Label;
+use crate::time::tuning::{self, Choice, Function, World};
 
 /// A collective operation. A root is a rank's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,15 @@ pub struct Operation {
     pub data_type: DataType,
 }
 
+/// How a collective is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Plan {
+    /// None: by sends and receives.
+    pub(super) choice: Option<Choice>,
+    /// How long it takes once all ranks are ready.
+    pub(super) nanoseconds: u64,
+}
+
 /// Device addresses of a rank's buffers, and what its data is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
@@ -60,6 +72,24 @@ pub struct Buffers {
     pub receive: u64,
     /// The scalar of an operator that the program made.
     pub scale: Option<Scale>,
+}
+
+impl Plan {
+    /// What a trace says of one rank's part.
+    pub(super) fn label(&self, operation: &Operation, rank: usize, world_size: usize) -> Label {
+        let bytes = operation.large_side(world_size);
+        let label = Label::new("collective", operation.function())
+            .with("rank", rank)
+            .with("ranks", world_size)
+            .with("bytes", bytes)
+            .with("type", operation.data_type.to_string());
+        match self.choice {
+            Some(Choice { algorithm, protocol, .. }) => {
+                label.with("algorithm", algorithm.name()).with("protocol", protocol.name())
+            }
+            None => label,
+        }
+    }
 }
 
 impl Operation {
@@ -133,14 +163,34 @@ impl Operation {
         }
     }
 
-    /// How it moves.
-    pub(super) fn pattern(&self) -> Pattern {
-        match self.collective {
-            Collective::AllReduce(_) => Pattern::AllReduce,
-            Collective::AllGather | Collective::ReduceScatter(_) => Pattern::OneSided,
-            Collective::Broadcast { .. } | Collective::Reduce { .. } => Pattern::Rooted,
-            Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. } => Pattern::Direct,
-        }
+    /// The function that NCCL's tuning model knows it by; none where it is made of sends and receives.
+    fn tuned(&self) -> Option<Function> {
+        Some(match self.collective {
+            Collective::AllReduce(_) => Function::AllReduce,
+            Collective::AllGather => Function::AllGather,
+            Collective::ReduceScatter(_) => Function::ReduceScatter,
+            Collective::Broadcast { .. } => Function::Broadcast,
+            Collective::Reduce { .. } => Function::Reduce,
+            Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. } => return None,
+        })
+    }
+
+    /// How NCCL does it and how long that takes, by its tuning model.
+    ///
+    /// # Errors
+    /// NCCL's sentence, where `NCCL_ALGO` and `NCCL_PROTO` leave nothing that can do it.
+    pub(super) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
+        let bytes = self.large_side(world.ranks);
+        let Some(function) = self.tuned() else {
+            // Each rank keeps its own part.
+            let moved = bytes - bytes / world.ranks as u64;
+            return Ok(Plan { choice: None, nanoseconds: tuning::point_to_point(preset, moved) });
+        };
+        let in_switch =
+            self.operator().is_none_or(|operator| operator.is_reduced_in_switches(self.data_type));
+        let choice = tuning::choose(preset, enabled, function, world, bytes, in_switch);
+        let choice = choice.ok_or_else(|| enabled.none_left(function, &self.data_type.c_name()))?;
+        Ok(Plan { choice: Some(choice), nanoseconds: choice.nanoseconds })
     }
 
     /// Says what is wrong with buffers that overlap otherwise than in place.

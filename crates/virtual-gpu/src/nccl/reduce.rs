@@ -53,6 +53,15 @@ impl DataType {
     }
 }
 
+impl DataType {
+    /// The name of its constant in C.
+    pub(super) fn c_name(self) -> String {
+        let name = self.to_string();
+        let (first, rest) = name.split_at(1);
+        format!("nccl{}{rest}", first.to_uppercase())
+    }
+}
+
 impl std::fmt::Display for DataType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(DATA_TYPES[*self as usize].1)
@@ -78,6 +87,20 @@ impl Operator {
         [Self::Sum, Self::Product, Self::Max, Self::Min, Self::Average]
             .into_iter()
             .find(|op| *op as u32 == value)
+    }
+}
+
+impl Operator {
+    /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
+    pub(super) fn is_reduced_in_switches(self, data_type: DataType) -> bool {
+        use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
+        match data_type {
+            Int32 | Uint32 | Int64 | Uint64 | Float16 | Bfloat16 => {
+                matches!(self, Self::Sum | Self::Min | Self::Max)
+            }
+            Float32 | Float64 => self == Self::Sum,
+            _ => false,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::CudaStatus;
 use crate::time::Cost;
-use crate::time::collective::{duration, message_duration};
+use crate::time::tuning::point_to_point;
 
 /// What can run now.
 pub(crate) enum Job {
@@ -418,11 +418,12 @@ impl Engine {
             }
         }
         let mut joined = View::default();
-        let (mut here, mut others_ready) = (0, 0);
+        let (mut here, mut others_ready, mut duration) = (0, 0, 0);
         for part in &parts {
             match &part.place {
-                Seat::Here { op, .. } => {
+                Seat::Here { op, plan, .. } => {
                     here += 1;
+                    duration = plan.nanoseconds;
                     if let Some(view) = state.view_at_end_of(*op) {
                         joined.join(&view);
                     }
@@ -435,16 +436,8 @@ impl Engine {
                 }
             }
         }
-        let cost = parts.first().map_or(Cost::Nothing, |part| {
-            let (ranks, preset) = (parts.len(), state.time.preset());
-            let bytes = part.operation.large_side(ranks);
-            Cost::Collective {
-                call: CallKey::Collective { clique: key.0, number: key.1 },
-                ranks: here,
-                others_ready,
-                duration: duration(preset, part.operation.pattern(), ranks, bytes),
-            }
-        });
+        let call = CallKey::Collective { clique: key.0, number: key.1 };
+        let cost = Cost::Collective { call, ranks: here, others_ready, duration };
         for op in parts.iter().filter_map(Part::op) {
             state.finish_after(op.stream, &joined, cost.clone());
         }
@@ -474,7 +467,7 @@ impl Engine {
             let partners = exchange
                 .partners
                 .into_iter()
-                .map(|(ticket, bytes)| (ticket, message_duration(preset, bytes)))
+                .map(|(ticket, bytes)| (ticket, point_to_point(preset, bytes)))
                 .collect();
             state.finish_after(stream, &exchange.view, Cost::Exchange { partners });
         }

@@ -64,6 +64,11 @@ impl Order {
         self.seen.join(&done.any);
     }
 
+    /// Whether some thread has seen the `number`th operation of a stream.
+    pub(crate) fn is_seen(&self, stream: StreamHandle, number: u64) -> bool {
+        self.seen.covers(stream, number)
+    }
+
     /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still be there:
     /// nothing that comes later can race with it. Returns all streams that are forgotten; none where no thread has.
     pub(crate) fn forget_stream(

@@ -1,26 +1,32 @@
 //! Time: when operations happen, by a virtual clock in nanoseconds; never by the wall clock.
 //!
 //! An operation starts when its stream's last one has ended, what it waits for has ended, its launch has reached the
-//! GPU, and the engine it needs is free. Times are worked out when somebody looks, for all that is done by then, in the
-//! order in which it was enqueued on each GPU. They say nothing about values, and nothing about order.
+//! GPU, and the engine it needs is free. Times are worked out when somebody looks, for all that is done by then. They say
+//! nothing about values, and nothing about order.
+//!
+//! They don't depend on who looks when. What an operation finds on its GPU is what was enqueued there before it and is
+//! certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same times on
+//! every run, however they are scheduled.
 
-pub(crate) mod collective;
+pub(crate) mod choice;
+mod gpu;
+mod horizon;
 pub mod preset;
+pub(crate) mod trace;
+pub(crate) mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use crate::engine::StreamHandle;
 use crate::nccl::CallKey;
 use crate::thread::ThreadKey;
+use gpu::{Gpu, Pending};
+use horizon::Horizon;
 use preset::Preset;
-
-/// Nanoseconds that a call takes on the host's side before it returns.
-const CALL: u64 = 1_000;
-/// Nanoseconds from a call's return until the GPU can start what it enqueued. With [`CALL`]: the 2 to 5 µs that a
-/// launch takes to reach the device.
-const REACH: u64 = 2_000;
-/// Nanoseconds that a copy takes before its first byte moves.
-const COPY_LATENCY: u64 = 1_500;
+use trace::{Label, QUERY, Trace};
 
 /// When an operation ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,16 +35,56 @@ pub(crate) struct Span {
     pub(crate) end: u64,
 }
 
+/// An operation's place in time.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    key: Key,
+    /// What it comes after, and what it is itself of that.
+    horizon: Horizon,
+    span: OnceLock<Span>,
+}
+
 /// An operation's time, once it is known.
-pub(crate) type When = Arc<OnceLock<Span>>;
+pub(crate) type When = Arc<Moment>;
+
+impl Moment {
+    /// The beginning of time, on a GPU.
+    pub(crate) fn start(gpu: usize) -> When {
+        let span = OnceLock::from(Span::default());
+        Arc::new(Self { key: (gpu, 0), horizon: Horizon::default(), span })
+    }
+
+    pub(crate) fn get(&self) -> Option<&Span> {
+        self.span.get()
+    }
+}
+
+/// What an operation is to the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It takes no time: a free, a join of streams.
+    Nothing,
+    /// An event is recorded.
+    Record,
+    /// The stream waits for an event.
+    Wait,
+    /// A kernel or a copy: it shares the GPU with others.
+    Engine,
+    /// It needs other ranks.
+    Communication,
+    /// The program's own code.
+    Host,
+}
 
 /// What an operation needs of its GPU.
 #[derive(Clone, Debug)]
 pub(crate) enum Cost {
-    /// An event, a wait, a free.
+    /// What its class says.
     Nothing,
     Kernel {
         blocks: u64,
+        /// Blocks that fit on a multiprocessor at a time.
+        resident: u64,
         lane_instructions: u64,
         bytes: u64,
         /// Nanoseconds of the thread that took longest, at one instruction each.
@@ -71,89 +117,151 @@ pub(crate) enum Cost {
 /// What is known of an operation when it is enqueued.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
-    gpu: usize,
-    index: u64,
+    class: Class,
     /// When the GPU can start it at the earliest.
     reaches_gpu: u64,
+    /// The last one is its predecessor in its stream.
     after: Vec<When>,
+    before: Horizon,
     pub(crate) when: When,
 }
 
 /// The clocks of all GPUs and host threads.
 pub(crate) struct Time {
-    preset: &'static Preset,
-    hosts: HashMap<ThreadKey, u64>,
-    /// The latest time that a host thread has seen: where a new thread's clock starts.
-    seen: u64,
-    issued: u64,
+    preset: Preset,
+    hosts: HashMap<ThreadKey, Host>,
     gpus: Vec<Gpu>,
     /// Operations that are done and have no time yet.
     done: BTreeMap<Key, (Ticket, Cost)>,
     /// Those of them to look at: new ones, and ones that may have a time now.
     look_at: BTreeSet<Key>,
-    /// Those that wait for another's time, by the place of that time.
-    waiting: HashMap<usize, Vec<Key>>,
+    /// Those that wait for another's time, by that one.
+    waiting: HashMap<Key, Vec<Key>>,
     /// Parts of collectives that could start, with when.
     parts: HashMap<CallKey, Vec<(Key, u64)>>,
+    /// What is to be written when the process ends.
+    trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its place in the order of enqueuing.
+/// An operation's GPU, and its place in the order of enqueuing there.
 type Key = (usize, u64);
 
-/// When the engines of a GPU are free.
+/// A host thread.
 #[derive(Clone, Debug, Default)]
-struct Gpu {
-    /// Kernels: when they ran, and on how many multiprocessors.
-    kernels: Vec<(Span, u32)>,
-    upload_free: u64,
-    download_free: u64,
+struct Host {
+    clock: u64,
+    /// What it has waited for.
+    known: Horizon,
 }
-
-/// Kernels that a GPU remembers, to see which multiprocessors are taken.
-const REMEMBERED_KERNELS: usize = 128;
 
 impl Ticket {
     /// The place in time of an operation in another process, which is ready then.
     pub(crate) fn elsewhere(ready: u64) -> Self {
-        Self { gpu: 0, index: 0, reaches_gpu: ready, after: Vec::new(), when: When::default() }
+        let (after, before) = (Vec::new(), Horizon::default());
+        Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
     }
 }
 
 impl Time {
-    pub(crate) fn new(preset: &'static Preset, gpus: usize) -> Self {
-        let gpus = vec![Gpu::default(); gpus];
+    pub(crate) fn new(preset: Preset, gpus: usize, traced: bool) -> Self {
         Self {
             preset,
             hosts: HashMap::new(),
-            seen: 0,
-            issued: 0,
-            gpus,
+            gpus: vec![Gpu::default(); gpus],
             done: BTreeMap::new(),
             look_at: BTreeSet::new(),
             waiting: HashMap::new(),
             parts: HashMap::new(),
+            trace: traced.then(Box::default),
         }
     }
 
     /// The figures that it counts with.
-    pub(crate) fn preset(&self) -> &'static Preset {
-        self.preset
+    pub(crate) fn preset(&self) -> &Preset {
+        &self.preset
     }
 
-    fn host(&mut self, thread: ThreadKey) -> &mut u64 {
-        self.hosts.entry(thread).or_insert(self.seen)
+    /// A thread makes a call for a GPU. Its clock is never behind what any thread has seen of that GPU.
+    pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
+        self.advance(thread, gpu, 0, what);
     }
 
-    /// A thread makes a call.
-    pub(crate) fn call(&mut self, thread: ThreadKey) {
-        *self.host(thread) += CALL;
+    /// A call of a thread returns, at `end` at the earliest.
+    fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
+        let host = self.hosts.entry(thread).or_default();
+        let seen = &mut self.gpus[gpu].seen;
+        let start = host.clock.max(*seen);
+        host.clock = start.max(end) + self.preset.call_ns;
+        *seen = host.clock;
+        if let Some(trace) = &mut self.trace {
+            trace.called(thread, gpu, Span { start, end: host.clock }, what());
+        }
     }
 
-    /// A thread enqueues an operation on a GPU, to come after others.
-    pub(crate) fn enqueue(&mut self, thread: ThreadKey, gpu: usize, after: Vec<When>) -> Ticket {
-        let reaches_gpu = *self.host(thread) + REACH;
-        self.issued += 1;
-        Ticket { gpu, index: self.issued, reaches_gpu, after, when: When::default() }
+    /// A thread enqueues an operation on a GPU, to come after others, of which the last is the one before it in its stream.
+    pub(crate) fn enqueue(
+        &mut self,
+        thread: ThreadKey,
+        (gpu, stream): (usize, StreamHandle),
+        class: Class,
+        after: Vec<When>,
+    ) -> Ticket {
+        let host = self.hosts.entry(thread).or_default();
+        let reaches_gpu = host.clock + self.preset.launch_ns;
+        let mut before = host.known.clone();
+        after.iter().for_each(|when| before.join(&when.horizon));
+        let place = &mut self.gpus[gpu];
+        place.forget(host.clock);
+        place.issued += 1;
+        let index = place.issued;
+        let horizon = match class {
+            Class::Communication | Class::Host => before.with(stream, index),
+            _ => before.clone(),
+        };
+        let when = Arc::new(Moment { key: (gpu, index), horizon, span: OnceLock::new() });
+        if matches!(class, Class::Engine | Class::Communication) {
+            let (before, after, when) = (before.clone(), after.clone(), when.clone());
+            let communicates = (class == Class::Communication).then_some(0);
+            place.pending.insert(index, Pending { before, reaches_gpu, after, when, communicates });
+        }
+        Ticket { class, reaches_gpu, after, before, when }
+    }
+
+    /// A communication that was just enqueued takes so long once all its ranks are ready. Until then it holds its GPU's
+    /// multiprocessors, too.
+    pub(crate) fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
+        let (gpu, index) = when.key;
+        if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
+            pending.communicates = Some(duration);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.named(when.key, label());
+        }
+    }
+
+    /// Says what an operation is, for the trace, in a stream of this name.
+    pub(crate) fn describe(
+        &mut self,
+        ticket: &Ticket,
+        stream: (StreamHandle, &Arc<str>),
+        label: impl FnOnce() -> Option<Label>,
+    ) {
+        let Some(trace) = &mut self.trace else { return };
+        let Some(label) = label() else { return };
+        let others = match ticket.class {
+            Class::Wait => ticket.after.split_last().map_or(&[][..], |(_, others)| others),
+            _ => &[],
+        };
+        trace.enqueued(ticket.when.key, stream, label, others.iter().map(|when| when.key).collect());
+    }
+
+    /// Writes what happened, if that was asked for.
+    ///
+    /// # Errors
+    /// Why the file can't be written.
+    pub(crate) fn write_trace(&mut self, path: &Path) -> io::Result<()> {
+        self.settle();
+        self.trace.as_ref().map_or(Ok(()), |trace| trace.write(path, &self.preset.name))
     }
 
     /// When an operation may start at the earliest, as `%globaltimer` tells it.
@@ -163,7 +271,7 @@ impl Time {
 
     /// An operation is done, and this is what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
-        let key = (ticket.gpu, ticket.index);
+        let key = ticket.when.key;
         self.look_at.insert(key);
         self.done.insert(key, (ticket, cost));
     }
@@ -171,41 +279,61 @@ impl Time {
     /// When an operation could start whose predecessors are all done.
     pub(crate) fn ready_at(&mut self, ticket: &Ticket) -> u64 {
         self.settle();
-        ready(ticket).unwrap_or(ticket.reaches_gpu)
+        ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
     }
 
-    /// A thread has waited for an operation: it goes on when that has ended.
-    pub(crate) fn wait(&mut self, thread: ThreadKey, when: &When) {
+    /// Whether the times of operations that are done are known. What they share a GPU with may still run.
+    pub(crate) fn is_known<'a>(&mut self, mut whens: impl Iterator<Item = &'a When>) -> bool {
         self.settle();
-        let end = when.get().map_or(0, |span| span.end);
-        let host = self.host(thread);
-        *host = (*host).max(end) + CALL;
-        self.seen = self.seen.max(*self.host(thread));
+        whens.all(|when| when.get().is_some())
+    }
+
+    /// A thread has waited for operations: it goes on when they have ended.
+    pub(crate) fn wait<'a>(
+        &mut self,
+        thread: ThreadKey,
+        whens: impl Iterator<Item = &'a When> + Clone,
+        caller: &str,
+    ) {
+        self.settle();
+        let Some(first) = whens.clone().next() else { return };
+        let end = whens.clone().filter_map(|when| when.get()).map(|span| span.end).max();
+        self.advance(thread, first.key.0, end.unwrap_or(0), || caller.to_owned());
+        let host = self.hosts.entry(thread).or_default();
+        whens.for_each(|when| host.known.join(&when.horizon));
     }
 
     /// A thread asks whether an operation has ended, which takes it a moment.
     pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
         self.settle();
-        let host = self.host(thread);
-        *host += CALL;
-        when.get().is_none_or(|span| span.end <= *host)
+        self.advance(thread, when.key.0, 0, || QUERY.to_owned());
+        let host = self.hosts.entry(thread).or_default();
+        let ended = when.get().is_none_or(|span| span.end <= host.clock);
+        if ended {
+            host.known.join(&when.horizon);
+        }
+        ended
     }
 
     /// Works out the times of all that is done, where they can be known.
     pub(crate) fn settle(&mut self) {
         while let Some(key) = self.look_at.pop_first() {
-            self.settle_one(key);
+            if let Err(unknown) = self.settle_one(key) {
+                self.waiting.entry(unknown.key).or_default().push(key);
+            }
         }
     }
 
-    fn settle_one(&mut self, key: Key) {
-        let Some((ticket, cost)) = self.done.get(&key) else { return };
-        let own = match ready(ticket) {
-            Ok(own) => own,
-            Err(unknown) => return self.waiting.entry(unknown).or_default().push(key),
-        };
+    /// Gives an operation its time.
+    ///
+    /// # Errors
+    /// The time that has to be known first.
+    fn settle_one(&mut self, key: Key) -> Result<(), When> {
+        let Some((ticket, cost)) = self.done.get(&key) else { return Ok(()) };
+        let own = ready(ticket.reaches_gpu, &ticket.after).map_err(When::clone)?;
         match cost {
             &Cost::Collective { call, ranks, others_ready, duration } => {
+                self.came(key, own);
                 let parts = self.parts.entry(call).or_default();
                 parts.push((key, own.max(others_ready)));
                 if parts.len() == ranks {
@@ -215,18 +343,38 @@ impl Time {
             Cost::Exchange { partners } => {
                 let mut end = own;
                 for (partner, duration) in partners {
-                    match ready(partner) {
-                        Ok(other) => end = end.max(own.max(other) + duration),
-                        Err(unknown) => return self.waiting.entry(unknown).or_default().push(key),
-                    }
+                    let other = ready(partner.reaches_gpu, &partner.after).map_err(When::clone)?;
+                    end = end.max(own.max(other) + duration);
                 }
+                self.came(key, own);
                 self.set(key, Span { start: own, end });
             }
+            Cost::Nothing => {
+                let (start, end) = match ticket.class {
+                    Class::Record => (own, own + self.preset.event_ns),
+                    Class::Wait => (turn(ticket), own + self.preset.event_ns),
+                    _ => (own, own),
+                };
+                self.gpus[key.0].pending.remove(&key.1);
+                self.set(key, Span { start, end });
+            }
             cost => {
-                let cost = cost.clone();
-                let span = self.run(key.0, own, cost);
+                let gpu = &mut self.gpus[key.0];
+                if let Some(unknown) = gpu.obstacle(key.1, &ticket.before) {
+                    return Err(unknown);
+                }
+                let span = gpu.place(&self.preset, key.1, ticket.before.clone(), own, cost);
                 self.set(key, span);
             }
+        }
+        Ok(())
+    }
+
+    /// A communication that is done: its own stream came to it at this time.
+    fn came(&mut self, key: Key, at: u64) {
+        self.gpus[key.0].communicated(key.1, at);
+        if let Some(trace) = &mut self.trace {
+            trace.came(key, at);
         }
     }
 
@@ -243,157 +391,26 @@ impl Time {
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
         // Set once: the entry is gone now.
-        let _ = ticket.when.set(span);
-        self.look_at.extend(self.waiting.remove(&place(&ticket.when)).unwrap_or_default());
-    }
-
-    /// Gives an operation its engine, from `ready` on.
-    fn run(&mut self, gpu: usize, ready: u64, cost: Cost) -> Span {
-        let preset = self.preset;
-        let nanoseconds = |amount: u64, per_second: f64| (amount as f64 / per_second * 1e9) as u64;
-        let gpu = &mut self.gpus[gpu];
-        let serial = |free: &mut u64, duration: u64| {
-            let start = ready.max(*free);
-            *free = start + duration;
-            Span { start, end: start + duration }
-        };
-        match cost {
-            Cost::Nothing | Cost::Collective { .. } | Cost::Exchange { .. } => {
-                Span { start: ready, end: ready }
-            }
-            Cost::Upload(bytes) => {
-                serial(&mut gpu.upload_free, COPY_LATENCY + nanoseconds(bytes, preset.upload_bytes))
-            }
-            Cost::Download(bytes) => {
-                serial(&mut gpu.download_free, COPY_LATENCY + nanoseconds(bytes, preset.download_bytes))
-            }
-            Cost::Device { traffic } => {
-                Span { start: ready, end: ready + COPY_LATENCY + nanoseconds(traffic, preset.memory_bytes) }
-            }
-            Cost::Peer(bytes) => {
-                Span { start: ready, end: ready + COPY_LATENCY + nanoseconds(bytes, preset.peer_bytes) }
-            }
-            Cost::Kernel { blocks, lane_instructions, bytes, longest_thread } => {
-                let used = u32::try_from(blocks).unwrap_or(u32::MAX).min(preset.multiprocessors);
-                let share = (blocks as f64 * preset.stands_for / f64::from(preset.multiprocessors)).min(1.0);
-                // A roofline: whatever takes longest.
-                let duration = nanoseconds(lane_instructions, preset.lane_instructions * share)
-                    .max(nanoseconds(bytes, preset.memory_bytes))
-                    .max(longest_thread);
-                gpu.place_kernel(ready, duration, used, preset.multiprocessors)
-            }
+        let _ = ticket.when.span.set(span);
+        if let Some(trace) = &mut self.trace {
+            trace.ran(key, span);
         }
+        self.look_at.extend(self.waiting.remove(&key).unwrap_or_default());
     }
 }
 
-impl Gpu {
-    /// The first time from `ready` on at which so many multiprocessors are free for so long.
-    fn place_kernel(&mut self, ready: u64, duration: u64, used: u32, all: u32) -> Span {
-        let mut starts: Vec<u64> =
-            self.kernels.iter().map(|(span, _)| span.end).filter(|&end| end > ready).collect();
-        starts.push(ready);
-        starts.sort_unstable();
-        let fits = |start: u64| {
-            // The load is highest where a kernel begins, or at the start.
-            let load_at = |at: u64| -> u32 {
-                let running = self.kernels.iter().filter(|(span, _)| span.start <= at && at < span.end);
-                running.map(|(_, used)| used).sum()
-            };
-            let begins = self.kernels.iter().map(|(span, _)| span.start);
-            let mut within = begins.filter(|&at| at > start && at < start + duration).chain([start]);
-            within.all(|at| load_at(at) + used <= all)
-        };
-        let start = starts.into_iter().find(|&start| fits(start)).unwrap_or(ready);
-        let span = Span { start, end: start + duration };
-        if self.kernels.len() == REMEMBERED_KERNELS {
-            let oldest = (0..self.kernels.len()).min_by_key(|&at| self.kernels[at].0.end);
-            self.kernels.swap_remove(oldest.unwrap_or(0));
-        }
-        self.kernels.push((span, used));
-        span
-    }
+/// When all that an operation comes after has ended, or a time that is not known yet.
+fn ready(reaches_gpu: u64, after: &[When]) -> Result<u64, &When> {
+    after.iter().try_fold(reaches_gpu, |latest, when| Ok(latest.max(when.get().ok_or(when)?.end)))
 }
 
-/// When all that an operation comes after has ended, or the place of a time that is not known yet.
-fn ready(ticket: &Ticket) -> Result<u64, usize> {
-    let ends = ticket.after.iter().map(|when| when.get().map(|span| span.end).ok_or_else(|| place(when)));
-    ends.into_iter().try_fold(ticket.reaches_gpu, |latest, end| Ok(latest.max(end?)))
-}
-
-/// Tells times apart that are not known yet. Whoever waits for one holds it, so that no other gets its place.
-fn place(when: &When) -> usize {
-    Arc::as_ptr(when) as usize
+/// When its stream comes to an operation that is ready.
+fn turn(ticket: &Ticket) -> u64 {
+    ready(ticket.reaches_gpu, ticket.after.last().map_or(&[], std::slice::from_ref))
+        .unwrap_or(ticket.reaches_gpu)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::preset::CLASSROOM_H100;
-    use super::*;
-
-    fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
-        Cost::Kernel { blocks, lane_instructions: 0, bytes: 0, longest_thread: nanoseconds }
-    }
-
-    fn span(when: &When) -> Span {
-        *when.get().expect("it has a time")
-    }
-
-    #[test]
-    fn small_kernels_of_two_streams_overlap_and_full_ones_don_t() {
-        let thread = ThreadKey::current();
-        for (blocks, overlap) in [(1, true), (132, false)] {
-            let mut time = Time::new(&CLASSROOM_H100, 1);
-            let (one, other) = (time.enqueue(thread, 0, vec![]), time.enqueue(thread, 0, vec![]));
-            let (first, second) = (one.when.clone(), other.when.clone());
-            time.finish(one, kernel(blocks, 1_000_000));
-            time.finish(other, kernel(blocks, 1_000_000));
-            time.settle();
-            assert_eq!(span(&second).start < span(&first).end, overlap, "{blocks} blocks");
-        }
-    }
-
-    #[test]
-    fn an_operation_starts_behind_all_that_it_waits_for() {
-        let thread = ThreadKey::current();
-        let mut time = Time::new(&CLASSROOM_H100, 2);
-        let first = time.enqueue(thread, 0, vec![]);
-        let second = time.enqueue(thread, 1, vec![first.when.clone()]);
-        let (a, b) = (first.when.clone(), second.when.clone());
-        // Done in the other order: the times are the same.
-        time.finish(second, Cost::Upload(1_000));
-        time.settle();
-        assert!(b.get().is_none());
-        time.finish(first, kernel(1, 5_000));
-        time.settle();
-        assert_eq!(span(&b).start, span(&a).end);
-    }
-
-    #[test]
-    fn a_poll_says_no_until_the_host_s_clock_has_come_there() {
-        let thread = ThreadKey::current();
-        let mut time = Time::new(&CLASSROOM_H100, 1);
-        let ticket = time.enqueue(thread, 0, vec![]);
-        let when = ticket.when.clone();
-        time.finish(ticket, kernel(1, 20_000));
-        let polls = (0..1000).take_while(|_| !time.has_ended(thread, &when)).count();
-        assert_eq!(polls as u64, (REACH + 20_000) / CALL - 1);
-    }
-
-    #[test]
-    fn a_collective_starts_when_its_last_rank_is_ready() {
-        let thread = ThreadKey::current();
-        let mut time = Time::new(&CLASSROOM_H100, 2);
-        let slow = time.enqueue(thread, 1, vec![]);
-        let parts = [time.enqueue(thread, 0, vec![]), time.enqueue(thread, 1, vec![slow.when.clone()])];
-        let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
-        let call = CallKey::of_test();
-        for part in parts {
-            time.finish(part, Cost::Collective { call, ranks: 2, others_ready: 0, duration: 7_000 });
-        }
-        time.finish(slow, kernel(1, 90_000));
-        time.settle();
-        assert_eq!(span(&whens[1]), span(&whens[2]));
-        assert_eq!(span(&whens[1]).start, span(&whens[0]).end);
-        assert_eq!(span(&whens[1]).end - span(&whens[1]).start, 7_000);
-    }
-}
+mod published;
+#[cfg(test)]
+mod tests;

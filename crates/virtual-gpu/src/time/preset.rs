@@ -1,70 +1,344 @@
-//! The machines that can be modelled: figures, with where they come from.
+//! The machines that can be modelled: figures from a TOML file, which says where each comes from.
 
-/// Figures of a node of equal GPUs. Rates are per second; all of them belong to one GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
+use std::path::Path;
+
+use toml::{Table, Value};
+
+/// The presets that come with the virtual GPU, by name.
+const BUILT_IN: [(&str, &str); 4] = [
+    ("classroom", include_str!("../../presets/classroom.toml")),
+    ("dgx-h100", include_str!("../../presets/dgx-h100.toml")),
+    ("dgx-a100", include_str!("../../presets/dgx-a100.toml")),
+    ("pcie", include_str!("../../presets/pcie.toml")),
+];
+
+/// Figures of nodes of equal GPUs. Rates are per second; times are in nanoseconds.
+///
+/// A program's data stands for [`Self::stands_for`] times as much: throughput costs count so many times its bytes and
+/// instructions, and latencies are as they are.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
     /// Its name, which every modelled figure carries.
-    pub name: &'static str,
+    pub name: String,
+    /// How many times more data a program's data stands for.
+    pub stands_for: f64,
+    /// GPUs of a node; those beyond it are on further nodes.
+    pub gpus_per_node: usize,
     /// Streaming multiprocessors.
-    pub multiprocessors: u32,
+    pub multiprocessors: f64,
     /// Instructions of single threads, by all multiprocessors together.
     pub lane_instructions: f64,
     /// Bytes between the multiprocessors and memory.
     pub memory_bytes: f64,
+    /// Bytes that one multiprocessor can draw at most.
+    pub multiprocessor_bytes: f64,
+    /// A call on the host.
+    pub call_ns: u64,
+    /// From a call's return until the GPU can start what it enqueued.
+    pub launch_ns: u64,
+    /// Recording an event, or the step over one that is waited for.
+    pub event_ns: u64,
+    /// Before a copy's first byte moves.
+    pub copy_latency_ns: u64,
     /// Bytes from the host to the device.
     pub upload_bytes: f64,
     /// Bytes from the device to the host.
     pub download_bytes: f64,
     /// Bytes to or from a peer, by copies.
     pub peer_bytes: f64,
-    /// Bus bandwidth of NCCL's rings over all channels, in bytes.
-    pub ring_bytes: f64,
-    /// Bus bandwidth of in-switch reductions (NVLS) over all eight GPUs, in bytes; 0 without such switches.
-    pub switch_bytes: f64,
-    /// Channels of NCCL's rings.
-    pub channels: u32,
-    /// How many times larger the data is that a program's data stands for. A kernel on it would have so many times as
-    /// many blocks, and so fill the GPU.
-    pub stands_for: f64,
+    /// What NCCL's tuning model reads.
+    pub links: Links,
 }
 
-/// A DGX H100: eight H100 SXM5 80 GB behind NVSwitch.
-///
-/// - 132 multiprocessors × 128 lanes × 1.98 GHz boost, memory 3.35 TB/s ("NVIDIA H100 Tensor Core GPU Architecture").
-/// - Copies to the host 53 GB/s, from it 55 GB/s, as measured over PCIe 5.
-/// - NVLink 4: 18 links of 25 GB/s each way, of which NCCL counts 20.6 GB/s a link (`graph/topo.h`, sm90).
-/// - NVLS: 8 channels × 40 GB/s × 0.85 × 2·7/8 (`graph/tuning.cc`).
-pub const DGX_H100: Preset = Preset {
-    name: "dgx-h100",
-    multiprocessors: 132,
-    lane_instructions: 132.0 * 128.0 * 1.98e9,
-    memory_bytes: 3.35e12,
-    upload_bytes: 55e9,
-    download_bytes: 53e9,
-    peer_bytes: 18.0 * 20.6e9,
-    ring_bytes: 18.0 * 20.6e9,
-    switch_bytes: 8.0 * 40e9 * 0.85 * 2.0 * 7.0 / 8.0,
-    channels: 18,
-    stands_for: 1.0,
-};
+/// What NCCL knows of a node's GPUs and how they are connected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Links {
+    /// Which of its tables apply.
+    pub generation: Generation,
+    /// How the GPUs of a node are connected.
+    pub kind: LinkKind,
+    /// Channels of rings and trees.
+    pub channels: f64,
+    /// Bytes a second of each channel.
+    pub channel_bytes: f64,
+    /// What part of the bus bandwidth is reached, above 0 and at most 1.
+    pub efficiency: f64,
+    /// Bytes a second of each GPU's channel of in-switch reductions (NVLS); 0 where there are none.
+    pub switch_channel_bytes: f64,
+    /// Bytes a second of all of a node's adapters.
+    pub network_bytes: f64,
+    /// How many times longer compute takes beside a collective.
+    pub compute_slowdown: f64,
+}
 
-/// How much slower the classroom's throughputs are. Its latencies are those of the real node, so that kilobytes behave
-/// like tens of megabytes, and overlap shows on small data.
-const CLASSROOM: f64 = 1e4;
+/// The generations of GPUs that NCCL has figures for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Compute capability 7.
+    Volta,
+    /// 8.
+    Ampere,
+    /// 9.
+    Hopper,
+    /// 10.
+    Blackwell,
+}
 
-/// A DGX H100 with every throughput divided by 10⁴.
-pub const CLASSROOM_H100: Preset = Preset {
-    name: "classroom",
-    lane_instructions: DGX_H100.lane_instructions / CLASSROOM,
-    memory_bytes: DGX_H100.memory_bytes / CLASSROOM,
-    upload_bytes: DGX_H100.upload_bytes / CLASSROOM,
-    download_bytes: DGX_H100.download_bytes / CLASSROOM,
-    peer_bytes: DGX_H100.peer_bytes / CLASSROOM,
-    ring_bytes: DGX_H100.ring_bytes / CLASSROOM,
-    switch_bytes: DGX_H100.switch_bytes / CLASSROOM,
-    stands_for: CLASSROOM,
-    ..DGX_H100
-};
+/// What connects the GPUs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// NVLink, with or without switches.
+    NvLink,
+    /// PCI express.
+    Pci,
+}
 
-/// Every preset.
-pub const PRESETS: [&Preset; 2] = [&CLASSROOM_H100, &DGX_H100];
+impl Preset {
+    /// The presets that come with the virtual GPU.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// The preset of this name, or of the file at this path where it ends in `.toml`.
+    ///
+    /// # Errors
+    /// A sentence that names the preset, or the file and the key.
+    pub fn find(asked: &str) -> Result<Self, String> {
+        if let Some(text) = built_in(asked) {
+            return Self::from_toml(text);
+        }
+        if Path::new(asked).extension().is_none_or(|extension| extension != "toml") {
+            let known: Vec<_> = Self::names().collect();
+            return Err(format!(
+                "it is one of {}, or the path of a file that ends in .toml",
+                known.join(", ")
+            ));
+        }
+        let text = std::fs::read_to_string(asked).map_err(|error| format!("cannot be read: {error}"))?;
+        Self::from_toml(&text)
+    }
+
+    /// Reads a topology file.
+    ///
+    /// # Errors
+    /// A sentence that names the key, or the place where it is no TOML.
+    pub fn from_toml(text: &str) -> Result<Self, String> {
+        let mut whole = Figures { table: with_defaults(text)?, path: String::new() };
+        let mut gpu = whole.part("gpu")?;
+        let mut host = whole.part("host")?;
+        let mut copy = whole.part("copy")?;
+        let mut nccl = whole.part("nccl")?;
+        let preset = Self {
+            name: whole.text("name")?,
+            stands_for: whole.positive("throughput_divided_by")?,
+            gpus_per_node: whole.count("gpus_per_node")? as usize,
+            multiprocessors: gpu.count("multiprocessors")?,
+            lane_instructions: gpu.positive("lane_instructions_per_s")?,
+            memory_bytes: gpu.positive("memory_bytes_per_s")?,
+            multiprocessor_bytes: gpu.positive("multiprocessor_bytes_per_s")?,
+            call_ns: host.nanoseconds("call_ns")?.max(1),
+            launch_ns: host.nanoseconds("launch_ns")?,
+            event_ns: host.nanoseconds("event_ns")?,
+            copy_latency_ns: copy.nanoseconds("latency_ns")?,
+            upload_bytes: copy.positive("upload_bytes_per_s")?,
+            download_bytes: copy.positive("download_bytes_per_s")?,
+            peer_bytes: copy.positive("peer_bytes_per_s")?,
+            links: Links {
+                generation: nccl.one_of(
+                    "generation",
+                    &[
+                        ("volta", Generation::Volta),
+                        ("ampere", Generation::Ampere),
+                        ("hopper", Generation::Hopper),
+                        ("blackwell", Generation::Blackwell),
+                    ],
+                )?,
+                kind: nccl.one_of("link", &[("nvlink", LinkKind::NvLink), ("pci", LinkKind::Pci)])?,
+                channels: nccl.count("channels")?,
+                channel_bytes: nccl.positive("channel_bytes_per_s")?,
+                efficiency: nccl.within("efficiency", 0.01, 1.0)?,
+                switch_channel_bytes: nccl.within("switch_channel_bytes_per_s", 0.0, f64::MAX)?,
+                network_bytes: nccl.positive("network_bytes_per_s")?,
+                compute_slowdown: nccl.within("compute_slowdown", 1.0, f64::MAX)?,
+            },
+        };
+        [whole, gpu, host, copy, nccl].iter().try_for_each(Figures::none_left)?;
+        Ok(preset)
+    }
+}
+
+fn built_in(name: &str) -> Option<&'static str> {
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// A file's table, with the keys that it lacks from the preset that it is `like`.
+fn with_defaults(text: &str) -> Result<Table, String> {
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| format!("is no TOML: {error}"))?;
+    let Some(like) = table.remove("like") else {
+        table.entry("throughput_divided_by").or_insert(Value::Float(1.0));
+        return Ok(table);
+    };
+    let base = like.as_str().and_then(built_in).ok_or_else(|| {
+        let known: Vec<_> = Preset::names().collect();
+        format!("like = {}: it is one of {}", show(&like), known.join(", "))
+    })?;
+    for (key, default) in with_defaults(base)? {
+        match (table.get_mut(&key), default) {
+            (Some(Value::Table(own)), Value::Table(default)) => {
+                for (key, value) in default {
+                    own.entry(key).or_insert(value);
+                }
+            }
+            (Some(_), _) => {}
+            (None, default) => drop(table.insert(key, default)),
+        }
+    }
+    Ok(table)
+}
+
+/// A value as an error shows it.
+fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{text}\""),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(value) => value.to_string(),
+        other => other.type_str().to_owned(),
+    }
+}
+
+/// A part of a file whose keys are taken out one by one; what is left is unknown.
+struct Figures {
+    table: Table,
+    /// `part.`, in front of each key.
+    path: String,
+}
+
+impl Figures {
+    fn part(&mut self, name: &str) -> Result<Self, String> {
+        match self.table.remove(name) {
+            Some(Value::Table(table)) => Ok(Self { table, path: format!("{name}.") }),
+            Some(other) => Err(format!("{name} = {}: it is a table, [{name}]", show(&other))),
+            None => Err(format!("[{name}] is missing")),
+        }
+    }
+
+    fn take(&mut self, key: &str) -> Result<Value, String> {
+        self.table.remove(key).ok_or_else(|| format!("{}{key} is missing", self.path))
+    }
+
+    fn within(&mut self, key: &str, least: f64, most: f64) -> Result<f64, String> {
+        let value = self.take(key)?;
+        let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
+        number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+            let range = match most == f64::MAX {
+                true if least == f64::MIN_POSITIVE => "above 0".to_owned(),
+                true => format!("of at least {least}"),
+                false => format!("from {least} to {most}"),
+            };
+            format!("{}{key} = {}: it is a number {range}", self.path, show(&value))
+        })
+    }
+
+    fn positive(&mut self, key: &str) -> Result<f64, String> {
+        self.within(key, f64::MIN_POSITIVE, f64::MAX)
+    }
+
+    fn nanoseconds(&mut self, key: &str) -> Result<u64, String> {
+        self.within(key, 0.0, 1e9).map(|number| number as u64)
+    }
+
+    /// A whole number from 1 on.
+    fn count(&mut self, key: &str) -> Result<f64, String> {
+        let number = self.within(key, 1.0, 1e6)?;
+        if number.fract() != 0.0 {
+            return Err(format!("{}{key} = {number}: it is a whole number", self.path));
+        }
+        Ok(number)
+    }
+
+    fn text(&mut self, key: &str) -> Result<String, String> {
+        match self.take(key)? {
+            Value::String(text) if !text.is_empty() => Ok(text),
+            other => Err(format!("{}{key} = {}: it is a text", self.path, show(&other))),
+        }
+    }
+
+    fn one_of<T: Copy>(&mut self, key: &str, known: &[(&str, T)]) -> Result<T, String> {
+        let value = self.take(key)?;
+        let found = known.iter().find(|(name, _)| value.as_str() == Some(name));
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+            format!("{}{key} = {}: it is one of {}", self.path, show(&value), names.join(", "))
+        })
+    }
+
+    fn none_left(&self) -> Result<(), String> {
+        match self.table.keys().next() {
+            Some(key) => Err(format!("{}{key}: there is no such figure", self.path)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_reads_and_has_its_name() {
+        for name in Preset::names() {
+            assert_eq!(Preset::find(name).unwrap().name, name);
+        }
+        let (classroom, dgx) = (Preset::find("classroom").unwrap(), Preset::find("dgx-h100").unwrap());
+        assert_eq!(Preset { name: dgx.name.clone(), stands_for: 1.0, ..classroom.clone() }, dgx);
+        assert_eq!(classroom.stands_for, 1e4);
+    }
+
+    #[test]
+    fn a_bad_figure_is_named_with_its_table() {
+        let whole = built_in("dgx-h100").unwrap();
+        let refused = |from: &str, to: &str| {
+            assert!(whole.contains(from), "{from}");
+            Preset::from_toml(&whole.replace(from, to)).unwrap_err()
+        };
+        assert_eq!(refused("memory_bytes_per_s = 3.35e12", ""), "gpu.memory_bytes_per_s is missing");
+        assert_eq!(refused("gpus_per_node = 8", ""), "gpus_per_node is missing");
+        assert_eq!(refused("[host]", "[guest]"), "[host] is missing");
+        assert_eq!(
+            refused("call_ns = 1000", "call_ns = -1"),
+            "host.call_ns = -1: it is a number from 0 to 1000000000"
+        );
+        assert_eq!(
+            refused("upload_bytes_per_s = 55e9", "upload_bytes_per_s = 0"),
+            "copy.upload_bytes_per_s = 0: it is a number above 0"
+        );
+        assert_eq!(
+            refused("upload_bytes_per_s = 55e9", "upload_bytes_per_s = nan"),
+            "copy.upload_bytes_per_s = NaN: it is a number above 0"
+        );
+        assert_eq!(
+            refused("latency_ns = 1500", "latency_ns = 1500\nlatency = 3"),
+            "copy.latency: there is no such figure"
+        );
+        assert_eq!(
+            refused("link = \"nvlink\"", "link = \"usb\""),
+            "nccl.link = \"usb\": it is one of nvlink, pci"
+        );
+        assert_eq!(refused("channels = 18", "channels = 1.5"), "nccl.channels = 1.5: it is a whole number");
+        assert!(
+            Preset::from_toml("name = ").unwrap_err().starts_with("is no TOML: TOML parse error at line 1")
+        );
+        assert!(
+            Preset::from_toml("like = \"moon\"").unwrap_err().starts_with("like = \"moon\": it is one of")
+        );
+    }
+
+    #[test]
+    fn a_file_may_change_single_figures_of_a_preset() {
+        let text = "name = \"mine\"\nlike = \"classroom\"\n[nccl]\nchannels = 3\n";
+        let (mine, classroom) = (Preset::from_toml(text).unwrap(), Preset::find("classroom").unwrap());
+        assert_eq!((mine.links.channels, mine.stands_for), (3.0, 1e4));
+        assert_eq!(mine.copy_latency_ns, classroom.copy_latency_ns);
+    }
+}

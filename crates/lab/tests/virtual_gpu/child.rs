@@ -1,0 +1,42 @@
+//! Programs that checks start as processes of their own, with switches that a driver reads once, and for what happens as
+//! a process ends.
+
+use std::process::{Command, ExitCode};
+
+use crate::{overlap, topology, trace};
+
+/// The variable that says which program this process is.
+const PROGRAM: &str = "LAB_TESTS_PROGRAM";
+
+type Program = fn() -> anyhow::Result<()>;
+
+/// The programs, by name.
+const PROGRAMS: [(&str, Program); 5] = [
+    ("overlap::fit", overlap::fit),
+    ("trace::threads", trace::threads),
+    ("trace::alone", trace::alone),
+    ("topology::start", topology::start),
+    ("topology::reduce", topology::reduce),
+];
+
+/// Does what this process was started for, if it is a program.
+pub(crate) fn run() -> Option<ExitCode> {
+    let name = std::env::var(PROGRAM).ok()?;
+    let (_, program) = PROGRAMS.iter().find(|(known, _)| *known == name)?;
+    Some(match program() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Runs a program to its end: whether it was well, and what it printed on both outputs.
+pub(crate) fn start(program: &str, switches: &[(&str, &str)]) -> anyhow::Result<(bool, String)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(PROGRAM, program).env("RUST_BACKTRACE", "0").envs(switches.iter().copied());
+    let output = command.output()?;
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Ok((output.status.success(), said.concat()))
+}

@@ -1,0 +1,285 @@
+//! The arithmetic of overlap holds on the virtual clock, fed with times that events measured.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+use cudarc::nvrtc::Ptx;
+use lab::{Check, Kernels};
+
+use crate::child;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("overlap::equal_buckets_take_what_the_formula_says", buckets),
+        Check::new("overlap::a_pipeline_takes_what_the_formula_says", pipeline),
+        Check::new("overlap::in_steady_state_an_iteration_takes_the_longer_stream", steady_state),
+        Check::new("overlap::compute_beside_a_collective_is_slower", slowdown),
+        Check::new("overlap::kernels_of_two_streams_overlap_while_their_blocks_fit", kernels_that_fit),
+        Check::new("overlap::kernels_of_two_streams_share_the_memory", kernels_that_share),
+    ]
+}
+
+const MICROSECOND: u64 = 1_000;
+
+/// How far a formula may be off.
+const WITHIN: f32 = 0.03;
+
+/// One of two ranks, with a stream for compute beside its communicator's.
+struct Rank {
+    comm: Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+/// Does `program` on two ranks, each in its thread.
+fn two_ranks(program: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let id = Id::new().unwrap();
+    lab::each_rank(2, |rank| {
+        let context = CudaContext::new(rank)?;
+        // SAFETY: each program orders its streams itself.
+        unsafe { context.disable_event_tracking() };
+        let kernels = Kernels::load(&context)?;
+        let compute = context.new_stream()?;
+        let comm = Comm::from_rank(context.new_stream()?, rank, 2, id).unwrap();
+        let rank = Rank { comm, compute, kernels };
+        program(&rank)?;
+        rank.comm.stream().synchronize()?;
+        Ok(rank.compute.synchronize()?)
+    })?;
+    Ok(())
+}
+
+/// A stage between two events.
+struct Interval {
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+impl Interval {
+    fn of(stream: &CudaStream, stage: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Self> {
+        let mark = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let start = mark()?;
+        stage()?;
+        Ok(Self { start, end: mark()? })
+    }
+
+    fn milliseconds(&self) -> anyhow::Result<f32> {
+        Ok(self.start.elapsed_ms(&self.end)?)
+    }
+}
+
+/// The mean of the stages' times, in milliseconds.
+fn mean(intervals: &[Interval]) -> anyhow::Result<f32> {
+    let sum = intervals.iter().map(Interval::milliseconds).sum::<anyhow::Result<f32>>()?;
+    Ok(sum / intervals.len() as f32)
+}
+
+fn near(measured: f32, formula: f32, what: &str) {
+    let off = (measured / formula - 1.0).abs();
+    assert!(off <= WITHIN, "{what}: {measured} ms, the formula says {formula} ms");
+}
+
+impl Rank {
+    fn reduce(&self, buffer: &mut CudaSlice<f32>) -> anyhow::Result<Interval> {
+        let stream = self.comm.stream();
+        Interval::of(&stream, || {
+            self.comm.all_reduce_in_place(buffer, &ReduceOp::Sum).unwrap();
+            Ok(())
+        })
+    }
+
+    fn zeros(&self, len: usize) -> anyhow::Result<CudaSlice<f32>> {
+        let zeros = self.compute.alloc_zeros(len)?;
+        self.compute.synchronize()?;
+        Ok(zeros)
+    }
+}
+
+/// B buckets of c and m each: T = c + (B − 1) · max(c, m) + m.
+fn buckets() -> anyhow::Result<()> {
+    const BUCKETS: usize = 6;
+    // Compute-bound, balanced and communication-bound; by a spin, and by a kernel that shares the GPU.
+    for (spin, scaled, reduced) in
+        [(400, 0, 1 << 12), (120, 0, 1 << 12), (50, 0, 1 << 14), (0, 1 << 15, 1 << 12), (0, 1 << 13, 1 << 14)]
+    {
+        two_ranks(|rank| {
+            let mut work = rank.zeros(scaled.max(1))?;
+            let mut buffers =
+                (0..BUCKETS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
+            let (mut computed, mut communicated) = (Vec::new(), Vec::new());
+            for buffer in &mut buffers {
+                computed.push(Interval::of(&rank.compute, || match spin {
+                    0 => rank.kernels.scale(&rank.compute, &mut work.as_view_mut(), 1.0),
+                    spin => rank.kernels.spin(&rank.compute, spin * MICROSECOND),
+                })?);
+                rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                communicated.push(rank.reduce(buffer)?);
+            }
+            let last = &communicated[BUCKETS - 1].end;
+            let (c, m) = (mean(&computed)?, mean(&communicated)?);
+            let whole = computed[0].start.elapsed_ms(last)?;
+            near(whole, c + (BUCKETS - 1) as f32 * c.max(m) + m, &format!("c = {c} ms, m = {m} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// k stages and n chunks: T = Σ tᵢ + (n − 1) · max tᵢ.
+fn pipeline() -> anyhow::Result<()> {
+    const CHUNKS: usize = 8;
+    for (first, second) in [(80, 150), (300, 100), (40, 40)] {
+        two_ranks(|rank| {
+            let third_stream = rank.compute.context().new_stream()?;
+            let mut buffers = (0..CHUNKS).map(|_| rank.zeros(1 << 12)).collect::<anyhow::Result<Vec<_>>>()?;
+            let mut stages: [Vec<Interval>; 3] = Default::default();
+            for buffer in &mut buffers {
+                let spin = |stream: &CudaStream, length: u64| {
+                    Interval::of(stream, || rank.kernels.spin(stream, length * MICROSECOND))
+                };
+                stages[0].push(spin(&rank.compute, first)?);
+                rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                stages[1].push(rank.reduce(buffer)?);
+                third_stream.wait(&rank.comm.stream().record_event(None)?)?;
+                stages[2].push(spin(&third_stream, second)?);
+            }
+            third_stream.synchronize()?;
+            let times = [mean(&stages[0])?, mean(&stages[1])?, mean(&stages[2])?];
+            let longest = times.iter().copied().fold(0.0, f32::max);
+            let whole = stages[0][0].start.elapsed_ms(&stages[2][CHUNKS - 1].end)?;
+            let formula = times.iter().sum::<f32>() + (CHUNKS - 1) as f32 * longest;
+            near(whole, formula, &format!("stages of {times:?} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Before, all-reduce, after, on one compute and one comm stream: an iteration takes max(before + after, reduce).
+fn steady_state() -> anyhow::Result<()> {
+    const ITERATIONS: usize = 12;
+    const FIRST: usize = 4;
+    for (before, after, reduced) in [(1 << 14, 1 << 13, 1 << 12), (1 << 11, 1 << 11, 1 << 14)] {
+        two_ranks(|rank| {
+            let mut work = [rank.zeros(before)?, rank.zeros(after)?];
+            let mut buffers =
+                (0..ITERATIONS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
+            let mut stages: [Vec<Interval>; 3] = Default::default();
+            let mut summed: Option<CudaEvent> = None;
+            // One round more than there are iterations: the last one only ends.
+            for buffer in buffers.iter_mut().map(Some).chain([None]) {
+                let mut compute = |stage: usize| {
+                    Interval::of(&rank.compute, || {
+                        rank.kernels.scale(&rank.compute, &mut work[stage].as_view_mut(), 1.0)
+                    })
+                };
+                let last = summed.take();
+                if let Some(buffer) = buffer {
+                    stages[0].push(compute(0)?);
+                    rank.comm.stream().wait(&rank.compute.record_event(None)?)?;
+                    stages[1].push(rank.reduce(buffer)?);
+                    summed = Some(rank.comm.stream().record_event(None)?);
+                }
+                if let Some(last) = last {
+                    rank.compute.wait(&last)?;
+                    stages[2].push(compute(1)?);
+                }
+            }
+            let steady = FIRST..ITERATIONS - 1;
+            let [pre, comm, post] = [0, 1, 2].map(|stage| mean(&stages[stage][steady.clone()]));
+            let (pre, comm, post) = (pre?, comm?, post?);
+            let first = &stages[1][FIRST].start;
+            let period =
+                first.elapsed_ms(&stages[1][ITERATIONS - 1].start)? / (ITERATIONS - 1 - FIRST) as f32;
+            near(period, (pre + post).max(comm), &format!("{pre} + {post} ms beside {comm} ms"));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// 19 % longer where all of it is beside the collective, and no longer than that where part of it is.
+fn slowdown() -> anyhow::Result<()> {
+    two_ranks(|rank| {
+        let mut work = rank.zeros(1 << 14)?;
+        let mut buffer = rank.zeros(1 << 16)?;
+        let mut compute = || {
+            Interval::of(&rank.compute, || rank.kernels.scale(&rank.compute, &mut work.as_view_mut(), 1.0))
+        };
+        let alone = compute()?;
+        rank.compute.synchronize()?;
+        let reduced = rank.reduce(&mut buffer)?;
+        let beside = compute()?;
+        rank.compute.synchronize()?;
+        rank.comm.stream().synchronize()?;
+        let (alone, beside, reduced) =
+            (alone.milliseconds()?, beside.milliseconds()?, reduced.milliseconds()?);
+        assert!(beside < reduced, "the kernel lies within the collective: {beside} and {reduced} ms");
+        near(beside, 1.19 * alone, "beside a collective");
+        Ok(())
+    })
+}
+
+/// Two streams of one GPU, that share nothing.
+fn two_streams() -> anyhow::Result<(Arc<CudaContext>, [Arc<CudaStream>; 2])> {
+    let context = CudaContext::new(0)?;
+    // SAFETY: nothing is shared between the streams.
+    unsafe { context.disable_event_tracking() };
+    let streams = [context.new_stream()?, context.new_stream()?];
+    Ok((context, streams))
+}
+
+/// When kernels of two streams end, in milliseconds from the first one's start.
+fn ends(
+    streams: &[Arc<CudaStream>; 2],
+    mut launch: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<[f32; 2]> {
+    let first = Interval::of(&streams[0], || launch(0))?;
+    let second = Interval::of(&streams[1], || launch(1))?;
+    streams[0].context().synchronize()?;
+    Ok([first.milliseconds()?, first.start.elapsed_ms(&second.end)?])
+}
+
+/// 32 blocks fit on each of an H100's 132 multiprocessors, at its true speed.
+fn kernels_that_fit() -> anyhow::Result<()> {
+    let (well, said) = child::start("overlap::fit", &[("VIRTUAL_GPU_TOPOLOGY", "dgx-h100")])?;
+    assert!(well, "{said}");
+    Ok(())
+}
+
+pub(crate) fn fit() -> anyhow::Result<()> {
+    const LENGTH: u64 = 5 * MICROSECOND;
+    lab::attach(1)?;
+    let (context, streams) = two_streams()?;
+    let spin = context.load_module(Ptx::from_src(lab::kernels::SPIN))?.load_function("spin")?;
+    for (blocks, overlap) in [(1, true), (16 * 132, true), (16 * 132 + 1, false)] {
+        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        let [first, second] = ends(&streams, |stream| {
+            // SAFETY: the kernel is spin(unsigned long long).
+            unsafe { streams[stream].launch_builder(&spin).arg(&LENGTH).launch(shape)? };
+            Ok(())
+        })?;
+        // The second one is enqueued some calls later.
+        let between = second - first;
+        ensure!(
+            (between < 0.9 * LENGTH as f32 / 1e6) == overlap,
+            "{blocks} blocks: {first} and {second} ms, side by side: {overlap}"
+        );
+    }
+    Ok(())
+}
+
+/// What each use all of the memory's bandwidth does not gain from two streams.
+fn kernels_that_share() -> anyhow::Result<()> {
+    let (context, streams) = two_streams()?;
+    let kernels = Kernels::load(&context)?;
+    let mut work = [streams[0].alloc_zeros::<f32>(1 << 16)?, streams[1].alloc_zeros::<f32>(1 << 16)?];
+    context.synchronize()?;
+    let [first, second] =
+        ends(&streams, |stream| kernels.scale(&streams[stream], &mut work[stream].as_view_mut(), 1.0))?;
+    near(second, 2.0 * first, "two kernels that each use the whole memory");
+    Ok(())
+}

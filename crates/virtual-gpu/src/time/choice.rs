@@ -1,0 +1,174 @@
+//! `NCCL_ALGO` and `NCCL_PROTO`: what a program lets NCCL choose from, read as NCCL reads them (`parseList` in
+//! `graph/tuning.cc`, NCCL 2.30).
+
+use std::sync::OnceLock;
+
+use super::tuning::{ALGORITHMS, Algorithm, FUNCTIONS, Function, PROTOCOLS, Protocol};
+
+/// Algorithms that NCCL knows and that no modelled node can use.
+const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
+
+/// What is switched on, by function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Enabled {
+    algorithms: [[bool; ALGORITHMS.len()]; FUNCTIONS.len()],
+    protocols: [[bool; PROTOCOLS.len()]; FUNCTIONS.len()],
+    /// The variables, as they are set.
+    given: [Option<String>; 2],
+}
+
+impl Default for Enabled {
+    /// Everything.
+    fn default() -> Self {
+        let (algorithms, protocols) = (Default::default(), Default::default());
+        let mut all = Self { algorithms, protocols, given: [None, None] };
+        all.algorithms.as_flattened_mut().fill(true);
+        all.protocols.as_flattened_mut().fill(true);
+        all
+    }
+}
+
+impl Enabled {
+    /// Reads the environment, once.
+    ///
+    /// # Errors
+    /// NCCL's sentence, with the variable's name in front.
+    pub(crate) fn from_env() -> Result<&'static Self, &'static str> {
+        static ENABLED: OnceLock<Result<Enabled, String>> = OnceLock::new();
+        let enabled = ENABLED.get_or_init(|| {
+            let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+            Self::parse(variable("NCCL_ALGO").as_deref(), variable("NCCL_PROTO").as_deref())
+        });
+        enabled.as_ref().map_err(String::as_str)
+    }
+
+    /// As [`Self::from_env`], of the two variables' values.
+    pub(crate) fn parse(algorithms: Option<&str>, protocols: Option<&str>) -> Result<Self, String> {
+        let mut enabled =
+            Self { given: [algorithms, protocols].map(|value| value.map(str::to_owned)), ..Self::default() };
+        if let Some(text) = algorithms {
+            parse_list(
+                "NCCL_ALGO",
+                text,
+                &ALGORITHMS.map(|(name, _)| name),
+                &OTHER_ALGORITHMS,
+                &mut enabled.algorithms,
+            )?;
+        }
+        if let Some(text) = protocols {
+            parse_list("NCCL_PROTO", text, &PROTOCOLS.map(|(name, _)| name), &[], &mut enabled.protocols)?;
+        }
+        Ok(enabled)
+    }
+
+    pub(crate) fn allows(&self, function: Function, algorithm: Algorithm, protocol: Protocol) -> bool {
+        self.algorithms[function as usize][algorithm as usize]
+            && self.protocols[function as usize][protocol as usize]
+    }
+
+    /// What to say where nothing is left.
+    pub(crate) fn none_left(&self, function: Function, data_type: &str) -> String {
+        let name = FUNCTIONS[function as usize].0;
+        let mut text =
+            format!("no algorithm/protocol available for function {name} with datatype {data_type}.");
+        for (variable, value) in ["NCCL_ALGO", "NCCL_PROTO"].iter().zip(&self.given) {
+            if let Some(value) = value {
+                text.push_str(&format!(" {variable} was set to {value}."));
+            }
+        }
+        text
+    }
+}
+
+/// Reads `[function:][^]name,name;function:[^]name`: without a function it counts for all of them, which only the first
+/// entry may; `^` means all but those. Names are read in any case.
+fn parse_list<const N: usize>(
+    variable: &str,
+    text: &str,
+    names: &[&str; N],
+    others: &[&str],
+    into: &mut [[bool; N]; FUNCTIONS.len()],
+) -> Result<(), String> {
+    for (at, entry) in text.split(';').filter(|entry| !entry.is_empty()).enumerate() {
+        let (function, list) = match entry.split_once(':') {
+            Some((function, list)) => (Some(function), list),
+            None if at > 0 => {
+                return Err(format!(
+                    "{variable}: All entries except the first must have a prefix: \"{text}\""
+                ));
+            }
+            None => (None, entry),
+        };
+        let (list, set) = list.strip_prefix('^').map_or((list, true), |list| (list, false));
+        let mut row = [!set; N];
+        for element in list.split(',').filter(|element| !element.is_empty()) {
+            match names.iter().position(|name| name.eq_ignore_ascii_case(element)) {
+                Some(place) => row[place] = set,
+                None if others.iter().any(|other| other.eq_ignore_ascii_case(element)) => {}
+                None => {
+                    return Err(format!(
+                        "{variable}: Unrecognized element token \"{element}\" when parsing \"{text}\""
+                    ));
+                }
+            }
+        }
+        let is_meant = |name: &str| function.is_none_or(|function| function.eq_ignore_ascii_case(name));
+        let mut found = false;
+        for (_, of_function) in FUNCTIONS.iter().zip(into.iter_mut()).filter(|((name, _), _)| is_meant(name))
+        {
+            *of_function = row;
+            found = true;
+        }
+        if !found {
+            let function = function.unwrap_or_default();
+            return Err(format!(
+                "{variable}: Unrecognized prefix token \"{function}\" when parsing \"{text}\""
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(text: &str, function: Function) -> Vec<&'static str> {
+        let enabled = Enabled::parse(Some(text), None).unwrap();
+        let is_on = |algorithm| enabled.allows(function, algorithm, Protocol::Simple);
+        ALGORITHMS.iter().filter(|(_, algorithm)| is_on(*algorithm)).map(|(name, _)| *name).collect()
+    }
+
+    #[test]
+    fn lists_are_read_as_nccl_s_comment_says() {
+        assert_eq!(allowed("ring", Function::AllReduce), ["Ring"]);
+        assert_eq!(allowed("^Tree,NVLS", Function::AllGather), ["Ring", "NVLSTree"]);
+        let text = "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring";
+        assert_eq!(allowed(text, Function::AllReduce), ["Tree"]);
+        assert_eq!(allowed(text, Function::Reduce), ["Ring"]);
+        assert_eq!(allowed("AllReduce:^Ring", Function::Broadcast).len(), ALGORITHMS.len());
+    }
+
+    #[test]
+    fn what_nccl_does_not_know_is_refused_with_its_words() {
+        let error = |text| Enabled::parse(Some(text), None).unwrap_err();
+        assert_eq!(error("Rng"), "NCCL_ALGO: Unrecognized element token \"Rng\" when parsing \"Rng\"");
+        assert_eq!(
+            error("AllReduse:Ring"),
+            "NCCL_ALGO: Unrecognized prefix token \"AllReduse\" when parsing \"AllReduse:Ring\""
+        );
+        assert!(error("Ring;Tree").contains("All entries except the first must have a prefix"));
+        let error = Enabled::parse(None, Some("LL64")).unwrap_err();
+        assert!(error.starts_with("NCCL_PROTO: Unrecognized element token \"LL64\""));
+    }
+
+    #[test]
+    fn nothing_left_is_said_with_what_was_set() {
+        let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
+        assert_eq!(
+            enabled.none_left(Function::AllGather, "ncclFloat32"),
+            "no algorithm/protocol available for function AllGather with datatype ncclFloat32. NCCL_ALGO was set to \
+             Tree. NCCL_PROTO was set to LL."
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! What ran when, as a Chrome trace: JSON that <https://ui.perfetto.dev> and `chrome://tracing` show ("Trace Event
+//! Format").
+//!
+//! Each GPU is a process and each of its streams a track; the host is a process with a track for each thread. Arrows go
+//! from where an event was recorded to where a stream waited for it. Numbers are in the order of the program, so that
+//! two runs write the same bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{Key, Span};
+use crate::engine::StreamHandle;
+use crate::thread::ThreadKey;
+
+/// The host's process; a GPU has the number behind its own.
+const HOST: usize = 1;
+const FIRST_GPU: usize = 2;
+
+/// What a call is named that asks whether something is over.
+pub(super) const QUERY: &str = "query";
+
+/// What an operation is, in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    /// Its kind: what Perfetto colours and filters by.
+    pub(crate) category: &'static str,
+    pub(crate) name: String,
+    pub(crate) arguments: Map<String, Value>,
+}
+
+impl Label {
+    pub(crate) fn new(category: &'static str, name: impl Into<String>) -> Self {
+        Self { category, name: name.into(), arguments: Map::new() }
+    }
+
+    /// With one more argument.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.arguments.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// An operation of a stream.
+struct Operation {
+    stream: StreamHandle,
+    label: Label,
+    /// The operations of other streams that it waits for.
+    waits_for: Vec<Key>,
+    ran: Option<Span>,
+    /// When a communication's own stream came to it.
+    came: Option<u64>,
+}
+
+/// What a host thread did.
+struct Call {
+    span: Span,
+    name: String,
+    /// How often, one right behind the other.
+    times: u64,
+}
+
+/// Everything that happened.
+#[derive(Default)]
+pub(crate) struct Trace {
+    operations: BTreeMap<Key, Operation>,
+    streams: HashMap<(usize, StreamHandle), Arc<str>>,
+    /// Calls by thread.
+    calls: HashMap<ThreadKey, Vec<Call>>,
+    /// The GPU that each thread used first, and how many had used it before.
+    threads: HashMap<ThreadKey, (usize, usize)>,
+}
+
+impl Trace {
+    pub(super) fn enqueued(
+        &mut self,
+        key: Key,
+        (stream, name): (StreamHandle, &Arc<str>),
+        label: Label,
+        waits_for: Vec<Key>,
+    ) {
+        self.streams.entry((key.0, stream)).or_insert_with(|| name.clone());
+        self.operations.insert(key, Operation { stream, label, waits_for, ran: None, came: None });
+    }
+
+    pub(super) fn named(&mut self, key: Key, label: Label) {
+        if let Some(operation) = self.operations.get_mut(&key) {
+            operation.label = label;
+        }
+    }
+
+    pub(super) fn came(&mut self, key: Key, at: u64) {
+        if let Some(operation) = self.operations.get_mut(&key) {
+            operation.came = Some(at);
+        }
+    }
+
+    pub(super) fn ran(&mut self, key: Key, span: Span) {
+        if let Some(operation) = self.operations.get_mut(&key) {
+            operation.ran = Some(span);
+        }
+    }
+
+    pub(super) fn called(&mut self, thread: ThreadKey, gpu: usize, span: Span, name: String) {
+        let before = self.threads.values().filter(|(first, _)| *first == gpu).count();
+        self.threads.entry(thread).or_insert((gpu, before));
+        let calls = self.calls.entry(thread).or_default();
+        match calls.last_mut() {
+            // A thread that polls asks again and again.
+            Some(last) if last.name == name && last.name == QUERY && last.span.end == span.start => {
+                last.span.end = span.end;
+                last.times += 1;
+            }
+            _ => calls.push(Call { span, name, times: 1 }),
+        }
+    }
+
+    /// All events, in the order of the file.
+    fn events(&self, preset: &str) -> Vec<Value> {
+        let mut threads: Vec<ThreadKey> = self.threads.keys().copied().collect();
+        threads.sort_by_key(|thread| self.threads[thread]);
+        // Streams in the order of their first operations.
+        let mut streams: Vec<(usize, StreamHandle)> = Vec::new();
+        for ((gpu, _), operation) in &self.operations {
+            if !streams.contains(&(*gpu, operation.stream)) {
+                streams.push((*gpu, operation.stream));
+            }
+        }
+        let track_of_stream = |gpu: usize, stream| {
+            threads.len() + 1 + streams.iter().position(|it| *it == (gpu, stream)).unwrap_or(0)
+        };
+
+        let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modelled: {preset})"))];
+        for (place, thread) in threads.iter().enumerate() {
+            let name = format!("host thread {} (GPU {})", place + 1, self.threads[thread].0);
+            events.push(metadata(HOST, place + 1, "thread_name", name));
+        }
+        let mut gpus: Vec<usize> = streams.iter().map(|(gpu, _)| *gpu).collect();
+        gpus.dedup();
+        for gpu in gpus {
+            let name = format!("GPU {gpu} (modelled: {preset})");
+            events.push(metadata(FIRST_GPU + gpu, 0, "process_name", name));
+        }
+        for &(gpu, stream) in &streams {
+            let name = self.streams[&(gpu, stream)].to_string();
+            events.push(metadata(FIRST_GPU + gpu, track_of_stream(gpu, stream), "thread_name", name));
+        }
+
+        let mut timed = Vec::new();
+        for (place, thread) in threads.iter().enumerate() {
+            let at = Track { process: HOST, track: place + 1 };
+            for call in self.calls.get(thread).into_iter().flatten() {
+                let mut arguments = Map::new();
+                if call.times > 1 {
+                    arguments.insert("times".to_owned(), call.times.into());
+                }
+                timed.push(at.slice(call.span, "call", &call.name, &arguments));
+            }
+        }
+        let mut arrows = 0;
+        for ((gpu, _), operation) in &self.operations {
+            let Some(span) = operation.ran else { continue };
+            let at = Track { process: FIRST_GPU + gpu, track: track_of_stream(*gpu, operation.stream) };
+            let Label { category, name, arguments } = &operation.label;
+            match operation.came {
+                Some(came) => {
+                    timed.push(at.slice(Span { start: came, end: span.end }, category, name, arguments));
+                    let waits = Span { start: came, end: span.start };
+                    if came < span.start {
+                        timed.push(at.slice(waits, "wait", "waits for the other ranks", &Map::new()));
+                    }
+                }
+                None => timed.push(at.slice(span, category, name, arguments)),
+            }
+            for from in &operation.waits_for {
+                let Some(source) = self.operations.get(from) else { continue };
+                let Some(ran) = source.ran.filter(|ran| ran.start < ran.end && span.start < span.end) else {
+                    continue;
+                };
+                arrows += 1;
+                let start =
+                    Track { process: FIRST_GPU + from.0, track: track_of_stream(from.0, source.stream) };
+                timed.push(start.arrow("s", ran.end - 1, arrows));
+                timed.push(at.arrow("f", span.end - 1, arrows));
+            }
+        }
+        timed.retain(|event| event.length != Some(0));
+        timed.sort_by_key(|event| (event.at, event.time, std::cmp::Reverse(event.length), event.arrow));
+        events.extend(timed.into_iter().map(Event::into_json));
+        events
+    }
+
+    /// Writes the whole of it, beside the file and then in its place, so that no half of it is ever seen.
+    pub(super) fn write(&self, path: &Path, preset: &str) -> io::Result<()> {
+        let beside = beside(path);
+        let written = self.write_to(&beside, preset).and_then(|()| std::fs::rename(&beside, path));
+        if written.is_err() {
+            // It may not be there.
+            let _ = std::fs::remove_file(&beside);
+        }
+        written
+    }
+
+    fn write_to(&self, path: &Path, preset: &str) -> io::Result<()> {
+        let mut file = BufWriter::new(std::fs::File::create(path)?);
+        let about = json!({ "preset": preset, "times": "modelled, not measured" });
+        write!(file, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{about},\"traceEvents\":[")?;
+        for (place, event) in self.events(preset).into_iter().enumerate() {
+            write!(file, "{}{event}", if place == 0 { "\n" } else { ",\n" })?;
+        }
+        writeln!(file, "\n]}}")?;
+        file.into_inner()?.sync_all()
+    }
+}
+
+/// Whether a trace can be written to a path.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let beside = beside(path);
+    std::fs::File::create(&beside)?;
+    std::fs::remove_file(&beside)
+}
+
+/// Where the file is written before it takes its place.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
+}
+
+fn metadata(process: usize, track: usize, what: &str, name: String) -> Value {
+    json!({ "ph": "M", "pid": process, "tid": track, "name": what, "args": { "name": name } })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Track {
+    process: usize,
+    track: usize,
+}
+
+/// An event of a track.
+struct Event {
+    at: Track,
+    /// Nanoseconds.
+    time: u64,
+    /// Nanoseconds; none for an arrow's end.
+    length: Option<u64>,
+    arrow: u64,
+    rest: Map<String, Value>,
+}
+
+impl Track {
+    fn slice(self, span: Span, category: &str, name: &str, arguments: &Map<String, Value>) -> Event {
+        let mut rest = Map::new();
+        rest.insert("ph".to_owned(), "X".into());
+        rest.insert("cat".to_owned(), category.into());
+        rest.insert("name".to_owned(), name.into());
+        if !arguments.is_empty() {
+            rest.insert("args".to_owned(), Value::Object(arguments.clone()));
+        }
+        Event { at: self, time: span.start, length: Some(span.end - span.start), arrow: 0, rest }
+    }
+
+    /// An end of an arrow: `s` starts it, `f` finishes it. It belongs to the slice around it.
+    fn arrow(self, end: &str, time: u64, arrow: u64) -> Event {
+        let mut rest = Map::new();
+        rest.insert("ph".to_owned(), end.into());
+        rest.insert("cat".to_owned(), "wait".into());
+        rest.insert("name".to_owned(), "event".into());
+        rest.insert("id".to_owned(), arrow.into());
+        if end == "f" {
+            rest.insert("bp".to_owned(), "e".into());
+        }
+        Event { at: self, time, length: None, arrow, rest }
+    }
+}
+
+impl Event {
+    fn into_json(self) -> Value {
+        let microseconds = |nanoseconds: u64| Value::from(nanoseconds as f64 / 1e3);
+        let mut event = self.rest;
+        event.insert("pid".to_owned(), self.at.process.into());
+        event.insert("tid".to_owned(), self.at.track.into());
+        event.insert("ts".to_owned(), microseconds(self.time));
+        if let Some(length) = self.length {
+            event.insert("dur".to_owned(), microseconds(length));
+        }
+        Value::Object(event)
+    }
+}

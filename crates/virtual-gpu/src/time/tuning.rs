@@ -1,0 +1,456 @@
+//! How long NCCL takes for a collective, and with which algorithm and protocol: its own tuning model (NCCL 2.30,
+//! `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, the quickest that is allowed.
+
+use super::choice::Enabled;
+use super::preset::{Generation, LinkKind, Links, Preset};
+
+/// A collective that the model has figures for, in the order of NCCL's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    AllReduce,
+}
+
+/// How a collective moves its data, in the order of NCCL's tables. Others exist there and are for other hardware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    Tree,
+    Ring,
+    Nvls,
+    NvlsTree,
+}
+
+/// How it tells that data has come: a flag in each word, in each 128 bytes, or apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Ll,
+    Ll128,
+    Simple,
+}
+
+pub(crate) const FUNCTIONS: [(&str, Function); 5] = [
+    ("Broadcast", Function::Broadcast),
+    ("Reduce", Function::Reduce),
+    ("AllGather", Function::AllGather),
+    ("ReduceScatter", Function::ReduceScatter),
+    ("AllReduce", Function::AllReduce),
+];
+pub(crate) const ALGORITHMS: [(&str, Algorithm); 4] = [
+    ("Tree", Algorithm::Tree),
+    ("Ring", Algorithm::Ring),
+    ("NVLS", Algorithm::Nvls),
+    ("NVLSTree", Algorithm::NvlsTree),
+];
+pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
+    [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
+
+impl Algorithm {
+    pub(crate) fn name(self) -> &'static str {
+        ALGORITHMS[self as usize].0
+    }
+}
+
+impl Protocol {
+    pub(crate) fn name(self) -> &'static str {
+        PROTOCOLS[self as usize].0
+    }
+}
+
+/// The GPUs of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct World {
+    pub(crate) ranks: usize,
+    /// Nodes that they are on.
+    pub(crate) nodes: usize,
+}
+
+impl World {
+    /// Of ranks on these GPUs.
+    pub(crate) fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
+        let mut nodes = Vec::new();
+        let mut ranks = 0;
+        for gpu in gpus {
+            ranks += 1;
+            nodes.push(gpu / preset.gpus_per_node);
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        Self { ranks, nodes: nodes.len() }
+    }
+}
+
+/// What NCCL chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) protocol: Protocol,
+    pub(crate) nanoseconds: u64,
+}
+
+/// Latencies in µs, for LL, LL128 and Simple: `baseLatencies` and `hwLatencies` of `ncclTunerConstantsDefaults`.
+struct Latencies {
+    base: [f64; 3],
+    nvlink: [f64; 3],
+    pci: [f64; 3],
+    network: [f64; 3],
+}
+
+const TREE: Latencies = Latencies {
+    base: [6.8, 14.0, 8.4],
+    nvlink: [0.6, 1.25, 4.0],
+    pci: [1.0, 1.9, 4.0],
+    network: [5.0, 8.5, 14.0],
+};
+const RING: Latencies = Latencies {
+    base: [6.6, 14.0, 8.4],
+    nvlink: [0.6, 1.9, 3.4],
+    pci: [1.0, 2.5, 5.7],
+    network: [2.7, 4.0, 14.0],
+};
+const NVLS: Latencies = Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [18.0; 3] };
+const NVLS_TREE: Latencies =
+    Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
+
+/// Bandwidths that a generation reaches at most, in GB/s, on one node, on two, and on more.
+struct Caps {
+    /// With LL, over all channels, on one node. On several the CPUs decide.
+    ll: f64,
+    ring_ll128: [f64; 3],
+    tree_ll128: [f64; 3],
+    tree: [f64; 3],
+    nvls_tree: [f64; 3],
+    /// What of the switches' bandwidth is reached.
+    nvls_efficiency: f64,
+}
+
+/// `llMaxBws` of AMD's CPUs, on two nodes and on more.
+const LL_CAP_OF_NODES: [f64; 2] = [22.5, 19.0];
+
+const VOLTA: Caps = Caps {
+    ll: 39.0,
+    ring_ll128: [20.0; 3],
+    tree_ll128: [20.0; 3],
+    tree: [26.5, 18.5, 10.0],
+    nvls_tree: [26.5, 18.5, 10.0],
+    nvls_efficiency: 0.0,
+};
+const AMPERE: Caps = Caps {
+    ll: 87.7,
+    ring_ll128: [20.0; 3],
+    tree_ll128: [20.0; 3],
+    tree: [24.0, 23.6, 17.8],
+    nvls_tree: [24.0, 23.6, 17.8],
+    nvls_efficiency: 0.0,
+};
+const HOPPER: Caps = Caps {
+    ll: 141.0,
+    ring_ll128: [36.7; 3],
+    tree_ll128: [36.7, 36.7, 29.0],
+    tree: [38.7, 41.4, 36.0],
+    nvls_tree: [0.0, 57.7, 45.5],
+    nvls_efficiency: 0.85,
+};
+const BLACKWELL: Caps = Caps {
+    ll: 282.0,
+    ring_ll128: [73.4; 3],
+    tree_ll128: [55.6, 31.67, 20.0],
+    tree: [70.0, 42.8, 24.0],
+    nvls_tree: [0.0, 96.0, 43.1],
+    nvls_efficiency: 0.74,
+};
+
+/// `treeCorrectionFactor`: what of a tree's bandwidth is reached, by powers of two from 64 bytes on.
+const TREE_CORRECTION: [[f64; 23]; 3] = [
+    [
+        1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
+        1.0, 1.0, 1.0,
+    ],
+    [
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9,
+        0.9, 1.0, 1.0,
+    ],
+    [
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7,
+        0.8, 0.9, 0.9,
+    ],
+];
+
+/// Bytes per channel and rank from which rings over several nodes show a plateau, with the factor on their latency.
+const RING_PLATEAU: (f64, f64) = (64.0, 1.4);
+
+/// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three of it with
+/// Simple.
+const NETWORK_OVERHEAD: f64 = 2.0;
+
+/// Bytes up to which point to point uses LL (`NCCL_P2P_LL_THRESHOLD`).
+const POINT_TO_POINT_LL: f64 = 16_384.0;
+
+/// What NCCL chooses for a collective whose large side has so many bytes; none where everything that exists is switched
+/// off. `in_switch`: whether the switches can reduce these data.
+pub(crate) fn choose(
+    preset: &Preset,
+    enabled: &Enabled,
+    function: Function,
+    world: World,
+    bytes: u64,
+    in_switch: bool,
+) -> Option<Choice> {
+    let bytes = bytes as f64 * preset.stands_for;
+    if world.ranks < 2 {
+        // A copy; its launch costs what any costs.
+        let nanoseconds = RING.base[0] * 1e3 + 2.0 * bytes / preset.memory_bytes * 1e9;
+        let (algorithm, protocol) = (Algorithm::Ring, Protocol::Simple);
+        return Some(Choice { algorithm, protocol, nanoseconds: nanoseconds as u64 });
+    }
+    let model = Model { links: &preset.links, function, world };
+    let mut best: Option<Choice> = None;
+    for (_, algorithm) in ALGORITHMS {
+        let of_switch = matches!(algorithm, Algorithm::Nvls | Algorithm::NvlsTree);
+        for (_, protocol) in PROTOCOLS {
+            if !enabled.allows(function, algorithm, protocol) || (of_switch && !in_switch) {
+                continue;
+            }
+            let Some(microseconds) = model.microseconds(algorithm, protocol, bytes) else { continue };
+            let nanoseconds = (microseconds * 1e3) as u64;
+            if best.is_none_or(|best| nanoseconds < best.nanoseconds) {
+                best = Some(Choice { algorithm, protocol, nanoseconds });
+            }
+        }
+    }
+    best
+}
+
+/// Nanoseconds of messages that move `bytes` through one GPU's links, to or from peers of its node.
+pub(crate) fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
+    let bytes = bytes as f64 * preset.stands_for;
+    let links = &preset.links;
+    let protocol = if bytes <= POINT_TO_POINT_LL { Protocol::Ll } else { Protocol::Simple };
+    let bandwidth = links.bus() * if protocol == Protocol::Ll { 0.5 } else { 1.0 };
+    let latency = RING.base[protocol as usize] + links.hop(&RING, protocol);
+    (latency * 1e3 + bytes / bandwidth * 1e9) as u64
+}
+
+impl Links {
+    /// Bytes a second of all channels.
+    fn bus(&self) -> f64 {
+        self.channels * self.channel_bytes * self.efficiency
+    }
+
+    fn hop(&self, latencies: &Latencies, protocol: Protocol) -> f64 {
+        match self.kind {
+            LinkKind::NvLink => latencies.nvlink[protocol as usize],
+            LinkKind::Pci => latencies.pci[protocol as usize],
+        }
+    }
+
+    fn caps(&self) -> &'static Caps {
+        match self.generation {
+            Generation::Volta => &VOLTA,
+            Generation::Ampere => &AMPERE,
+            Generation::Hopper => &HOPPER,
+            Generation::Blackwell => &BLACKWELL,
+        }
+    }
+}
+
+/// One row of NCCL's table.
+struct Model<'a> {
+    links: &'a Links,
+    function: Function,
+    world: World,
+}
+
+impl Model<'_> {
+    fn microseconds(&self, algorithm: Algorithm, protocol: Protocol, bytes: f64) -> Option<f64> {
+        let mut bandwidth = self.bandwidth(algorithm, protocol).filter(|bandwidth| *bandwidth > 0.0)?;
+        let mut latency = self.latency(algorithm, protocol);
+        let (ranks, nodes) = (self.world.ranks as f64, self.world.nodes);
+        let size = (bytes / 64.0).log2().floor();
+        if algorithm == Algorithm::Tree && (0.0..23.0).contains(&size) {
+            bandwidth *= TREE_CORRECTION[protocol as usize][size as usize];
+        }
+        if (algorithm, protocol, self.function) == (Algorithm::Ring, Protocol::Simple, Function::AllReduce)
+            && nodes > 1
+            && bytes / (self.links.channels * ranks) >= RING_PLATEAU.0
+        {
+            latency *= RING_PLATEAU.1;
+        }
+        Some(latency + bytes / bandwidth * 1e6)
+    }
+
+    /// Steps around the ring.
+    fn steps(&self) -> f64 {
+        let ranks = self.world.ranks as f64;
+        match self.function {
+            Function::AllReduce => 2.0 * (ranks - 1.0),
+            Function::AllGather | Function::ReduceScatter => ranks - 1.0,
+            Function::Broadcast | Function::Reduce => ranks,
+        }
+    }
+
+    /// Bytes a second of the result (NCCL's algorithm bandwidth); none where the algorithm can't do it.
+    fn bandwidth(&self, algorithm: Algorithm, protocol: Protocol) -> Option<f64> {
+        let World { ranks, nodes } = self.world;
+        let (links, caps, of_nodes) = (self.links, self.links.caps(), nodes.min(3) - 1);
+        let all_reduce = self.function == Function::AllReduce;
+        let ring_share = ranks as f64 / self.steps();
+        // A ring or tree over nodes is as quick as its slower part.
+        let bus = if nodes > 1 { links.bus().min(links.network_bytes) } else { links.bus() };
+        let per_channel = |cap: f64| cap * 1e9 * links.channels;
+        let ll_cap = 1e9 * if nodes == 1 { caps.ll } else { LL_CAP_OF_NODES[of_nodes - 1] };
+        match algorithm {
+            Algorithm::Ring => Some(
+                ring_share
+                    * match protocol {
+                        Protocol::Ll => ll_cap.min(bus / 2.0),
+                        Protocol::Ll128 => (bus * 0.92).min(per_channel(caps.ring_ll128[of_nodes])),
+                        Protocol::Simple => bus,
+                    },
+            ),
+            Algorithm::Tree if all_reduce => {
+                let bus = (bus * 0.92).min(per_channel(caps.tree[of_nodes]));
+                let lines = if nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
+                Some(
+                    0.5 * match protocol {
+                        Protocol::Ll => (bus / 3.8).min(ll_cap),
+                        Protocol::Ll128 => (bus * lines).min(per_channel(caps.tree_ll128[of_nodes])),
+                        Protocol::Simple => bus,
+                    },
+                )
+            }
+            Algorithm::Nvls | Algorithm::NvlsTree if protocol == Protocol::Simple => {
+                let is_tree = algorithm == Algorithm::NvlsTree;
+                // Each GPU of a node is the head of a channel. Two are not worth it.
+                let heads = (ranks / nodes) as f64;
+                let one_sided = matches!(self.function, Function::AllGather | Function::ReduceScatter);
+                if heads <= 2.0 || is_tree != (nodes > 1) || !(all_reduce || (one_sided && !is_tree)) {
+                    return None;
+                }
+                let inside = links.switch_channel_bytes * caps.nvls_efficiency * (heads - 1.0) / heads;
+                if one_sided {
+                    return Some(heads * inside * (heads - 1.0) / heads);
+                }
+                let mut channel = inside * 2.0;
+                if is_tree {
+                    let network = links.network_bytes / heads * if nodes == 2 { 2.0 } else { 1.0 };
+                    channel = channel.min(network).min(caps.nvls_tree[of_nodes] * 1e9);
+                }
+                Some(heads * channel * ring_share)
+            }
+            _ => None,
+        }
+    }
+
+    /// Microseconds before the data's own time.
+    fn latency(&self, algorithm: Algorithm, protocol: Protocol) -> f64 {
+        let World { ranks, nodes } = self.world;
+        let latencies = match algorithm {
+            Algorithm::Tree => &TREE,
+            Algorithm::Ring => &RING,
+            Algorithm::Nvls => &NVLS,
+            Algorithm::NvlsTree => &NVLS_TREE,
+        };
+        let at = protocol as usize;
+        let (base, inside) = (latencies.base[at], self.links.hop(latencies, protocol));
+        // With one GPU per node nothing hides the network's latency.
+        let between = if ranks == nodes { TREE.network[at] } else { latencies.network[at] };
+        let levels = f64::from(nodes.ilog2());
+        match (algorithm, self.function) {
+            (Algorithm::Ring, Function::Broadcast | Function::Reduce) => {
+                base + if nodes > 1 { latencies.network[at] } else { inside }
+            }
+            (Algorithm::Ring, _) => {
+                let rounds = if self.function == Function::AllReduce { 2.0 } else { 1.0 };
+                let outside = rounds * (nodes - 1) as f64;
+                let overhead = match (nodes, protocol) {
+                    (1, _) => 0.0,
+                    (_, Protocol::Simple) => 3.0 * NETWORK_OVERHEAD,
+                    _ => NETWORK_OVERHEAD,
+                };
+                base + (self.steps() - outside) * inside.max(overhead) + outside * between
+            }
+            (Algorithm::Tree, _) => base + 2.0 * ((ranks / nodes - 1) as f64 * inside + levels * between),
+            (Algorithm::Nvls, _) => inside + if nodes > 1 { between } else { 0.0 },
+            (Algorithm::NvlsTree, _) => base + inside + 2.0 * levels * between,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(preset: &str, world: World, bytes: u64) -> Choice {
+        let preset = Preset::find(preset).unwrap();
+        choose(&preset, &Enabled::default(), Function::AllReduce, world, bytes, true).unwrap()
+    }
+
+    const NODE: World = World { ranks: 8, nodes: 1 };
+
+    #[test]
+    fn small_messages_go_around_the_ring_with_ll_and_large_ones_through_the_switch() {
+        let small = chosen("dgx-h100", NODE, 8);
+        // 6.6 + 14 × 0.6 µs.
+        assert_eq!(
+            (small.algorithm, small.protocol, small.nanoseconds),
+            (Algorithm::Ring, Protocol::Ll, 15_000)
+        );
+        let large = chosen("dgx-h100", NODE, 1 << 33);
+        assert_eq!((large.algorithm, large.protocol), (Algorithm::Nvls, Protocol::Simple));
+        assert_eq!(chosen("dgx-a100", NODE, 1 << 33).algorithm, Algorithm::Ring);
+    }
+
+    #[test]
+    fn the_tree_of_two_nodes_has_the_latency_that_nccl_prints() {
+        // A log of two nodes of eight H100: 25.207 µs for a few bytes, Tree and LL.
+        let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
+        let preset = Preset::find("dgx-h100").unwrap();
+        let world = World { ranks: 16, nodes: 2 };
+        let choice = choose(&preset, &enabled, Function::AllReduce, world, 8, true).unwrap();
+        assert!((choice.nanoseconds as f64 / 25_207.0 - 1.0).abs() < 0.001, "{choice:?}");
+    }
+
+    #[test]
+    fn the_classroom_is_slower_by_its_factor_and_no_quicker_to_start() {
+        assert_eq!(chosen("classroom", NODE, 1 << 20), chosen("dgx-h100", NODE, 10_000 << 20));
+        assert_eq!(chosen("classroom", NODE, 0), chosen("dgx-h100", NODE, 0));
+        let [classroom, dgx] = ["classroom", "dgx-h100"].map(|name| Preset::find(name).unwrap());
+        assert_eq!(point_to_point(&classroom, 1 << 20), point_to_point(&dgx, 10_000 << 20));
+    }
+
+    #[test]
+    fn more_bytes_never_take_less_time_within_a_pair() {
+        let preset = Preset::find("dgx-h100").unwrap();
+        for (pair, algorithm) in ALGORITHMS {
+            for (protocol, _) in PROTOCOLS {
+                let Ok(enabled) = Enabled::parse(Some(pair), Some(protocol)) else {
+                    panic!("{pair} {protocol}")
+                };
+                let of = |bytes| {
+                    let choice = choose(&preset, &enabled, Function::AllReduce, NODE, bytes, true)?;
+                    assert_eq!(choice.algorithm, algorithm);
+                    Some(choice.nanoseconds)
+                };
+                // Large sizes: at medium ones a tree's correction factor jumps.
+                assert!((28..36).all(|log| of(1 << log) <= of(1 << (log + 1))), "{pair} {protocol}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_switched_off_or_can_t_be_done_is_not_chosen() {
+        let preset = Preset::find("dgx-h100").unwrap();
+        let of = |algorithm, protocol, function, in_switch| {
+            let enabled = Enabled::parse(algorithm, protocol).unwrap();
+            choose(&preset, &enabled, function, NODE, 1 << 30, in_switch)
+        };
+        assert_eq!(of(Some("Tree"), None, Function::AllGather, true), None);
+        assert_eq!(of(Some("NVLS"), None, Function::AllReduce, false), None);
+        assert_eq!(of(Some("NVLS"), Some("LL"), Function::AllReduce, true), None);
+        let ring = of(Some("^NVLS"), None, Function::AllReduce, true).unwrap();
+        assert_eq!((ring.algorithm, ring.protocol), (Algorithm::Ring, Protocol::Simple));
+    }
+}
