@@ -10,13 +10,14 @@ use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use lab::Check;
 
 use crate::rank_processes::{Plan, Process, Program, run, spawn, start};
-use crate::raw::{Function, Rank, address, answer, floats, in_group};
+use crate::raw::{Function, Rank, address, answer, floats, in_group, untracked};
 use crate::twins::{Place, Said, driver, peer, said, split};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("nccl_processes::any_mix_of_processes_and_threads", any_mix),
         Check::new("nccl_processes::every_function", every_function),
+        Check::new("nccl_processes::a_thread_with_two_ranks", || all_right(&plan("grouped", &[1, 1]))),
         Check::new("nccl_processes::an_address_for_all", an_address_for_all),
         Check::new("nccl_processes::an_interface_by_name", an_interface_by_name),
         Check::new("nccl_processes::a_gpu_for_each_process", a_gpu_for_each_process),
@@ -42,9 +43,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// What the processes of these checks run.
-pub(crate) const PROGRAMS: [(&str, Program); 12] = [
+pub(crate) const PROGRAMS: [(&str, Program); 13] = [
     ("sums", sums),
     ("functions", functions),
+    ("grouped", grouped),
     ("times", times),
     ("relays", relays),
     ("waits", waits),
@@ -175,6 +177,31 @@ fn functions(place: &Place) -> Said {
     said(answer(unsafe { sys::ncclCommFinalize(second.comm) }))?;
     // SAFETY: as before.
     said(answer(unsafe { sys::ncclCommFinalize(own.comm) }))
+}
+
+/// One process has rank 0, and one thread of the other has ranks 1 and 2, in groups.
+fn grouped(place: &Place) -> Said {
+    let ranks: &[usize] = if place.rank == 0 { &[0] } else { &[1, 2] };
+    let streams: Vec<_> =
+        ranks.iter().map(|rank| untracked(place.first_gpu + rank).new_stream().unwrap()).collect();
+    let mut comms: Vec<ncclComm_t> = vec![std::ptr::null_mut(); ranks.len()];
+    said(in_group(|| {
+        for ((comm, &rank), stream) in comms.iter_mut().zip(ranks).zip(&streams) {
+            stream.context().bind_to_thread().unwrap();
+            // SAFETY: the communicator can be written until the group ends.
+            said(answer(unsafe { sys::ncclCommInitRank(comm, 3, place.ids[1], rank as i32) })).unwrap();
+        }
+    }))?;
+    let ends: Vec<Rank> = comms.iter().zip(streams).map(|(&comm, stream)| Rank::of(comm, stream)).collect();
+    let buffers: Vec<_> = ends.iter().map(|own| upload(own, &given(own.rank, 0)).unwrap()).collect();
+    said(in_group(|| {
+        for (own, buffer) in ends.iter().zip(&buffers) {
+            let at = address(buffer);
+            said(own.call(Function::AllReduce, at, at, floats(LEN))).unwrap();
+        }
+    }))?;
+    let sums: Vec<f32> = (0..LEN).map(|i| (0..3).map(|rank| given(rank, 0)[i]).sum()).collect();
+    ends.iter().zip(&buffers).try_for_each(|(own, buffer)| expect("a group", own, buffer, sums.clone()))
 }
 
 fn upload(own: &Rank, values: &[f32]) -> Result<CudaSlice<f32>, String> {

@@ -1,7 +1,7 @@
 //! Host functions: code of the program that runs when its turn in a stream has come, on a thread of the engine.
 //!
 //! One thread runs them all, one after the other, which CUDA allows: functions without a mandated order may be
-//! serialised. It is the only thread of the engine's own.
+//! serialised. The engine's only other threads are those of connections to other processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -359,12 +359,21 @@ impl State {
         for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
             self.time.finish(op.ticket, Cost::Nothing);
         }
-        if let Some(gone) = self.order.forget_stream(handle, last_touch) {
-            self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
+        if self.forget_in_clocks(handle, last_touch) {
+            self.stream_forgotten(handle);
         }
         // What waited for it goes on.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
         self.runnable.extend(freed);
+    }
+
+    /// Forgets a stream in every clock; `false` where something can still race with it.
+    pub(crate) fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
+        let gone = self.order.forget_stream(handle, last_touch);
+        if let Some(gone) = gone {
+            self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
+        }
+        gone.is_some()
     }
 
     /// The stream that a C handle stands for.

@@ -191,6 +191,19 @@ impl State {
         Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
     }
 
+    /// A stream of this process is gone, and forgotten: so should the others.
+    pub(crate) fn stream_forgotten(&self, stream: StreamHandle) {
+        self.nccl.tell_forgotten((process_key(), stream.0));
+    }
+
+    /// A stream of another process is gone.
+    pub(super) fn forget_foreign(&mut self, name: (u64, u64)) {
+        if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
+            self.nccl.foreign.names.remove(&stream);
+            self.forget_in_clocks(stream, 0);
+        }
+    }
+
     fn clock(&mut self, ticks: Vec<Tick>) -> Clock {
         let mut clock = Clock::default();
         for (name, number) in ticks {

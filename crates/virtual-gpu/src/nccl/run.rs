@@ -49,6 +49,8 @@ struct Share {
     device: usize,
     request: Request,
     site: Site,
+    /// What it reads was looked at when other processes were sent it.
+    is_checked: bool,
 }
 
 /// The memories of the GPUs that take part.
@@ -66,9 +68,9 @@ impl Share {
     /// That of a collective's rank, with its buffers; or what came from another process.
     fn of_part((rank, part): (usize, &Part)) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
         match &part.place {
-            &Seat::Here { buffers, device, .. } => {
+            &Seat::Here { buffers, device, told, .. } => {
                 let request = Request::Collective(part.operation, buffers);
-                Ok((Self { rank, device, request, site: part.site.clone() }, buffers))
+                Ok((Self { rank, device, request, site: part.site.clone(), is_checked: told }, buffers))
             }
             Seat::Elsewhere(arrived) => Err(arrived.clone()),
         }
@@ -291,7 +293,8 @@ impl Engine {
             return;
         };
         for ReadyEnd { message, end, called, device, stamp, bytes, process } in ready {
-            let share = Share { rank: place.0, device, request: called.request(), site: called.site.clone() };
+            let (request, site) = (called.request(), called.site.clone());
+            let share = Share { rank: place.0, device, request, site, is_checked: false };
             let given = match end {
                 Direction::Receive => Ok(Payload::default()),
                 Direction::Send => {
@@ -325,6 +328,7 @@ impl Engine {
             device,
             request: end.request(),
             site: end.site.clone(),
+            is_checked: receive.device().is_none(),
         };
         let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
         let (mut target, mut touched) = (None, [None, None]);
@@ -363,7 +367,7 @@ impl Engine {
         let place = Place::of(memory, share.device, address, bytes);
         let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
         let Some((place, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
-        if !writes {
+        if !writes && !share.is_checked {
             self.check_written(allocation, place.offset, bytes, share)?;
         }
         Ok((place, Touched::range(share.device, allocation, place.offset, bytes, writes)))
@@ -517,7 +521,7 @@ fn move_pieces(
 
 /// A buffer that was there at the call and is not any more.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
-    let Share { rank, device, request, site } = share;
+    let Share { rank, device, request, site, .. } = share;
     let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());
     let report = address_report(&headline, memory, address, bytes, *device).at(request.to_string(), site);
     Failure::announce(CudaStatus::IllegalAddress, &report)

@@ -69,6 +69,8 @@ pub(super) enum Control {
     GiveUp,
     /// A process has ended, or its connection has.
     Gone { process: u16 },
+    /// A stream of some process is gone: no clock need hold it any more.
+    Forget { stream: (u64, u64) },
 }
 
 impl Wire for Control {
@@ -80,6 +82,7 @@ impl Wire for Control {
             Self::Withdraw { status, report } => to.put(&3u8).put(status).put(report),
             Self::GiveUp => to.put(&4u8),
             Self::Gone { process } => to.put(&5u8).put(process),
+            Self::Forget { stream } => to.put(&6u8).put(stream),
         };
     }
 
@@ -91,6 +94,7 @@ impl Wire for Control {
             3 => Self::Withdraw { status: from.get()?, report: from.get()? },
             4 => Self::GiveUp,
             5 => Self::Gone { process: from.get()? },
+            6 => Self::Forget { stream: from.get()? },
             _ => return None,
         })
     }
@@ -175,6 +179,13 @@ impl super::Nccl {
     pub(super) fn send(&self, parcel: Parcel) {
         if let Some(session) = self.sessions.get(&parcel.session) {
             session.post(&parcel.to, parcel.bytes);
+        }
+    }
+
+    /// Tells every process that a stream is gone.
+    pub(super) fn tell_forgotten(&self, stream: (u64, u64)) {
+        for session in self.sessions.values() {
+            session.links.keys().for_each(|&process| session.tell(process, &Control::Forget { stream }));
         }
     }
 
@@ -350,6 +361,13 @@ impl State {
                 self.fail_guests(number, &Error::new(status, report));
             }
             Control::Gone { process } if !is_host => self.process_gone(number, process),
+            Control::Forget { stream } => {
+                if is_host {
+                    let others = session.links.keys().filter(|&&process| process != neighbour);
+                    others.for_each(|&process| session.tell(process, &Control::Forget { stream }));
+                }
+                self.forget_foreign(stream);
+            }
             _ => return None,
         }
         Some(())

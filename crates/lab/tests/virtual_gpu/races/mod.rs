@@ -1,0 +1,122 @@
+//! Programs that come as pairs: in the wrong one a call is missing, is made too early or for the wrong stream, or a buffer is used
+//! twice. The wrong one earns the report that is kept in `reports/`, the right one none.
+//!
+//! Event tracking is off in all but the last ones: cudarc would add the missing call.
+
+/// A list of checks, and the programs.
+macro_rules! pairs {
+    ($($(#[doc = $doc:literal])* $name:ident |$bench:ident, $wrong:ident| $body:block)*) => {
+        pub(super) fn checks() -> Vec<lab::Check> {
+            vec![$(lab::Check::new(
+                concat!("races::", stringify!($name)),
+                || pair(stringify!($name), $name),
+            )),*]
+        }
+        $($(#[doc = $doc])* fn $name($bench: &Bench, $wrong: bool) -> anyhow::Result<()> $body)*
+    };
+}
+
+mod collectives;
+mod memory;
+mod streams;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use cudarc::driver::sys::CUgraphInstantiate_flags;
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as THREAD_LOCAL;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use cudarc::nccl::result::{group_end, group_start};
+use cudarc::nccl::safe::{Comm, ReduceOp};
+use lab::Check;
+use lab::kernels::Kernels;
+
+use crate::golden::is_kept;
+use crate::text;
+
+/// What the programs work with: two streams of GPU 0 and one of GPU 1, none of which waits for the others or for the default
+/// stream.
+struct Bench {
+    one: Arc<CudaStream>,
+    two: Arc<CudaStream>,
+    far: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+impl Bench {
+    fn new() -> anyhow::Result<Self> {
+        let (near, far) = (CudaContext::new(0)?, CudaContext::new(1)?);
+        // SAFETY: the programs order their streams themselves, or are there to see what is said otherwise.
+        unsafe {
+            near.disable_event_tracking();
+            far.disable_event_tracking();
+        }
+        let kernels = Kernels::load(&near)?;
+        let bench =
+            Self { one: near.new_stream()?, two: near.new_stream()?, far: far.new_stream()?, kernels };
+        near.bind_to_thread()?;
+        Ok(bench)
+    }
+
+    /// A stream that waits for the default stream, and that one for it.
+    fn blocking_stream(&self) -> anyhow::Result<sys::CUstream> {
+        self.one.context().bind_to_thread()?;
+        Ok(result::stream::create(result::stream::StreamKind::Default)?)
+    }
+
+    /// A communicator of GPU 0 and GPU 1, on `two` and `far`.
+    fn comms(&self) -> [Comm; 2] {
+        let comms = Comm::from_devices(vec![self.two.clone(), self.far.clone()]).expect("communicators");
+        let Ok(comms) = comms.try_into() else { panic!("not two communicators") };
+        comms
+    }
+
+    /// Waits for everything; what any of it says.
+    fn end(&self) -> anyhow::Result<()> {
+        let ended = [&self.one, &self.two, &self.far].map(|stream| stream.synchronize());
+        self.one.context().synchronize()?;
+        ended.into_iter().try_for_each(|ended| Ok(ended?))
+    }
+}
+
+/// A buffer of 1024 floats that were written, and waited for.
+fn buffer(stream: &Arc<CudaStream>) -> CudaSlice<f32> {
+    let buffer = stream.clone_htod(&vec![1.0; 1024]).expect("a buffer");
+    stream.synchronize().expect("it was written");
+    buffer
+}
+
+fn address(buffer: &CudaSlice<f32>) -> sys::CUdeviceptr {
+    buffer.device_ptr(buffer.stream()).0
+}
+
+/// Pinned memory for 1024 floats.
+fn pinned() -> anyhow::Result<&'static mut [f32]> {
+    // SAFETY: the memory is made for as many, is zeroed, and any bits are a float.
+    Ok(unsafe { std::slice::from_raw_parts_mut(result::malloc_host(4096, 0)?.cast(), 1024) })
+}
+
+fn grouped(calls: impl FnOnce()) {
+    group_start().expect("a group");
+    calls();
+    group_end().expect("the group's calls");
+}
+
+type Program = fn(&Bench, bool) -> anyhow::Result<()>;
+
+/// Runs the right program of a pair, and then the wrong one.
+fn pair(name: &str, program: Program) -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    program(&bench, false).and_then(|()| bench.end())?;
+    let Err(error) = program(&bench, true).and_then(|()| bench.end()) else {
+        anyhow::bail!("nothing was said of the wrong one");
+    };
+    match error.downcast::<DriverError>() {
+        Ok(error) => is_kept(&format!("race_{name}"), &text(error)),
+        Err(other) => is_kept(&format!("race_{name}"), &format!("{other:#}")),
+    }
+}
+
+pub(crate) fn checks() -> Vec<Check> {
+    [streams::checks(), memory::checks(), collectives::checks()].concat()
+}
