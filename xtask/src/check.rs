@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes and kernels.
+//! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes, deletions and kernels.
 
 mod deletions;
 mod examples;

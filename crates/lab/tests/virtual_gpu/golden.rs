@@ -1,4 +1,4 @@
-//! Reports that are kept as text, in `reports/`. `UPDATE_REPORTS=1 cargo test -p lab --test virtual_gpu` writes them anew.
+//! Reports that are kept as text, in `reports/`. `BLESS=1 cargo test -p lab --test virtual_gpu` writes them anew.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_gpu/reports");
     let file = folder.join(format!("{name}.txt"));
     let said = without_numbers(report);
-    if std::env::var_os("UPDATE_REPORTS").is_some() {
+    if std::env::var_os("BLESS").is_some() {
         std::fs::create_dir_all(&folder)?;
         return Ok(std::fs::write(file, said)?);
     }

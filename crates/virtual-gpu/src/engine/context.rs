@@ -34,6 +34,9 @@ pub(super) struct Context {
     pub(super) default_stream: StreamHandle,
     /// The first operation that failed. Everything after it in this context fails with it, as on a GPU.
     pub(super) failure: Option<Arc<Failure>>,
+    /// The race whose calls were made first, of those that were found and not told. Work goes on until it is told: how far
+    /// it has come when a race is found depends on the threads.
+    pub(super) race: Option<([u64; 2], Failure)>,
     /// Whether a thread has been told of the failure. Before that, only calls that wait say it, so that it does
     /// not depend on the threads' timing which call does.
     pub(super) told: bool,
@@ -191,6 +194,7 @@ impl State {
                 device,
                 default_stream,
                 failure: None,
+                race: None,
                 told: false,
                 settings,
                 allocations: HashMap::new(),
@@ -286,6 +290,9 @@ impl State {
 
     /// Tells the caller of a failure in `context`, from a call that waited for its work.
     pub(super) fn tell(&mut self, context: ContextHandle) -> CudaResult<()> {
+        if let Some((_, race)) = self.contexts.get_mut(&context).and_then(|context| context.race.take()) {
+            self.fail(context, race);
+        }
         match self.contexts.get_mut(&context) {
             Some(Context { told, failure: Some(failure), .. }) => {
                 *told = true;
@@ -312,6 +319,16 @@ impl State {
     pub(crate) fn fail_stream(&mut self, stream: StreamHandle, failure: &Failure) {
         if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {
             self.fail(context, failure.clone());
+        }
+    }
+
+    /// Remembers a race that an operation in `stream` takes part in, of calls with these places among all.
+    pub(super) fn fail_by_race(&mut self, stream: StreamHandle, calls: [u64; 2], failure: &Failure) {
+        let Some(context) = self.streams.get(&stream).map(|stream| stream.context) else { return };
+        self.any_failure = true;
+        let Some(context) = self.contexts.get_mut(&context) else { return };
+        if context.race.as_ref().is_none_or(|(known, _)| calls < *known) {
+            context.race = Some((calls, failure.clone()));
         }
     }
 

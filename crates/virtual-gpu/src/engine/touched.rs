@@ -81,8 +81,9 @@ impl Engine {
                 false => Failure::quietly(CudaStatus::LaunchFailed, &race.report),
             };
             if self.config().checks == Checks::Error {
-                state.fail_stream(stream, &failure);
-                state.fail_stream(race.other, &failure);
+                for side in [stream, race.other] {
+                    state.fail_by_race(side, race.calls, &failure);
+                }
             }
         }
     }

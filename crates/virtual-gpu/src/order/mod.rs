@@ -38,6 +38,8 @@ pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first between its two source lines.
     pub(crate) is_new: bool,
+    /// The places of its calls among all that were made, the later one first.
+    pub(crate) calls: [u64; 2],
     /// The stream of the other access.
     pub(crate) other: StreamHandle,
 }
@@ -119,7 +121,11 @@ impl Order {
         let mut lines = [conflict.other.site.line(), by.site.line()];
         lines.sort();
         let is_new = self.reported.insert(lines);
-        Some(Race { report: race_report(place, &by, &conflict), is_new, other: conflict.other.stream })
+        let mut calls = [conflict.other.enqueued, by.enqueued];
+        // The later one decides.
+        calls.sort_unstable_by(|one, other| other.cmp(one));
+        let (report, other) = (race_report(place, &by, &conflict), conflict.other.stream);
+        Some(Race { report, is_new, calls, other })
     }
 }
 
