@@ -16,8 +16,8 @@ use super::test_output::{self, Outcomes};
 use super::{cargo, deletion_package, examples, mistake_package, target};
 use crate::starters::{Starters, read_folder};
 
-/// Seconds after which a rank that never comes is given up: some mistakes hang, and none of them needs longer.
-const GPU_PATIENCE: &str = "3";
+/// Seconds after which a rank that never comes is given up: some mistakes hang, and a busy machine takes its time for the others.
+const GPU_PATIENCE: &str = "8";
 
 /// Fewest mistakes that an exercise must tell apart.
 const MISTAKES_EACH: usize = 3;

@@ -62,14 +62,13 @@ pub(super) struct History(BTreeMap<u64, Segment>);
 
 impl History {
     /// Notes an access; returns the first conflict with an earlier one.
-    pub(super) fn touch(&mut self, by: &Accessor, view: &View, touch: &Touch) -> Option<Conflict> {
+    pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
         let Range { start, end } = touch.range;
         if start >= end {
             return None;
         }
         self.split(start);
         self.split(end);
-        let by = Arc::new(by.clone());
         let mut conflict = None;
         let mut gaps = Vec::new();
         let mut at = start;
@@ -78,15 +77,15 @@ impl History {
                 gaps.push(at..from);
             }
             at = segment.end;
-            conflict = conflict.or_else(|| segment.conflict(from, &by, view, touch));
-            segment.note(&by, touch);
+            conflict = conflict.or_else(|| segment.conflict(from, by, view, touch));
+            segment.note(by, touch);
         }
         if at < end {
             gaps.push(at..end);
         }
         for gap in gaps {
             let mut segment = Segment { end: gap.end, ..Segment::default() };
-            segment.note(&by, touch);
+            segment.note(by, touch);
             self.0.insert(gap.start, segment);
         }
         if touch.writes {
@@ -161,8 +160,8 @@ fn is_ordered(earlier: &Accessor, later: &Accessor, view: &View) -> bool {
 mod tests {
     use super::*;
 
-    fn by(stream: u64, number: u64) -> Accessor {
-        Accessor {
+    fn by(stream: u64, number: u64) -> Arc<Accessor> {
+        Arc::new(Accessor {
             stream: StreamHandle(stream),
             number,
             thread: ThreadKey::current(),
@@ -174,7 +173,7 @@ mod tests {
             stream_name: "a stream".into(),
             stream_device: 0,
             site: Site::unknown(),
-        }
+        })
     }
 
     fn write(range: Range<u64>) -> Touch {

@@ -8,6 +8,7 @@ mod clock;
 mod history;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 pub(crate) use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
@@ -106,11 +107,11 @@ impl Order {
         view: &View,
         touches: &[Touch],
     ) -> Option<Race> {
-        let by = Accessor {
+        let by = Arc::new(Accessor {
             reads: touches.iter().any(|touch| !touch.writes || touch.atomic),
             writes: touches.iter().any(|touch| touch.writes),
             ..by.clone()
-        };
+        });
         let history = self.histories.entry((place.device, place.allocation)).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
