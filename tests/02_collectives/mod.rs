@@ -2,10 +2,11 @@
 
 mod all_reduce;
 mod broadcast;
+mod reduce_to_root;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [all_reduce::checks(), broadcast::checks()].concat()
+    [all_reduce::checks(), broadcast::checks(), reduce_to_root::checks()].concat()
 }

@@ -2,3 +2,4 @@
 
 pub mod all_reduce;
 pub mod broadcast;
+pub mod reduce;
