@@ -1,5 +1,6 @@
 //! What module 02 must do: one file for each exercise.
 
+mod all_gather;
 mod all_reduce;
 mod broadcast;
 mod reduce_to_root;
@@ -8,5 +9,5 @@ use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [all_reduce::checks(), broadcast::checks(), reduce_to_root::checks()].concat()
+    [all_reduce::checks(), broadcast::checks(), reduce_to_root::checks(), all_gather::checks()].concat()
 }
