@@ -3,11 +3,19 @@
 mod all_gather;
 mod all_reduce;
 mod broadcast;
+mod reduce_scatter;
 mod reduce_to_root;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [all_reduce::checks(), broadcast::checks(), reduce_to_root::checks(), all_gather::checks()].concat()
+    [
+        all_reduce::checks(),
+        broadcast::checks(),
+        reduce_to_root::checks(),
+        all_gather::checks(),
+        reduce_scatter::checks(),
+    ]
+    .concat()
 }

@@ -4,3 +4,4 @@ pub mod all_gather;
 pub mod all_reduce;
 pub mod broadcast;
 pub mod reduce;
+pub mod reduce_scatter;
