@@ -3,6 +3,7 @@
 mod all_gather;
 mod all_reduce;
 mod broadcast;
+mod dtypes;
 mod reduce_scatter;
 mod reduce_to_root;
 
@@ -16,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
         reduce_to_root::checks(),
         all_gather::checks(),
         reduce_scatter::checks(),
+        dtypes::checks(),
     ]
     .concat()
 }

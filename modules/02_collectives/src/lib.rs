@@ -3,5 +3,6 @@
 pub mod all_gather;
 pub mod all_reduce;
 pub mod broadcast;
+pub mod dtypes;
 pub mod reduce;
 pub mod reduce_scatter;
