@@ -44,8 +44,8 @@ element!(i64, |x: i64| x.cast_unsigned(), |x| x as f64, |index| -9_000_000_000_0
     + 7919 * index as i64);
 element!(u64, |x: u64| x, |x| x as f64, |index| 18_000_000_000_000_000_000 - 7919 * index as u64);
 element!(u8, |x: u8| u64::from(x), f64::from, |index| 171_u8.wrapping_add(37_u8.wrapping_mul(index as u8)));
-// From -32768, and from -1.6e29: each 7 representable values apart.
-element!(f16, |x: f16| u64::from(x.to_bits()), f64::from, |index| f16::from_bits(0xf800 + 7 * index as u16));
+// From -32768, and from -1.6e29: each 3 representable values apart.
+element!(f16, |x: f16| u64::from(x.to_bits()), f64::from, |index| f16::from_bits(0xf800 + 3 * index as u16));
 element!(bf16, |x: bf16| u64::from(x.to_bits()), f64::from, |index| bf16::from_bits(
     0xf000 + 7 * index as u16
 ));
