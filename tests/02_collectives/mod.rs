@@ -6,6 +6,7 @@ mod broadcast;
 mod dtypes;
 mod reduce_scatter;
 mod reduce_to_root;
+mod timing;
 
 use lab::Check;
 
@@ -18,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         all_gather::checks(),
         reduce_scatter::checks(),
         dtypes::checks(),
+        timing::checks(),
     ]
     .concat()
 }

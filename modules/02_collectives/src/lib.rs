@@ -6,3 +6,4 @@ pub mod broadcast;
 pub mod dtypes;
 pub mod reduce;
 pub mod reduce_scatter;
+pub mod timing;
