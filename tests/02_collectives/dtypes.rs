@@ -82,13 +82,13 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     for (name, bits) in [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)] {
         for world_size in [1, 2, 3, 5, 8, 1000] {
             for largest in [1.0, 1e-3, 48.0] {
-                // Once more than there are additions, four times over.
+                // n additions in place of n − 1, and all that four times over.
                 let most = 4.0 * (world_size * world_size) as f64 * largest * f64::powi(2.0, -(bits as i32));
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
                     (0.0..=most).contains(&bound),
                     "sum_bound({bits}, {world_size}, {largest:?}), for {name}, is {bound:?}: {most:?} would already be \
-                     four times too much, and wrong sums would pass"
+                     too much, and wrong sums would pass"
                 );
             }
         }

@@ -13,7 +13,7 @@ use lab::Readable;
 pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
     // ANCHOR: sum_bound
     // Multiply the number of additions by the most that one of them can round.
-    // No result on the way is larger than all values together. A bound four times too large already fails the checks.
+    // No result on the way is larger than all values together. A bound that is much too large fails the checks too.
     todo!("Multiply the number of additions by the most that one of them can round")
     // ANCHOR_END: sum_bound
 }

@@ -13,7 +13,7 @@ use lab::Readable;
 pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
     // ANCHOR: sum_bound
     // Multiply the number of additions by the most that one of them can round.
-    // No result on the way is larger than all values together. A bound four times too large already fails the checks.
+    // No result on the way is larger than all values together. A bound that is much too large fails the checks too.
     let additions = world_size as f64 - 1.0;
     let largest_result = world_size as f64 * largest;
     additions * largest_result * f64::powi(2.0, -(significant_bits as i32))

@@ -1,7 +1,7 @@
 // mistake: the widest tolerance passes for every type, and so do wrong sums
 // fails: dtypes::a_bound_is_no_wider_than_needed
 // says: for f64, is
-// says: would already be four times too much, and wrong sums would pass
+// says: would already be too much, and wrong sums would pass
 
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
