@@ -1,11 +1,25 @@
 //! What module 02 must do: one file for each exercise.
 
+mod all_gather;
 mod all_reduce;
 mod broadcast;
+mod dtypes;
+mod reduce_scatter;
+mod reduce_to_root;
+mod timing;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [all_reduce::checks(), broadcast::checks()].concat()
+    [
+        all_reduce::checks(),
+        broadcast::checks(),
+        reduce_to_root::checks(),
+        all_gather::checks(),
+        reduce_scatter::checks(),
+        dtypes::checks(),
+        timing::checks(),
+    ]
+    .concat()
 }

@@ -199,6 +199,15 @@ impl Course {
             for need in exercise.needs.iter().filter(|need| !known.contains(need.as_str())) {
                 problem(format!("it needs `{need}`, which is no exercise before it"));
             }
+            let own = exercise.filter();
+            let runs_too = |other: &&Exercise| {
+                other.id != exercise.id
+                    && other.folder() == exercise.folder()
+                    && other.filter().ends_with(&own)
+            };
+            if let Some(other) = self.exercises.iter().find(runs_too) {
+                problem(format!("`cargo test {own}` runs the checks of {} too; rename its test", other.id));
+            }
             if exercise.hints.len() < 2 {
                 problem(format!("it has {} hints; give it at least 2", exercise.hints.len()));
             }
@@ -266,6 +275,17 @@ mod tests {
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
         assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 5);
+    }
+
+    #[test]
+    fn a_filter_that_runs_another_exercise_s_checks_is_a_problem() {
+        let exercise = GOOD.split_once("[[exercise]]").unwrap().1;
+        let text = format!("{GOOD}\n[[exercise]]{}", exercise.replace("devices", "my_devices"));
+        let problems = Course::parse(&text).unwrap().problems(|_| true);
+        assert_eq!(
+            problems,
+            ["init/devices: `cargo test devices::` runs the checks of init/my_devices too; rename its test"]
+        );
     }
 
     #[test]

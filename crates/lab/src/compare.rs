@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use anyhow::bail;
+use half::{bf16, f16};
 
 /// A number that a buffer may hold.
 pub trait Element: Copy + Debug + PartialEq {
@@ -17,14 +18,14 @@ pub trait Element: Copy + Debug + PartialEq {
 }
 
 macro_rules! element {
-    ($type:ty, $bits:expr, $canary:expr) => {
+    ($type:ty, $bits:expr, $value:expr, $canary:expr) => {
         impl Element for $type {
             fn bits(self) -> u64 {
                 $bits(self)
             }
 
             fn value(self) -> f64 {
-                self as f64
+                $value(self)
             }
 
             fn canary(index: usize) -> Self {
@@ -35,13 +36,19 @@ macro_rules! element {
 }
 
 // A canary is an odd prime apart from its neighbours, so that a shifted or copied guard doesn't look whole.
-element!(f32, |x: f32| u64::from(x.to_bits()), |index| -1.0e30 - 7919.0e24 * index as f32);
-element!(f64, |x: f64| x.to_bits(), |index| -1.0e300 - 7919.0e290 * index as f64);
-element!(i32, |x: i32| u64::from(x.cast_unsigned()), |index| -2_000_000_000 + 7919 * index as i32);
-element!(u32, |x: u32| u64::from(x), |index| 4_000_000_000 - 7919 * index as u32);
-element!(i64, |x: i64| x.cast_unsigned(), |index| -9_000_000_000_000_000_000 + 7919 * index as i64);
-element!(u64, |x: u64| x, |index| 18_000_000_000_000_000_000 - 7919 * index as u64);
-element!(u8, |x: u8| u64::from(x), |index| 171_u8.wrapping_add(37_u8.wrapping_mul(index as u8)));
+element!(f32, |x: f32| u64::from(x.to_bits()), f64::from, |index| -1.0e30 - 7919.0e24 * index as f32);
+element!(f64, |x: f64| x.to_bits(), f64::from, |index| -1.0e300 - 7919.0e290 * index as f64);
+element!(i32, |x: i32| u64::from(x.cast_unsigned()), f64::from, |index| -2_000_000_000 + 7919 * index as i32);
+element!(u32, |x: u32| u64::from(x), f64::from, |index| 4_000_000_000 - 7919 * index as u32);
+element!(i64, |x: i64| x.cast_unsigned(), |x| x as f64, |index| -9_000_000_000_000_000_000
+    + 7919 * index as i64);
+element!(u64, |x: u64| x, |x| x as f64, |index| 18_000_000_000_000_000_000 - 7919 * index as u64);
+element!(u8, |x: u8| u64::from(x), f64::from, |index| 171_u8.wrapping_add(37_u8.wrapping_mul(index as u8)));
+// From -32768, and from -1.6e29: each 3 representable values apart.
+element!(f16, |x: f16| u64::from(x.to_bits()), f64::from, |index| f16::from_bits(0xf800 + 3 * index as u16));
+element!(bf16, |x: bf16| u64::from(x.to_bits()), f64::from, |index| bf16::from_bits(
+    0xf000 + 7 * index as u16
+));
 
 /// What a buffer of one rank should hold, and what it may hold by mistake.
 #[derive(Debug)]
@@ -161,5 +168,7 @@ mod tests {
     #[test]
     fn canaries_differ_from_their_neighbours() {
         assert!((0..200).all(|i| f32::canary(i) != f32::canary(i + 1) && u8::canary(i) != u8::canary(i + 1)));
+        let halves = |i| (f16::canary(i).value(), bf16::canary(i).value());
+        assert!((0..200).all(|i| halves(i).0 > halves(i + 1).0 && halves(i).1 > halves(i + 1).1));
     }
 }

@@ -1,0 +1,179 @@
+//! Checks of `collectives/all_gather`.
+
+use std::ops::Range;
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::collectives::all_gather::{all_gather, all_gather_in_place};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("all_gather::every_rank_gets_all_shards_in_order", every_rank_gets_all_shards_in_order)
+            .min_ranks(2),
+        Check::new("all_gather::the_shards_meet_in_one_buffer", the_shards_meet_in_one_buffer).min_ranks(2),
+        Check::new("all_gather::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new(
+            "all_gather::a_buffer_of_another_length_is_an_error",
+            a_buffer_of_another_length_is_an_error,
+        ),
+        Check::new("all_gather::what_can_t_be_cut_evenly_is_an_error", what_can_t_be_cut_evenly_is_an_error)
+            .min_ranks(2),
+    ]
+}
+
+/// Elements of a shard. First those with which a whole too much still ends inside the guards.
+const LENGTHS: [usize; 4] = [1, 3, 13, 1031];
+
+/// Where the shard of a rank lies.
+fn place(rank: usize, len: usize) -> Range<usize> {
+    rank * len..(rank + 1) * len
+}
+
+fn all_shards(world_size: usize, len: usize) -> Vec<f32> {
+    (0..world_size).flat_map(|rank| irregular::integers(rank, len)).collect()
+}
+
+/// What `whole` should hold, and what tells a mistake; `stale` is what it held before.
+fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Expected<'a, f32> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let own = &whole[place(rank, len)];
+    let mut without_own = whole.to_vec();
+    without_own[place(rank, len)].copy_from_slice(&stale[place(rank, len)]);
+    let mut only_own = stale.to_vec();
+    only_own[place(rank, len)].copy_from_slice(own);
+    let from_the_back: Vec<f32> = whole.rchunks(len).flatten().copied().collect();
+    let own_first: Vec<f32> =
+        (0..world_size).flat_map(|step| whole[place((rank + step) % world_size, len)].to_vec()).collect();
+    let mut overlapping = stale.to_vec();
+    for other in 0..world_size {
+        overlapping[other..other + len].copy_from_slice(&whole[place(other, len)]);
+    }
+    Expected::new(rank, "the whole", whole)
+        .if_instead(
+            &without_own,
+            format!("rank {rank}'s own shard is missing: it has to be in the whole, too"),
+        )
+        .if_instead(stale, "it holds what it held before: nothing was gathered in this buffer")
+        .if_instead(&only_own, "no other rank's shard has come")
+        .if_instead(&own.repeat(world_size), "these are copies of its own shard")
+        .if_instead(&from_the_back, "the shards are in the reverse order")
+        .if_instead(
+            &own_first,
+            "its own shard comes first: the order must be that of the ranks, on all ranks",
+        )
+        .if_instead(
+            &overlapping,
+            "rank r's shard starts at element r, and the next one overwrites it: where must it start?",
+        )
+}
+
+fn every_rank_gets_all_shards_in_order() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            let mut verdict = Ok(());
+            for len in LENGTHS {
+                verdict = verdict.and(check_all_gather(&comm, len));
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+fn check_all_gather(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let own = irregular::integers(rank, len);
+    let stale = irregular::integers(100 + rank, world_size * len);
+    let shard = Guarded::new(&stream, &own)?;
+    let mut whole = Guarded::new(&stream, &stale)?;
+    all_gather(comm, &shard.view(), &mut whole.view_mut())?;
+    expected(comm, len, &all_shards(world_size, len), &stale).exactly(&whole.read()?)?;
+    Expected::new(rank, "the shard that was sent", &own).exactly(&shard.read()?)
+}
+
+fn the_shards_meet_in_one_buffer() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut verdict = Ok(());
+            for len in LENGTHS {
+                verdict = verdict.and(check_in_place(&comm, len));
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+fn check_in_place(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let shards = all_shards(world_size, len);
+    let mut stale = irregular::integers(100 + rank, world_size * len);
+    stale[place(rank, len)].copy_from_slice(&shards[place(rank, len)]);
+    let mut whole = Guarded::new(&comm.stream(), &stale)?;
+    all_gather_in_place(comm, &mut whole.view_mut())?;
+    expected(comm, len, &shards, &stale).exactly(&whole.read()?)
+}
+
+fn one_rank_is_a_world_too() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| {
+        check_all_gather(&comm, 37)?;
+        check_in_place(&comm, 37)
+    })?;
+    Ok(())
+}
+
+/// Looks that a call was refused on this rank, and that the text has both numbers.
+fn refused(rank: usize, call: &str, result: anyhow::Result<()>, numbers: [usize; 2]) -> anyhow::Result<()> {
+    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok") };
+    let text = format!("{error:#}");
+    let [one, other] = numbers.map(|number| number.to_string());
+    ensure!(
+        text.contains(&one) && text.replacen(&one, "", 1).contains(&other),
+        "rank {rank}: the error of {call} must say {one} and {other}; it says: {text}"
+    );
+    Ok(())
+}
+
+fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
+    const SHARD: usize = 13;
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, needed) = (comm.rank(), comm.stream(), SHARD * world_size);
+            let shard = Guarded::new(&stream, &irregular::integers(rank, SHARD))?;
+            for len in [needed - 1, needed + 1, needed + SHARD] {
+                let stale = irregular::integers(100 + rank, len);
+                let mut whole = Guarded::new(&stream, &stale)?;
+                let result = all_gather(&comm, &shard.view(), &mut whole.view_mut());
+                stream.synchronize()?;
+                let call = format!("gathering {world_size} shards of {SHARD} elements in a buffer of {len}");
+                refused(rank, &call, result, [needed, len])?;
+                Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            for len in [world_size - 1, 13 * world_size + 1] {
+                let stale = irregular::integers(100 + rank, len);
+                let mut whole = Guarded::new(&stream, &stale)?;
+                let result = all_gather_in_place(&comm, &mut whole.view_mut());
+                stream.synchronize()?;
+                let call = format!("gathering in place in {len} elements on {world_size} ranks");
+                refused(rank, &call, result, [len, world_size])?;
+                Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

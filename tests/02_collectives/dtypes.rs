@@ -1,0 +1,177 @@
+//! Checks of `collectives/dtypes`.
+
+use anyhow::ensure;
+use cudarc::driver::DeviceRepr;
+use cudarc::nccl::{Comm, NcclType, ReduceOp};
+use half::{bf16, f16};
+use init::rendezvous::rendezvous;
+use lab::compare::Element;
+use lab::{Check, Expected, Guarded, Readable, irregular};
+
+use crate::collectives::dtypes::{average_halves, mean_of_bytes, sum_bound};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound).min_ranks(2),
+        Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed),
+        Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
+            .min_ranks(2),
+        Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too),
+        Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction),
+        Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap).min_ranks(2),
+    ]
+}
+
+const LEN: usize = 1031;
+
+fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            let f64s = check_sum("f64", 53, &comm, |value| value);
+            let f32s = check_sum("f32", 24, &comm, |value| value as f32);
+            let f16s = check_sum("f16", 11, &comm, f16::from_f64);
+            let bf16s = check_sum("bf16", 8, &comm, bf16::from_f64);
+            f64s.and(f32s).and(f16s).and(bf16s)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whole numbers with all the bits of the type, and the first of them set. They are even on one rank and odd on the next,
+/// so that already the sum of two has a bit too many, and is rounded.
+fn full_numbers(rank: usize, bits: u32) -> Vec<i64> {
+    let first = 1_i64 << (bits - 1);
+    let even = |value: &f32| ((f64::from(value.abs()) * first as f64) as i64 % first) & !1;
+    irregular::fractions(rank, LEN).iter().map(|value| first + even(value) + rank as i64 % 2).collect()
+}
+
+fn check_sum<T: Element + NcclType + DeviceRepr>(
+    name: &str,
+    bits: u32,
+    comm: &Comm,
+    make: fn(f64) -> T,
+) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let all: Vec<Vec<i64>> = (0..world_size).map(|rank| full_numbers(rank, bits)).collect();
+    let own: Vec<T> = all[rank].iter().map(|&value| make(value as f64)).collect();
+    let mut buffer = Guarded::new(&comm.stream(), &own)?;
+    comm.all_reduce_in_place(&mut buffer.view_mut(), &ReduceOp::Sum).readable()?;
+    let got = buffer.read()?;
+    let largest = f64::powi(2.0, bits as i32);
+    let bound = sum_bound(bits, world_size, largest);
+    for (index, got) in got.into_iter().enumerate() {
+        let exact: i64 = all.iter().map(|values| values[index]).sum();
+        let off = (got.value() as i64 - exact).abs();
+        ensure!(
+            off as f64 <= bound,
+            "a sum of {world_size} {name} values up to 2^{bits} came as NCCL makes it: element {index} is \
+             {got:?} for {exact}, which is off by {off}, but sum_bound({bits}, {world_size}, {largest:?}) allows {bound:?}\n  \
+             likely cause: {}",
+            if bound < 0.01 * off as f64 {
+                "it is the bound of a type with more bits"
+            } else {
+                "each of the additions rounds, and by a part of its result, not of a value"
+            }
+        );
+    }
+    Ok(())
+}
+
+fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
+    for (name, bits) in [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)] {
+        for world_size in [1, 2, 3, 5, 8, 1000] {
+            for largest in [1.0, 1e-3, 48.0] {
+                // n additions in place of n − 1, and all that four times over.
+                let most = 4.0 * (world_size * world_size) as f64 * largest * f64::powi(2.0, -(bits as i32));
+                let bound = sum_bound(bits, world_size, largest);
+                ensure!(
+                    (0.0..=most).contains(&bound),
+                    "sum_bound({bits}, {world_size}, {largest:?}), for {name}, is {bound:?}: {most:?} would already be \
+                     too much, and wrong sums would pass"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The average of these values, rounded to an `f16`.
+fn average(inputs: &[Vec<f16>]) -> Vec<f16> {
+    let sum = |index: usize| inputs.iter().map(|input| input[index].to_f64()).sum::<f64>();
+    (0..LEN).map(|index| f16::from_f64(sum(index) / inputs.len() as f64)).collect()
+}
+
+fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let halves = |rank| -> Vec<f16> {
+        irregular::fractions(rank, LEN).into_iter().map(|x| f16::from_f32(value(x))).collect()
+    };
+    let inputs: Vec<Vec<f16>> = (0..world_size).map(halves).collect();
+    let mut buffer = Guarded::new(&comm.stream(), &inputs[rank])?;
+    average_halves(comm, &mut buffer.view_mut())?;
+    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n; n − 1 sums of at most `largest` round by
+    // 2⁻¹¹; the expected value rounds once more.
+    let bound = largest * (2.0 + world_size as f64) * f64::powi(2.0, -11);
+    Expected::new(rank, "the buffer of halves", &average(&inputs))
+        .if_instead(
+            &[f16::INFINITY; LEN],
+            format!("{world_size} such values add up to more than 65504, the largest f16: what is divided later is lost"),
+        )
+        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
+        .within(bound, &buffer.read()?)
+}
+
+fn halves_are_averaged_without_overflow() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            check_average(&comm, 60_000.0, |fraction| 50_000.0 + 10_000.0 * fraction)
+        })?;
+    }
+    Ok(())
+}
+
+fn small_halves_are_averaged_too() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| check_average(&comm, 1.0, |fraction| fraction))?;
+    }
+    Ok(())
+}
+
+fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let bytes = |rank| -> Vec<u8> { irregular::fractions(rank, LEN).into_iter().map(&byte).collect() };
+    let inputs: Vec<Vec<u8>> = (0..world_size).map(bytes).collect();
+    let sum = |index: usize| inputs.iter().map(|input| f64::from(input[index])).sum::<f64>();
+    let sums: Vec<f64> = (0..LEN).map(sum).collect();
+    let ranks = world_size as f64;
+    let mean: Vec<f64> = sums.iter().map(|sum| sum / ranks).collect();
+    let whole: Vec<f64> = mean.iter().map(|mean| mean.floor()).collect();
+    let wrapped: Vec<f64> = sums.iter().map(|sum| sum % 256.0 / ranks).collect();
+    let wrapped_whole: Vec<f64> = wrapped.iter().map(|mean| mean.floor()).collect();
+    let wraps = "the sums wrapped at 256: a u8 can't hold them";
+    // An f32 is enough: its average, as NCCL makes it, is within this.
+    let bound = 255.0 * (2.0 + ranks) * f64::powi(2.0, -24);
+    Expected::new(rank, "the mean of bytes", &mean)
+        .if_instead(&whole, "the fractions are gone: that was an average of whole numbers")
+        .if_instead(&wrapped, wraps)
+        .if_instead(&wrapped_whole, wraps)
+        .if_instead(&sums, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&sums.iter().map(|sum| sum / ranks / ranks).collect::<Vec<_>>(), "it was divided twice")
+        .within(bound, &mean_of_bytes(comm, &inputs[rank])?)
+}
+
+fn the_mean_of_bytes_keeps_its_fraction() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        // 0 or 1: the sum fits in a byte, the mean is nearly always a fraction.
+        rendezvous(&lab::streams(world_size)?, |comm| check_mean(&comm, |x| u8::from(x > 0.0)))?;
+    }
+    Ok(())
+}
+
+fn the_mean_of_bytes_does_not_wrap() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| check_mean(&comm, |x| (192.0 + 63.0 * x) as u8))?;
+    }
+    Ok(())
+}

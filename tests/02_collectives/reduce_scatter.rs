@@ -1,0 +1,195 @@
+//! Checks of `collectives/reduce_scatter`.
+
+use std::ops::Range;
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::collectives::reduce_scatter::{average_in_two_steps, average_part};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("reduce_scatter::each_rank_gets_its_part", each_rank_gets_its_part).min_ranks(2),
+        Check::new(
+            "reduce_scatter::lengths_that_don_t_fit_are_an_error",
+            lengths_that_don_t_fit_are_an_error,
+        ),
+        Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole).min_ranks(2),
+        Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits).min_ranks(2),
+        Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too),
+    ]
+}
+
+/// Elements of a part.
+const PARTS: [usize; 4] = [1, 3, 37, 1031];
+/// Elements of a whole: odd ones that hardly divide, one that mostly does, and fewer than ranks.
+const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
+
+fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
+    (0..world_size).map(|rank| irregular::integers(rank, len)).collect()
+}
+
+/// The sum over the ranks. Whole numbers below 2²⁴: exact in any order.
+fn added(inputs: &[Vec<f32>]) -> Vec<f32> {
+    (0..inputs[0].len()).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+}
+
+fn divided(values: &[f32], by: usize) -> Vec<f32> {
+    values.iter().map(|value| value / by as f32).collect()
+}
+
+/// How far an average may be from the exact one. NCCL multiplies each value by 1/n, then adds: 1/n and a product round by
+/// 2⁻²⁴ each, relative to at most 1000/n, n times over; then n − 1 sums of at most 1000 round by 2⁻²⁴ each. The expected
+/// value rounds once more. Where n is a power of 2, nothing rounds at all.
+fn bound(world_size: usize) -> f64 {
+    if world_size.is_power_of_two() { 0.0 } else { 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24) }
+}
+
+fn place(rank: usize, len: usize) -> Range<usize> {
+    rank * len..(rank + 1) * len
+}
+
+fn each_rank_gets_its_part() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            let mut verdict = Ok(());
+            for len in PARTS {
+                verdict = verdict.and(check_part(&comm, len));
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+fn check_part(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let inputs = inputs(world_size, world_size * len);
+    let stale = irregular::integers(100 + rank, len);
+    let send = Guarded::new(&stream, &inputs[rank])?;
+    let mut part = Guarded::new(&stream, &stale)?;
+    average_part(comm, &send.view(), &mut part.view_mut())?;
+    let total = added(&inputs);
+    let average = divided(&total, world_size);
+    let own = &average[place(rank, len)];
+    let mut expected = Expected::new(rank, "the part", own)
+        .if_instead(&stale, "it holds what it held before: nothing was received")
+        .if_instead(&total[place(rank, len)], "this is the sum of all ranks, not divided by their number")
+        .if_instead(&divided(own, world_size), "it was divided twice")
+        .if_instead(&inputs[rank][place(rank, len)], "these are its own values: nothing was averaged")
+        .if_instead(
+            &average[rank..rank + len],
+            format!("it starts at element {rank} of the average: a part starts at rank times its length"),
+        );
+    for other in (0..world_size).filter(|&other| other != rank) {
+        let cause = format!("this is the part of rank {other}");
+        expected = expected.if_instead(&average[place(other, len)], cause);
+    }
+    expected.within(bound(world_size), &part.read()?)?;
+    Expected::new(rank, "the send buffer", &inputs[rank]).exactly(&send.read()?)
+}
+
+fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
+    const PART: usize = 13;
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, needed) = (comm.rank(), comm.stream(), PART * world_size);
+            for len in [needed - 1, needed + 1, needed + PART] {
+                let stale = irregular::integers(100 + rank, PART);
+                let send = Guarded::new(&stream, &irregular::integers(rank, len))?;
+                let mut part = Guarded::new(&stream, &stale)?;
+                let result = average_part(&comm, &send.view(), &mut part.view_mut());
+                stream.synchronize()?;
+                let Err(error) = result else {
+                    bail!(
+                        "rank {rank}: {len} elements in {world_size} parts of {PART} returned Ok, \
+                         but {needed} would be read"
+                    )
+                };
+                let text = format!("{error:#}");
+                ensure!(
+                    text.contains(&len.to_string()) && text.contains(&needed.to_string()),
+                    "rank {rank}: the error must have both lengths, {len} and {needed}; it says: {text}"
+                );
+                Expected::new(rank, "the part, when it was refused,", &stale).exactly(&part.read()?)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn two_steps_average_the_whole() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut verdict = Ok(());
+            for len in WHOLES {
+                verdict = verdict.and(check_whole(&comm, len));
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let inputs = inputs(world_size, len);
+    let mut buffer = Guarded::new(&comm.stream(), &inputs[rank])?;
+    average_in_two_steps(comm, &mut buffer.view_mut())?;
+    let total = added(&inputs);
+    let average = divided(&total, world_size);
+    let (part, rest) = (len / world_size, len % world_size);
+    // The average as far as `range`, and elsewhere `other`.
+    let only = |range: Range<usize>, other: &[f32]| {
+        let mut values = other.to_vec();
+        values[range.clone()].copy_from_slice(&average[range]);
+        values
+    };
+    let remainder = format!(
+        "{len} elements are {world_size} parts of {part}, and {rest} more: what becomes of those at the end?"
+    );
+    let longer = len.div_ceil(world_size);
+    let own = (rank * longer).min(len)..((rank + 1) * longer).min(len);
+    Expected::new(rank, &format!("the buffer of {len}"), &average)
+        .if_instead(
+            &inputs[rank],
+            format!("these are rank {rank}'s own values: nothing came back to the buffer"),
+        )
+        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&divided(&average, world_size), "it was divided twice")
+        .if_instead(&only(0..len - rest, &inputs[rank]), &*remainder)
+        .if_instead(&only(0..len - rest, &vec![0.0; len]), &*remainder)
+        .if_instead(
+            &only(own, &inputs[rank]),
+            "only its own part is averaged: the others' have to be gathered",
+        )
+        .within(bound(world_size), &buffer.read()?)
+}
+
+fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
+    const LEN: usize = 1031;
+    for world_size in lab::world_sizes() {
+        let results = rendezvous(&lab::streams(world_size)?, |comm| {
+            let own = irregular::fractions(comm.rank(), LEN);
+            let mut buffer = Guarded::new(&comm.stream(), &own)?;
+            average_in_two_steps(&comm, &mut buffer.view_mut())?;
+            buffer.read()
+        })?;
+        for (rank, result) in results.iter().enumerate() {
+            Expected::new(rank, "the average, beside that of rank 0,", &results[0]).exactly(result)?;
+        }
+    }
+    Ok(())
+}
+
+fn one_rank_is_a_world_too() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| {
+        check_part(&comm, 37)?;
+        check_whole(&comm, 37)
+    })?;
+    Ok(())
+}

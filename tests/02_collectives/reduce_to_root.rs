@@ -1,0 +1,227 @@
+//! Checks of `collectives/reduce`.
+
+use anyhow::{bail, ensure};
+use cudarc::nccl::{Comm, ReduceOp};
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::collectives::reduce::{range_on_root, reduce};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("reduce_to_root::only_the_root_gets_the_result", only_the_root_gets_the_result)
+            .min_ranks(2),
+        Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer).min_ranks(2),
+        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
+        Check::new(
+            "reduce_to_root::a_root_that_can_t_receive_is_an_error",
+            a_root_that_can_t_receive_is_an_error,
+        ),
+        Check::new(
+            "reduce_to_root::the_range_is_known_to_the_root_alone",
+            the_range_is_known_to_the_root_alone,
+        ),
+    ]
+}
+
+/// One element, fewer than ranks, and an odd length beyond a block.
+const LENGTHS: [usize; 3] = [1, 3, 1031];
+
+/// An operator: its name, and what it makes of two numbers.
+type Operator = (&'static str, ReduceOp, fn(f32, f32) -> f32);
+
+const OPERATORS: [Operator; 4] = [
+    ("Sum", ReduceOp::Sum, |a, b| a + b),
+    ("Prod", ReduceOp::Prod, |a, b| a * b),
+    ("Min", ReduceOp::Min, f32::min),
+    ("Max", ReduceOp::Max, f32::max),
+];
+
+/// ±½, ±1, ±2 and ±4: their sums and their products over 16 ranks are `f32` values, so nothing rounds.
+fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
+    let power = |value: f32| value.signum() * f32::powi(2.0, value.abs() as i32 % 4 - 1);
+    (0..world_size).map(|rank| irregular::integers(rank, len).into_iter().map(power).collect()).collect()
+}
+
+fn combined(inputs: &[Vec<f32>], combine: fn(f32, f32) -> f32) -> Vec<f32> {
+    let element = |index| inputs.iter().map(|input| input[index]).reduce(combine).unwrap_or_default();
+    (0..inputs[0].len()).map(element).collect()
+}
+
+fn only_the_root_gets_the_result() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            let mut verdict = Ok(());
+            for root in 0..world_size {
+                for operator in &OPERATORS {
+                    for len in LENGTHS {
+                        verdict = verdict.and(check_reduce(&comm, len, operator, root));
+                    }
+                }
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+/// Every rank offers a buffer to receive into. Only the root's may change.
+fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let (name, op, combine) = operator;
+    let inputs = inputs(world_size, len);
+    let stale = irregular::integers(100 + rank, len);
+    let send = Guarded::new(&stream, &inputs[rank])?;
+    let mut recv = Guarded::new(&stream, &stale)?;
+    reduce(comm, &send.view(), Some(&mut recv.view_mut()), op, root)?;
+    let result = combined(&inputs, *combine);
+    let got = recv.read()?;
+    if rank == root {
+        let buffer = format!("the receive buffer of the root, after a {name},");
+        let mut expected = Expected::new(rank, &buffer, &result)
+            .if_instead(&stale, "it holds what it held before: does the root reach NCCL?")
+            .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was combined"));
+        for (other, _, combine) in OPERATORS.iter().filter(|(other, ..)| other != name) {
+            let cause = format!("this is the result of {other}: does the operator reach NCCL?");
+            expected = expected.if_instead(&combined(&inputs, *combine), cause);
+        }
+        expected.exactly(&got)?;
+    } else {
+        let buffer = format!("the receive buffer, which a {name} to rank {root} must leave alone,");
+        Expected::new(rank, &buffer, &stale)
+            .if_instead(&result, "the result came here too: that was an all-reduce, or another root")
+            .exactly(&got)?;
+    }
+    Expected::new(rank, "the send buffer", &inputs[rank])
+        .if_instead(&result, "the result is in the send buffer: that was in place")
+        .exactly(&send.read()?)
+}
+
+fn the_others_need_no_buffer() -> anyhow::Result<()> {
+    const LEN: usize = 257;
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let inputs = inputs(world_size, LEN);
+            let send = Guarded::new(&stream, &inputs[rank])?;
+            let mut verdict = Ok(());
+            for root in 0..world_size {
+                let mut recv = Guarded::new(&stream, &[0.0; LEN])?;
+                let mut view = recv.view_mut();
+                let recv_here = (rank == root).then_some(&mut view);
+                reduce(&comm, &send.view(), recv_here, &ReduceOp::Sum, root)?;
+                let expected = if rank == root { combined(&inputs, |a, b| a + b) } else { vec![0.0; LEN] };
+                let comparison = Expected::new(rank, "the buffer that only the root was given", &expected);
+                verdict = verdict.and(comparison.exactly(&recv.read()?));
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+/// Looks that a call was refused on this rank, with these numbers in the text.
+fn refused(rank: usize, call: &str, result: anyhow::Result<()>, numbers: &[usize]) -> anyhow::Result<()> {
+    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok") };
+    let text = format!("{error:#}");
+    let mut rest = text.clone();
+    for number in numbers {
+        let number = number.to_string();
+        ensure!(
+            rest.contains(&number),
+            "rank {rank}: the error of {call} must say {number}; it says: {text}"
+        );
+        rest = rest.replacen(&number, "", 1);
+    }
+    Ok(())
+}
+
+fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let send = Guarded::new(&stream, &irregular::integers(rank, 37))?;
+            for root in [usize::MAX, world_size + 40, world_size] {
+                let stale = irregular::integers(100 + rank, 37);
+                let mut recv = Guarded::new(&stream, &stale)?;
+                let result = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root);
+                stream.synchronize()?;
+                let call = format!("a reduce to rank {root} of {world_size}");
+                refused(rank, &call, result, &[root, world_size])?;
+                Expected::new(rank, "the receive buffer of a refused reduce", &stale)
+                    .exactly(&recv.read()?)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Alone: what a root refuses, its peers would wait for.
+fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| {
+        let stream = comm.stream();
+        let send = Guarded::new(&stream, &irregular::integers(0, 37))?;
+        for len in [36, 38] {
+            let stale = irregular::integers(100, len);
+            let mut recv = Guarded::new(&stream, &stale)?;
+            let result = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 0);
+            stream.synchronize()?;
+            refused(0, &format!("a reduce of 37 elements into a buffer of {len}"), result, &[37, len])?;
+            Expected::new(0, "the receive buffer of a refused reduce", &stale).exactly(&recv.read()?)?;
+        }
+        let result = reduce(&comm, &send.view(), None, &ReduceOp::Sum, 0);
+        refused(0, "a reduce to a root without a receive buffer", result, &[])
+    })?;
+    Ok(())
+}
+
+fn the_range_is_known_to_the_root_alone() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut verdict = Ok(());
+            for root in 0..world_size {
+                for len in LENGTHS {
+                    // All on one side of 0, so that a 0 that nobody reduced into is seen.
+                    verdict = verdict.and(check_range(&comm, len, root, -3000.0));
+                    verdict = verdict.and(check_range(&comm, len, root, 3000.0));
+                }
+            }
+            verdict
+        })?;
+    }
+    Ok(())
+}
+
+fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let shifted = |rank| -> Vec<f32> {
+        irregular::integers(rank, len).into_iter().map(|value| value + offset).collect()
+    };
+    let range = |values: &[f32]| -> (f32, f32) {
+        let (low, high) = (f32::INFINITY, f32::NEG_INFINITY);
+        values.iter().fold((low, high), |(low, high), &value| (low.min(value), high.max(value)))
+    };
+    let own = shifted(rank);
+    let all: Vec<f32> = (0..world_size).flat_map(shifted).collect();
+    let buffer = Guarded::new(&comm.stream(), &own)?;
+    let got = range_on_root(comm, &buffer.view(), root)?;
+    let expected = (rank == root).then_some(range(&all));
+    if got != expected {
+        let cause = match got {
+            Some(_) if rank != root => {
+                "only the root has the result: what another rank reads is something else"
+            }
+            Some(got) if got == range(&own) => "this is the range of its own values",
+            Some((low, high)) if low == 0.0 || high == 0.0 => "a 0 is no value of any rank: what was read?",
+            Some(_) => "does it look at all elements, of all ranks?",
+            None => "the root must return what it got",
+        };
+        bail!(
+            "rank {rank}: the range of {len} values on each of {world_size} ranks, for rank {root}: \
+             expected {expected:?}, got {got:?}\n  likely cause: {cause}"
+        );
+    }
+    Expected::new(rank, "the buffer whose range was asked for", &own).exactly(&buffer.read()?)
+}

@@ -1,0 +1,27 @@
+// mistake: NCCL averages whole numbers, and the fraction is gone
+// fails: dtypes::the_mean_of_bytes_keeps_its_fraction
+// says: the fractions are gone: that was an average of whole numbers
+
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::{Comm, ReduceOp};
+use half::f16;
+use lab::Readable;
+
+pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
+    let additions = world_size as f64 - 1.0;
+    let largest_result = world_size as f64 * largest;
+    additions * largest_result * f64::powi(2.0, -(significant_bits as i32))
+}
+
+pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Result<()> {
+    comm.all_reduce_in_place(buffer, &ReduceOp::Avg).readable()?;
+    Ok(())
+}
+
+pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
+    let stream = comm.stream();
+    let wide: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
+    let mut means = stream.clone_htod(&wide)?;
+    comm.all_reduce_in_place(&mut means, &ReduceOp::Avg).readable()?;
+    Ok(stream.clone_dtoh(&means)?.into_iter().map(f64::from).collect())
+}

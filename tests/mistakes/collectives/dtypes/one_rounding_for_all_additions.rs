@@ -1,0 +1,26 @@
+// mistake: the bound knows nothing of the number of ranks
+// fails: dtypes::a_true_sum_is_within_its_bound
+// says: each of the additions rounds, and by a part of its result, not of a value
+
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::{Comm, ReduceOp};
+use half::f16;
+use lab::Readable;
+
+pub fn sum_bound(significant_bits: u32, _world_size: usize, largest: f64) -> f64 {
+    largest * f64::powi(2.0, -(significant_bits as i32))
+}
+
+pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Result<()> {
+    comm.all_reduce_in_place(buffer, &ReduceOp::Avg).readable()?;
+    Ok(())
+}
+
+pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
+    let stream = comm.stream();
+    let wide: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
+    let mut sums = stream.clone_htod(&wide)?;
+    comm.all_reduce_in_place(&mut sums, &ReduceOp::Sum).readable()?;
+    let ranks = comm.world_size() as f64;
+    Ok(stream.clone_dtoh(&sums)?.into_iter().map(|sum| f64::from(sum) / ranks).collect())
+}
