@@ -25,7 +25,7 @@ mod transfer;
 mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
@@ -53,6 +53,7 @@ use crate::order::Order;
 use crate::ptx;
 use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
 
@@ -223,7 +224,7 @@ impl Engine {
                 Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
                 Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
                 // A thread is still at work.
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
         }
         Err(say(&"not written: a thread keeps the GPU busy"))

@@ -1,7 +1,5 @@
 //! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
 
-use std::sync::MutexGuard;
-
 use super::stream::{OpRef, StreamHandle, Work};
 use super::touched::Done;
 use super::wait::Blocked;
@@ -9,6 +7,7 @@ use super::{Engine, State};
 use crate::nccl::{self, CallKey};
 use crate::order::View;
 use crate::site::Site;
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 use crate::time::{Cost, Ticket, Time};
 

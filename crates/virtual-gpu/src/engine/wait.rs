@@ -5,7 +5,6 @@
 //! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::run::Obstacle;
@@ -14,6 +13,7 @@ use super::{Engine, State};
 use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
 use crate::status::CudaStatus;
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 
 /// How often a blocked thread looks whether a thread that it waits for has ended.
