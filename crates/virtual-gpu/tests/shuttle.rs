@@ -244,6 +244,24 @@ fn an_event_orders_the_streams_of_two_threads() {
 }
 
 #[test]
+fn threads_that_share_a_gpu_learn_their_times() {
+    check(|engine| {
+        let threads = [(); 2].map(|()| {
+            thread::spawn(move || {
+                let gpu = Gpu::new(engine, 0);
+                let [start, end] = [(); 2].map(|()| engine.create_event(true).unwrap());
+                engine.record_event(start, gpu.stream).unwrap();
+                gpu.buffer(1);
+                engine.record_event(end, gpu.stream).unwrap();
+                engine.synchronize_event(end).unwrap();
+                assert!(engine.elapsed(start, end).unwrap() > 0.0);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
 fn who_waits_for_a_rank_that_aborts_is_told() {
     check(|engine| {
         in_ranks(engine, 2, |rank| {

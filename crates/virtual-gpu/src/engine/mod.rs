@@ -135,6 +135,8 @@ pub(crate) struct State {
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: BTreeSet<ThreadKey>,
+    /// How many wait for the times of operations that are done.
+    waiting_for_times: usize,
     /// As in the configuration.
     pub(crate) patience: Duration,
     pub(crate) nccl: Nccl,
@@ -190,6 +192,7 @@ impl Engine {
             host_functions: VecDeque::new(),
             has_host_thread: false,
             blocked: BTreeSet::new(),
+            waiting_for_times: 0,
             patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),

@@ -49,7 +49,7 @@ impl Engine {
                 Job::Nccl(job) => self.run_nccl(job),
             };
         }
-        if state.finished != before && state.is_a_wait_over() {
+        if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
             self.changed.notify_all();
         }
         if !state.host_functions.is_empty() {

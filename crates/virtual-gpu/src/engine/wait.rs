@@ -89,6 +89,7 @@ impl Engine {
         mut state: MutexGuard<'a, State>,
     ) -> MutexGuard<'a, State> {
         let since = Instant::now();
+        state.waiting_for_times += 1;
         while !state.time.is_known(done.iter().map(|done| &done.when))
             && since.elapsed() < self.config().patience
         {
@@ -96,6 +97,7 @@ impl Engine {
                 self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
             state = self.run_ready(guard);
         }
+        state.waiting_for_times -= 1;
         state
     }
 }
