@@ -285,3 +285,28 @@ fn ranks_that_wait_for_each_other_are_told_at_once() {
         });
     });
 }
+
+#[test]
+fn three_ranks_that_all_receive_first_are_told_at_once() {
+    check(|engine| {
+        in_ranks(engine, 3, |rank| {
+            let at = rank.gpu.buffer(0);
+            rank.transfer(Direction::Receive, (rank.rank + 1) % rank.world_size, at);
+            assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+        });
+    });
+}
+
+#[test]
+fn a_failure_is_handed_on_from_rank_to_rank() {
+    check(|engine| {
+        in_ranks(engine, 3, |rank| {
+            if rank.rank > 0 {
+                let at = rank.gpu.buffer(0);
+                rank.transfer(Direction::Receive, rank.rank - 1, at);
+                assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+            }
+            rank.gpu.engine.nccl_abort(rank.comm);
+        });
+    });
+}
