@@ -15,5 +15,6 @@ pub mod ptx;
 pub mod report;
 pub mod site;
 pub mod status;
+mod sync;
 mod thread;
 pub mod time;

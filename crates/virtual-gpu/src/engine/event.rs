@@ -1,13 +1,12 @@
 //! Events: snapshots of streams, to wait for and to tell the time by.
 
-use std::sync::MutexGuard;
-
 use super::capture::Captured;
 use super::context::ContextHandle;
 use super::stream::{Awaited, StreamHandle, Work};
 use super::{Engine, State};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::MutexGuard;
 
 /// A `CUevent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,6 +14,7 @@ use crate::order::View;
 use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::spawn_for_good;
 use crate::time::Cost;
 
 /// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone. A
@@ -33,8 +34,8 @@ impl Engine {
     ) -> CudaResult<()> {
         let mut state = self.state();
         if !state.has_host_thread {
-            let named = std::thread::Builder::new().name("virtual GPU: host functions".to_owned());
-            named.spawn(|| self.run_host_functions()).map_err(|error| {
+            let started = spawn_for_good("virtual GPU: host functions", || self.run_host_functions());
+            started.map_err(|error| {
                 let message = format!("cuLaunchHostFunc: no thread to run the function on: {error}");
                 Error::new(CudaStatus::OperatingSystem, message)
             })?;

@@ -25,7 +25,7 @@ mod transfer;
 mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
@@ -53,6 +53,7 @@ use crate::order::Order;
 use crate::ptx;
 use crate::report::Report;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
 
@@ -134,6 +135,8 @@ pub(crate) struct State {
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: BTreeSet<ThreadKey>,
+    /// How many wait for the times of operations that are done.
+    waiting_for_times: usize,
     /// As in the configuration.
     pub(crate) patience: Duration,
     pub(crate) nccl: Nccl,
@@ -189,6 +192,7 @@ impl Engine {
             host_functions: VecDeque::new(),
             has_host_thread: false,
             blocked: BTreeSet::new(),
+            waiting_for_times: 0,
             patience: config.patience,
             nccl: Nccl::default(),
             order: Order::default(),
@@ -223,7 +227,7 @@ impl Engine {
                 Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
                 Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
                 // A thread is still at work.
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
         }
         Err(say(&"not written: a thread keeps the GPU busy"))

@@ -5,10 +5,10 @@
 //! formatted output). What is left when the program ends is lost, as there.
 
 use std::io::Write;
-use std::sync::Mutex;
 
 use super::{ContextHandle, Engine, State, lock};
 use crate::machine::Printed;
+use crate::sync::Mutex;
 
 /// Held while a buffer is taken and written: what one thread takes first, it writes first.
 static OUTPUT: Mutex<()> = Mutex::new(());

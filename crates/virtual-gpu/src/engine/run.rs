@@ -1,7 +1,5 @@
 //! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
 
-use std::sync::MutexGuard;
-
 use super::stream::{OpRef, StreamHandle, Work};
 use super::touched::Done;
 use super::wait::Blocked;
@@ -9,6 +7,7 @@ use super::{Engine, State};
 use crate::nccl::{self, CallKey};
 use crate::order::View;
 use crate::site::Site;
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 use crate::time::{Cost, Ticket, Time};
 
@@ -50,7 +49,7 @@ impl Engine {
                 Job::Nccl(job) => self.run_nccl(job),
             };
         }
-        if state.finished != before && state.is_a_wait_over() {
+        if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
             self.changed.notify_all();
         }
         if !state.host_functions.is_empty() {

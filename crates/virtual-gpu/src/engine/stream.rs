@@ -1,7 +1,7 @@
 //! Streams: what is enqueued, and what it waits for.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use super::capture::Captured;
 use super::context::ContextHandle;
@@ -16,6 +16,7 @@ use crate::nccl::CallKey;
 use crate::order::View;
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::{Mutex, MutexGuard};
 use crate::thread::ThreadKey;
 use crate::time::trace::Label;
 use crate::time::{Class, Cost, Moment, Ticket, When};

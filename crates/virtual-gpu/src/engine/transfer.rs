@@ -1,6 +1,6 @@
 //! Memory calls: allocate, free, copy, set.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::graph::NodeWork;
 use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
@@ -12,6 +12,7 @@ use crate::memory::{AllocationId, BadAddress, DeviceMemory, OutOfMemory};
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::Mutex;
 use crate::time::Cost;
 
 /// The legacy default stream, in which the calls without a stream run.

@@ -5,7 +5,6 @@
 //! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::run::Obstacle;
@@ -14,6 +13,7 @@ use super::{Engine, State};
 use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
 use crate::site::Site;
 use crate::status::CudaStatus;
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 
 /// How often a blocked thread looks whether a thread that it waits for has ended.
@@ -89,6 +89,7 @@ impl Engine {
         mut state: MutexGuard<'a, State>,
     ) -> MutexGuard<'a, State> {
         let since = Instant::now();
+        state.waiting_for_times += 1;
         while !state.time.is_known(done.iter().map(|done| &done.when))
             && since.elapsed() < self.config().patience
         {
@@ -96,6 +97,7 @@ impl Engine {
                 self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
             state = self.run_ready(guard);
         }
+        state.waiting_for_times -= 1;
         state
     }
 }

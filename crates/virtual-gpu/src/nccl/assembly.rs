@@ -14,6 +14,7 @@ use crate::engine::{Engine, Failure, State, Wait};
 use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 
 /// The colour of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
@@ -148,7 +149,7 @@ impl Engine {
         clique: u64,
         rank: usize,
         purpose: Purpose,
-        mut state: std::sync::MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, State>,
     ) -> NcclResult<()> {
         let function = purpose.function();
         let (awaiting, blocking) = state.attend(clique, rank, purpose)?;

@@ -1,7 +1,5 @@
 //! Calls that move data: what was asked, checked at the call, in NCCL's order.
 
-use std::sync::MutexGuard;
-
 use super::communicator::CommHandle;
 use super::log;
 use super::operation::{Buffers, Operation, Plan};
@@ -12,6 +10,7 @@ use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, addre
 use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 use crate::time::choice::Enabled;
 use crate::time::tuning::World;

@@ -20,6 +20,7 @@ use crate::engine::{Failure, OpRef, State, Wait};
 use crate::report::Report;
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 use crate::time::choice::Enabled;
 
@@ -196,7 +197,7 @@ impl Engine {
         &self,
         awaiting: Vec<Awaiting>,
         caller: &'static str,
-        state: std::sync::MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
     ) -> NcclResult<()> {
         // Others wait for the same ranks.
         self.wake_all();

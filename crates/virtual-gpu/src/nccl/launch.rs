@@ -1,13 +1,12 @@
 //! Launching what a group held, or a single call: the rules for calls that are launched together, and their order.
 
-use std::sync::MutexGuard;
-
 use super::call::{Access, Checked, Request};
 use super::transfer::Direction;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, StreamHandle, Work};
 use crate::report::{Report, ranks};
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use crate::sync::MutexGuard;
 use crate::thread::ThreadKey;
 
 /// What one rank of a clique launches together.

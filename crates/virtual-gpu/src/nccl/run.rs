@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use super::call::{CallKey, Request};
 use super::collective::{CollectiveKey, Part, Place as Seat};
@@ -22,6 +22,7 @@ use crate::order::View;
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::CudaStatus;
+use crate::sync::MutexGuard;
 use crate::time::Cost;
 use crate::time::tuning::point_to_point;
 
