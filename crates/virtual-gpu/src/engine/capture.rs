@@ -306,7 +306,7 @@ impl State {
             (Some(captured), Some(Recorded::Done(_))) => {
                 let message = format!(
                     "{}, which is captured, waited for event {:#x}, which was recorded outside of the capture. \
-                     (cudarc's tracking of slices does so: before you allocate, unsafe {{ ctx.disable_event_tracking() }})",
+                     (cudarc's tracking of slices does so: switch it off before you allocate, by ctx.disable_event_tracking())",
                     entry.name, event.0
                 );
                 let id = captured.id;

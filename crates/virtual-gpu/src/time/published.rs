@@ -79,7 +79,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8 << 30,
         measured: Measured::BusBandwidth(200.0),
         within: Some(0.10),
-        source: "NVIDIA/nccl-tests issue 149; the preset's `efficiency` is fitted to it",
+        source: "NVIDIA/nccl-tests#149; the preset's `efficiency` is fitted to it",
     },
     Published {
         machine: "3 nodes of 8 A100, 4 HDR adapters each",
@@ -89,7 +89,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 128 << 20,
         measured: Measured::BusBandwidth(96.0),
         within: None,
-        source: "NVIDIA/nccl-tests issue 119",
+        source: "NVIDIA/nccl-tests#119",
     },
     Published {
         machine: "8 H20",
@@ -129,7 +129,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8,
         measured: Measured::Microseconds(42.6),
         within: None,
-        source: "NVIDIA/nccl issue 1530: cards without peer to peer, which the model does not know",
+        source: "NVIDIA/nccl#1530: cards without peer to peer, which the model does not know",
     },
 ];
 

@@ -181,17 +181,13 @@ fn try_modules(seed: u64, count: usize) -> usize {
     loaded
 }
 
+/// As many modules as `MUTATIONS` says, on two threads.
 #[test]
 fn changed_modules_do_no_harm() {
-    let loaded = try_modules(1, 1000);
-    assert!(loaded > 100, "only {loaded} of 1000 loaded");
-}
-
-#[test]
-#[ignore = "a million modules take minutes: cargo test --release -p virtual-gpu --test machine -- --ignored million"]
-fn a_million_changed_modules_do_no_harm() {
-    let threads: Vec<_> = (2..4).map(|seed| std::thread::spawn(move || try_modules(seed, 500_000))).collect();
+    let count =
+        std::env::var("MUTATIONS").map_or(1000, |count| count.parse().expect("MUTATIONS is a number"));
+    let threads: Vec<_> =
+        (1..3).map(|seed| std::thread::spawn(move || try_modules(seed, count / 2))).collect();
     let loaded: usize = threads.into_iter().map(|thread| thread.join().expect("no module does harm")).sum();
-    println!("{loaded} of 1000000 modules loaded");
-    assert!(loaded > 100_000);
+    assert!(loaded > count / 10, "only {loaded} of {count} loaded");
 }
