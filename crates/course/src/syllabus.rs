@@ -230,8 +230,13 @@ impl Course {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// `init/devices`.
+    pub(crate) fn an_exercise() -> Exercise {
+        Course::parse(GOOD).unwrap().exercises.remove(0)
+    }
 
     const GOOD: &str = r#"
         [[module]]
