@@ -10,6 +10,7 @@ pub mod irregular;
 pub mod kernels;
 mod library;
 pub mod perceptron;
+pub mod processes;
 pub mod random;
 pub mod ranks;
 pub mod roll_call;
