@@ -37,7 +37,9 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// For what should come at once.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(6);
+/// For processes, which have to start first.
+const STARTING: Duration = Duration::from_secs(30);
 /// For what should never come.
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -289,7 +291,7 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
 /// Takes part as the rank that the launcher says, and says what it hears in the group.
 fn join() -> anyhow::Result<String> {
     let [rank, local_rank, world_size] = own_seat()?;
-    let id = exchange(rank, world_size, meeting_point()?, LONG)?;
+    let id = exchange(rank, world_size, meeting_point()?, STARTING)?;
     let stream = lab::streams(world_size)?.swap_remove(local_rank);
     stream.context().bind_to_thread()?;
     what_it_hears(&Comm::from_rank(stream, rank, world_size, id).readable()?)

@@ -68,8 +68,7 @@ pub fn place() -> anyhow::Result<Place> {
     // What is missing can't be guessed: rank 0 of 1 is a place too, and every process would have it.
     let launcher = LAUNCHERS.iter().find(|launcher| env::var_os(launcher.local_rank).is_some());
     let launcher = launcher.with_context(|| {
-        let names = LAUNCHERS.map(|launcher| launcher.local_rank).join(", ");
-        format!("no launcher started this process: none of {names} is set")
+        format!("no launcher started this process: it has none of {:?}", LAUNCHERS.map(|one| one.local_rank))
     })?;
     let number = |name: &str| -> anyhow::Result<usize> {
         let text = env::var(name).with_context(|| format!("{name}, a variable of {}", launcher.name))?;
