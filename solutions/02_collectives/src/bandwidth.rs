@@ -102,17 +102,19 @@ pub fn measure(
     // ANCHOR: measure
     // Warm up, measure all rounds together, and make a row of the time of one.
     // `Stopwatch::start(stream)` marks where the stream is; its `microseconds()` are those since then, on the GPU's clock.
-    for _ in 0..WARM_UPS {
-        launch()?;
-    }
+    (0..WARM_UPS).try_for_each(|_| launch())?;
     let watch = Stopwatch::start(stream)?;
-    for _ in 0..ROUNDS {
-        launch()?;
-    }
+    (0..ROUNDS).try_for_each(|_| launch())?;
     let microseconds = watch.microseconds()? / ROUNDS as f64;
     let algbw = bytes as f64 / microseconds / 1e3;
     Ok(Row { bytes, microseconds, algbw, busbw: algbw * bus_factor(operation, world_size) })
     // ANCHOR_END: measure
+}
+
+/// `Σ w · term(S, t)` over the rows, with their bytes S, their microseconds t, and weights `w = 1 / t²`.
+pub fn weighed(rows: &[Row], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let terms = rows.iter().map(|row| (row.bytes as f64, row.microseconds));
+    terms.map(|(s, t)| term(s, t) / (t * t)).sum()
 }
 
 /// The line that misses the rows' times by the least, in relation to each time: the sum of `((α + β · S − t) / t)²` over the
@@ -123,15 +125,11 @@ pub fn measure(
 pub fn fit(rows: &[Row]) -> anyhow::Result<Line> {
     // ANCHOR: fit
     // Fit the line by weighted least squares.
-    // With weights w = 1/t², and weighted means S̄ and t̄: β = Σ w (S − S̄)(t − t̄) / Σ w (S − S̄)², and α = t̄ − β S̄.
+    // With S̄ and t̄ the weighted means: β = Σ w (S − S̄)(t − t̄) / Σ w (S − S̄)², and α = t̄ − β S̄. `weighed` works out such sums.
     ensure!(rows.iter().any(|row| row.bytes != rows[0].bytes), "a line needs two different sizes");
-    let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
-        let terms = rows.iter().map(|row| (row.bytes as f64, row.microseconds));
-        terms.map(|(s, t)| term(s, t) / (t * t)).sum()
-    };
-    let weight = sum(&|_, _| 1.0);
-    let (mean_s, mean_t) = (sum(&|s, _| s) / weight, sum(&|_, t| t) / weight);
-    let beta = sum(&|s, t| (s - mean_s) * (t - mean_t)) / sum(&|s, _| (s - mean_s).powi(2));
+    let weight = weighed(rows, |_, _| 1.0);
+    let (mean_s, mean_t) = (weighed(rows, |s, _| s) / weight, weighed(rows, |_, t| t) / weight);
+    let beta = weighed(rows, |s, t| (s - mean_s) * (t - mean_t)) / weighed(rows, |s, _| (s - mean_s).powi(2));
     Ok(Line { alpha: mean_t - beta * mean_s, beta })
     // ANCHOR_END: fit
 }
