@@ -36,9 +36,13 @@ enum Command {
         #[arg(default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
         count: u16,
     },
-    /// List every exercise with its state
-    #[command(after_help = "Example: cargo course list")]
-    List,
+    /// List every exercise with its state, or a path through them with its times
+    #[command(after_help = "Example: cargo course list --path half-day")]
+    List {
+        /// The path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
+    },
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
     Demo {
@@ -65,7 +69,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let course = Course::read(root)?;
     let text = match &arguments.command {
         None => overview::show(root, &course)?,
-        Some(Command::List) => overview::list(root, &course)?,
+        Some(Command::List { path: None }) => overview::list(root, &course)?,
+        Some(Command::List { path: Some(path) }) => overview::path(root, &course, path)?,
         Some(Command::Hint { id, count }) => {
             overview::hint(root, &course, id.as_deref(), usize::from(*count))?
         }

@@ -46,18 +46,43 @@ pub(crate) fn list(root: &Path, course: &Course) -> anyhow::Result<String> {
     for module in &course.modules {
         text.push_str(&format!("{}  {}\n", module.folder, module.title));
         for exercise in course.exercises.iter().filter(|exercise| exercise.folder() == module.folder) {
-            let mark = match state(root, exercise)? {
-                State::Open(_) => "to do  ",
-                State::Written => {
-                    written += 1;
-                    "written"
-                }
-            };
+            let state = state(root, exercise)?;
+            written += usize::from(state == State::Written);
+            let mark = mark(&state);
             text.push_str(&format!("  {mark}  {:width$}  {}\n", exercise.id, exercise.title));
         }
     }
     text.push_str(&format!("{written} of {} exercises have no todo! left.\n", course.exercises.len()));
     Ok(text)
+}
+
+/// Lists a path's parts, with their minutes, and the state of each exercise.
+pub(crate) fn path(root: &Path, course: &Course, name: &str) -> anyhow::Result<String> {
+    let path = course.path(name)?;
+    let steps = course.steps(path);
+    let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
+    let mut text = format!("{}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
+    for step in &steps {
+        let mut time = format!("{:3} min", step.minutes);
+        if let Some(instead) = &step.instead {
+            text.push_str(&format!("{time}           {instead}\n"));
+        }
+        for id in &step.exercises {
+            let exercise = course.exercise(id)?;
+            let mark = mark(&state(root, exercise)?);
+            text.push_str(&format!("{time}  {mark}  {} ({})\n", exercise.id, exercise.title));
+            time = " ".repeat(time.len());
+        }
+    }
+    Ok(text)
+}
+
+/// A state in a column of seven letters.
+fn mark(state: &State) -> &'static str {
+    match state {
+        State::Open(_) => "to do  ",
+        State::Written => "written",
+    }
 }
 
 /// Shows the first `count` hints for an exercise, or for the next one.
