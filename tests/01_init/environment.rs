@@ -19,8 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         asked("environment::a_bad_number_is_named", a_bad_number_is_named),
         asked("environment::without_a_launcher_there_is_no_place", without_a_launcher_there_is_no_place),
         Check::new("environment::the_gpu_is_that_of_the_local_rank", the_gpu_is_that_of_the_local_rank)
-            .process(say_gpu)
-            .min_ranks(2),
+            .process(say_gpu),
         Check::new("environment::a_gpu_that_is_not_there_is_an_error", a_gpu_that_is_not_there_is_an_error)
             .process(say_gpu),
         Check::new("environment::processes_become_a_group", processes_become_a_group)
@@ -97,7 +96,7 @@ fn check_place(
 
 /// Seats on two machines with two processes each: ranks that fill one machine after the other, as by default, and ranks
 /// that are dealt out in turn, as with `srun --distribution=cyclic`.
-const SEATS: [Seat; 5] = [[0, 0, 4], [1, 1, 4], [3, 1, 4], [2, 1, 4], [1, 0, 4]];
+const SEATS: [Seat; 6] = [[0, 0, 4], [1, 1, 4], [3, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
 
 fn each_launcher_says_the_place() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
@@ -228,8 +227,10 @@ fn without_a_launcher_there_is_no_place() -> anyhow::Result<()> {
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
-    let said = ask(&SEATS.map(|seat| TORCHRUN.sets(seat)))?;
-    for ([rank, local_rank, world_size], said) in SEATS.into_iter().zip(said) {
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
+    let seats: Vec<Seat> = SEATS.into_iter().filter(|[_, local_rank, _]| *local_rank < gpus).collect();
+    let said = ask(&seats.iter().map(|seat| TORCHRUN.sets(*seat)).collect::<Vec<_>>())?;
+    for ([rank, local_rank, world_size], said) in seats.into_iter().zip(said) {
         let place = shown([rank, local_rank, world_size]);
         match said {
             Ok(gpu) if gpu == local_rank.to_string() => {}
@@ -268,8 +269,13 @@ fn id() -> anyhow::Result<(&'static str, String)> {
     Ok((ID, id.internal().iter().map(|&byte| format!("{:02x}", byte as u8)).collect()))
 }
 
+/// As many processes as there are GPUs for, a GPU each, up to `most`.
+fn processes_with_gpus(most: usize) -> anyhow::Result<usize> {
+    Ok(usize::try_from(CudaContext::device_count()?)?.min(most))
+}
+
 fn processes_become_a_group() -> anyhow::Result<()> {
-    let world_size = lab::world_sizes().into_iter().filter(|&size| size <= 3).max().unwrap_or(2);
+    let world_size = processes_with_gpus(3)?;
     for launcher in LAUNCHERS {
         let id = id()?;
         let variables: Vec<Variables> = (0..world_size)
@@ -281,7 +287,8 @@ fn processes_become_a_group() -> anyhow::Result<()> {
 }
 
 fn mpirun_makes_a_group() -> anyhow::Result<()> {
-    let mut command = mpirun(2);
+    let world_size = processes_with_gpus(2)?;
+    let mut command = mpirun(world_size);
     command.envs([id()?]);
-    check_heard("started by mpirun", 2, &processes::run_by(command, &all_variables())?)
+    check_heard("started by mpirun", world_size, &processes::run_by(command, &all_variables())?)
 }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use cudarc::driver::CudaContext;
 use cudarc::nccl::Comm;
 use lab::roll_call::{Answer, roll_call};
 
@@ -96,14 +97,16 @@ pub(crate) fn what_it_hears(comm: &Comm) -> anyhow::Result<String> {
     Ok(format!("rank {} hears {}", comm.rank(), heard.join("; ")))
 }
 
-/// Compares what processes said with what every rank of one machine should hear, if it sits on the GPU of its own number.
+/// Compares what processes said with what every rank of one machine should hear: each sits on the GPU of its own number, or
+/// shares one where there are fewer.
 pub(crate) fn check_heard(
     by: &str,
     world_size: usize,
     said: &[Result<String, String>],
 ) -> anyhow::Result<()> {
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
     let all: Vec<String> =
-        (0..world_size).map(|rank| Answer { rank, world_size, gpu: rank }.to_string()).collect();
+        (0..world_size).map(|rank| Answer { rank, world_size, gpu: rank % gpus }.to_string()).collect();
     let mut heard = Vec::new();
     for said in said {
         match said {
