@@ -7,8 +7,9 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::check::{Check, ORDER, chain, describe, own_check};
 
@@ -22,8 +23,8 @@ const LINE_END: &str = "\u{1e}";
 /// What came of a process: what its function returned, or its error as text.
 pub type Said = Result<String, String>;
 
-/// Starts a process of the check that calls this for each element, side by side, and waits for all of them. An element is
-/// what the process finds in its environment, and in it alone: the variables of `without` are taken from all.
+/// Starts a process of the check that calls this for each element of `variables`, which it finds in its environment, and waits
+/// for all of them. They run side by side. The variables of `without` are taken away first, whoever has set them.
 ///
 /// # Errors
 /// A process can't be started, or ends without a word.
@@ -37,9 +38,12 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         command.envs(own.iter().map(|(name, value)| (name, value)));
         processes.push(command.stdout(Stdio::piped()).spawn().context("a process for a rank")?);
     }
+    // Each by a thread of its own: one that prints a lot must not wait until the others are read.
+    let readers: Vec<_> =
+        processes.into_iter().map(|process| thread::spawn(|| process.wait_with_output())).collect();
     let mut said = Vec::new();
-    for process in processes {
-        let output = process.wait_with_output()?;
+    for reader in readers {
+        let output = reader.join().map_err(|_| anyhow!("a reader of a rank's process panicked"))??;
         let mut lines = said_in(&output.stdout);
         let line = lines.pop();
         said.push(
@@ -50,29 +54,29 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
 }
 
 /// Lets a launcher such as `mpirun` start the processes of the check that calls this: `launcher` runs with this executable
-/// as its last argument. What the processes said, in no order.
+/// as its last argument, without the variables of `without`. What the processes said, in no order.
 ///
 /// # Errors
 /// The launcher can't be started, or none of its processes says anything.
-pub fn run_by(launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Said>> {
+pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Said>> {
     let own = itself()?;
-    let mut command = launcher;
     for name in without {
-        command.env_remove(name);
+        launcher.env_remove(name);
     }
-    command.arg(own.get_program());
+    launcher.arg(own.get_program());
     for (name, value) in own.get_envs() {
         match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
+            Some(value) => launcher.env(name, value),
+            None => launcher.env_remove(name),
         };
     }
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't start {command:?}"))?;
+    let output =
+        launcher.stdin(Stdio::null()).output().with_context(|| format!("can't start {launcher:?}"))?;
     let said = said_in(&output.stdout);
     ensure!(
         !said.is_empty(),
         "{:?} ended with {}, and none of its processes said anything:\n{}",
-        command.get_program(),
+        launcher.get_program(),
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
