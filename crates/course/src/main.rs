@@ -39,9 +39,13 @@ enum Command {
         /// The exercise to start with, such as init/devices; without it, the first that is not right
         id: Option<String>,
     },
-    /// List every exercise with its state
-    #[command(after_help = "Example: cargo course list")]
-    List,
+    /// List every exercise with its state, or a path through them with its times
+    #[command(after_help = "Example: cargo course list --path half-day")]
+    List {
+        /// The path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
+    },
     /// Check one exercise
     #[command(after_help = "Example: cargo course run init/devices")]
     Run {
@@ -133,7 +137,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None if is_terminal => return watch::run(session, None),
         Some(Command::Watch { id }) if is_terminal => return watch::run(session, id.as_deref()),
         None | Some(Command::Watch { .. }) => overview::show(&session)?,
-        Some(Command::List) => overview::list(&session)?,
+        Some(Command::List { path: None }) => overview::list(&session)?,
+        Some(Command::List { path: Some(path) }) => overview::path(&session, path)?,
         Some(Command::Run { id }) => return work::run(&mut session, id.as_deref()),
         Some(Command::Hint { id, count }) => {
             overview::hint(&mut session, id.as_deref(), count.map(usize::from))?

@@ -70,6 +70,29 @@ pub(crate) fn list(session: &Session) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Lists a path's parts, with their minutes, and the state of each exercise.
+pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
+    let course = session.course;
+    let path = course.path(name)?;
+    let steps = course.steps(path);
+    let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
+    let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
+    for step in &steps {
+        let mut time = format!("{:3} min", step.minutes);
+        if let Some(instead) = &step.instead {
+            let _ = writeln!(text, "{time}           {DIM}{instead}{DIM:#}");
+        }
+        for id in &step.exercises {
+            let exercise = course.exercise(id)?;
+            let mark = mark(session.state(exercise)?);
+            let _ = writeln!(text, "{time}  {mark}  {}  {DIM}{}{DIM:#}", exercise.id, exercise.title);
+            time = " ".repeat(time.len());
+        }
+    }
+    Ok(text)
+}
+
+/// A state in a column of seven letters.
 fn mark(state: State) -> String {
     match state {
         State::Open(_) => "to do  ".to_owned(),
