@@ -1,3 +1,4 @@
 //! Hide the communication behind the computation.
 
 pub mod interleave;
+pub mod waiting;
