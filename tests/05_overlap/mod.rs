@@ -1,5 +1,6 @@
 //! What module 05 must do: one file for each exercise.
 
+mod depth;
 mod interleave;
 mod two_streams;
 mod waiting;
@@ -8,5 +9,5 @@ use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [waiting::checks(), interleave::checks()].concat()
+    [waiting::checks(), interleave::checks(), depth::checks()].concat()
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::ensure;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
@@ -153,5 +154,26 @@ fn on_each_rank_of(
         check(&rank)?;
         rank.synchronize()
     })?;
+    Ok(())
+}
+
+/// The mean length of the intervals, in milliseconds.
+pub(super) fn mean(intervals: &[Interval]) -> f32 {
+    intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
+}
+
+/// How far a modelled time may be from its formula.
+const WITHIN: f32 = 0.03;
+
+/// Compares a time with a formula of times that events measured in the same run. Where times are modelled, within 3 %. A GPU
+/// may be slower for reasons of its own: nothing is said of that.
+pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
+    let off = measured / formula - 1.0;
+    ensure!(
+        off.abs() <= WITHIN || !lab::tier::times_are_modelled(),
+        "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)",
+        rank.number(),
+        100.0 * off
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
 //! Hide the communication behind the computation.
 
+pub mod depth;
 pub mod interleave;
 pub mod waiting;
