@@ -1,5 +1,6 @@
 //! What module 05 must do: one file for each exercise.
 
+mod buckets;
 mod calls;
 mod depth;
 mod hooks;
@@ -12,5 +13,5 @@ use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [waiting::checks(), interleave::checks(), depth::checks(), hooks::checks()].concat()
+    [waiting::checks(), interleave::checks(), depth::checks(), hooks::checks(), buckets::checks()].concat()
 }

@@ -66,6 +66,11 @@ fn initial() -> Vec<f32> {
     irregular::integers(999, elements())
 }
 
+/// What lies in the gradients before the first step.
+fn uncleared() -> Vec<f32> {
+    irregular::integers(777, elements())
+}
+
 /// What a rank has for a step; 0 where it doesn't use a parameter.
 fn gradient(unused: Unused, rank: usize, step: usize) -> Vec<f32> {
     let mut values = irregular::integers(100 * (step + 1) + rank, elements());
@@ -94,7 +99,7 @@ impl<'a> Known<'a> {
             sources: sources.collect::<anyhow::Result<_>>()?,
             step: 0,
             parameters: stream.clone_htod(&initial())?,
-            gradients: Guarded::new(stream, &irregular::integers(777, elements()))?,
+            gradients: Guarded::new(stream, &uncleared())?,
             watched: false,
             computed: Vec::new(),
             averaged: Vec::new(),
@@ -118,6 +123,16 @@ impl<'a> Known<'a> {
         let before = (0..step).fold(initial(), |parameters, step| descended(&parameters, &averages(step)));
         let expected = descended(&before, &averages(step));
         let own = gradient(self.unused, rank, step);
+        let left = step.checked_sub(1).map_or_else(uncleared, averages);
+        let not_cleared: Vec<f32> = sum(self.unused, world_size, step)
+            .iter()
+            .enumerate()
+            .map(|(at, sum)| {
+                let parameter = self.layout.iter().position(|place| place.contains(&at)).unwrap_or(0);
+                let others = (0..world_size).filter(|&rank| (self.unused)(rank, step, parameter)).count();
+                (sum + others as f32 * left[at]) / world_size as f32
+            })
+            .collect();
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
         // An average of values up to 1000 is off by 3n roundings at most, the parameters by two more in each step.
         let bound = (steps * (3 * world_size + 2)) as f64 * 1000.0 * f64::from(f32::EPSILON);
@@ -129,7 +144,7 @@ impl<'a> Known<'a> {
                 "{world_size} ranks: parameter {parameter}, used by ranks {users:?}, after step {step}"
             );
             let expected = at(&expected);
-            let mut comparison = Expected::new(rank, &name, &expected)
+            let comparison = Expected::new(rank, &name, &expected)
                 .if_instead(
                     &at(&before),
                     "it has not changed in this step: its gradient is 0, or there was no step",
@@ -141,12 +156,11 @@ impl<'a> Known<'a> {
                 .if_instead(
                     &at(&descended(&before, &sum(self.unused, world_size, step))),
                     "it went by the sum of the gradients, not by their average",
+                )
+                .if_instead(
+                    &at(&descended(&before, &not_cleared)),
+                    "where a rank does not use it, what lay there before was averaged too: it has to be cleared",
                 );
-            if let Some(last) = step.checked_sub(1) {
-                let cause =
-                    "it went by the gradient of the step before: what a rank doesn't use has to be cleared";
-                comparison = comparison.if_instead(&at(&descended(&before, &averages(last))), cause);
-            }
             comparison.within(bound, &at(&got))?;
         }
         self.gradients.read()?;
