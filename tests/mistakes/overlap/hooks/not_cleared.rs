@@ -1,7 +1,6 @@
 // mistake: what a rank does not use counts with the gradient of the step before
 // fails: hooks::what_one_rank_does_not_use_is_averaged_too
-// says: parameter 5, used by ranks [1], after step 1
-// says: is wrong
+// says: what lay there before was averaged too: it has to be cleared
 
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Comm;
