@@ -46,8 +46,25 @@ pub struct NetworkShape {
     pub width: usize,
     /// Layers, each with `width` × `width` weights and `width` biases.
     pub layers: usize,
+    /// Parameters that the weights of a layer come in, each with as many of the rows: like the matrices of a transformer's
+    /// heads. Their gradients are computed together.
+    pub heads: usize,
     /// Samples of a rank in each batch.
     pub rows: usize,
+}
+
+impl NetworkShape {
+    /// Where the weights of a layer lie in the flat buffer, row-major.
+    fn weights(self, layer: usize) -> Range<usize> {
+        let start = layer * (self.width + 1) * self.width;
+        start..start + self.width * self.width
+    }
+
+    /// Where its biases do.
+    fn biases(self, layer: usize) -> Range<usize> {
+        let start = self.weights(layer).end;
+        start..start + self.width
+    }
 }
 
 /// Equal layers, `x → relu(x · w + b)`, the last one without ReLU. It learns to give certain targets, by mean squared error.
@@ -69,7 +86,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network whose parameters depend on `seed` alone, and whose samples on `seed_of_samples`, on the stream's GPU. Nothing
+    /// A network whose values depend on `seed` alone, and whose samples on `seed_of_samples`, on the stream's GPU. Nothing
     /// is allocated afterwards.
     ///
     /// # Errors
@@ -81,14 +98,15 @@ impl Network {
         seed: u64,
         seed_of_samples: u64,
     ) -> anyhow::Result<Self> {
-        let NetworkShape { width, layers, rows } = shape;
-        ensure!(width > 0 && layers > 0 && rows > 0, "{shape:?}: a network has none of them 0");
+        let NetworkShape { width, layers, heads, rows } = shape;
+        ensure!(width > 0 && layers > 0 && heads > 0 && rows > 0, "{shape:?}: a network has none of them 0");
+        ensure!(width.is_multiple_of(heads), "{shape:?}: the width doesn't divide by the heads");
         let mut layout = Vec::new();
         for layer in 0..layers {
-            let start = layer * (width + 1) * width;
-            let weights = start..start + width * width;
-            let biases = weights.end..weights.end + width;
-            layout.extend([weights, biases]);
+            let (weights, biases) = (shape.weights(layer), shape.biases(layer));
+            let head = weights.len() / heads;
+            layout.extend(weights.step_by(head).map(|start| start..start + head));
+            layout.push(biases);
         }
         let elements = layers * (width + 1) * width;
         let (mut random, mut samples) = (SplitMix64::new(seed), SplitMix64::new(seed_of_samples));
@@ -121,22 +139,17 @@ impl Network {
         self.parameters.as_view()
     }
 
-    /// The parameters of a layer: its weights, and its biases.
-    fn layer(&self, layer: usize) -> (CudaView<'_, f32>, CudaView<'_, f32>) {
-        let [weights, biases] = [2 * layer, 2 * layer + 1].map(|number| self.layout[number].clone());
-        (self.parameters.slice(weights), self.parameters.slice(biases))
-    }
-
     /// Computes every layer's outputs. Returns at once.
     ///
     /// # Errors
     /// What the driver answers.
     pub fn forward(&mut self) -> anyhow::Result<()> {
-        let NetworkShape { width, layers, rows } = self.shape;
+        let NetworkShape { width, layers, rows, .. } = self.shape;
         let mut activations = std::mem::take(&mut self.activations);
-        let (kernels, stream) = (&self.kernels, &*self.stream);
+        let (kernels, stream, parameters) = (&self.kernels, &*self.stream, &self.parameters);
         for layer in 0..layers {
-            let (weights, biases) = self.layer(layer);
+            let weights = parameters.slice(self.shape.weights(layer));
+            let biases = parameters.slice(self.shape.biases(layer));
             let [inputs, outputs] = &mut activations[layer..layer + 2] else {
                 unreachable!("a window of two")
             };
@@ -168,28 +181,29 @@ impl Trainable for Network {
         &mut self,
         mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let NetworkShape { width, layers, rows } = self.shape;
-        let Self { stream, kernels, layout, parameters, activations, targets, of_outputs, of_inputs, .. } =
-            self;
+        let NetworkShape { width, layers, heads, rows } = self.shape;
+        let Self { stream, kernels, parameters, activations, targets, of_outputs, of_inputs, .. } = self;
         let mut gradients = self.gradients.as_view_mut();
         // The mean of (output − target)² has the gradient 2 · (output − target) / elements.
         stream.memcpy_dtod(&activations[layers], of_outputs)?;
         kernels.axpy(stream, of_outputs, targets, -1.0)?;
         kernels.scale(stream, of_outputs, 2.0 / (rows * width) as f32)?;
         for layer in (0..layers).rev() {
-            let (weights, biases) = (2 * layer, 2 * layer + 1);
+            let first = layer * (heads + 1);
             if layer + 1 < layers {
                 kernels.relu_gradient(stream, of_outputs, &activations[layer + 1])?;
             }
-            let mut of_biases = gradients.slice_mut(layout[biases].clone());
+            let mut of_biases = gradients.slice_mut(self.shape.biases(layer));
             kernels.column_sums(stream, &mut of_biases, of_outputs, Matrix { rows, columns: width })?;
-            ready(biases, &mut gradients)?;
-            let mut of_weights = gradients.slice_mut(layout[weights].clone());
+            ready(first + heads, &mut gradients)?;
+            let mut of_weights = gradients.slice_mut(self.shape.weights(layer));
             let shape = Product { m: width, n: width, k: rows };
             kernels.matmul_ta(stream, &mut of_weights, &activations[layer], of_outputs, shape)?;
-            ready(weights, &mut gradients)?;
+            for head in (first..first + heads).rev() {
+                ready(head, &mut gradients)?;
+            }
             if layer > 0 {
-                let weights = parameters.slice(layout[weights].clone());
+                let weights = parameters.slice(self.shape.weights(layer));
                 let shape = Product { m: rows, n: width, k: width };
                 kernels.matmul_tb(stream, of_inputs, of_outputs, &weights, shape)?;
                 std::mem::swap(of_inputs, of_outputs);
