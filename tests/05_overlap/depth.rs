@@ -24,7 +24,6 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued),
         Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers),
         Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream),
-        Check::new("depth::no_buffer_is_an_error", no_buffer_is_an_error),
     ]
 }
 
@@ -299,14 +298,6 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
                 check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula)?;
             }
         }
-        Ok(())
-    })
-}
-
-fn no_buffer_is_an_error() -> anyhow::Result<()> {
-    on_two_ranks(|rank| {
-        let error = Pipeline::new(rank, 2, Delays::default())?.run(0).err();
-        ensure!(error.is_some(), "rank {}: a pipeline without buffers ran", rank.number());
         Ok(())
     })
 }

@@ -17,7 +17,8 @@ use collectives::all_reduce::average_in_place;
 /// of parameters, and takes as many as fit; one that alone is larger than `cap` has a bucket of its own.
 pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // ANCHOR: plan
-    // Go through the parameters from the last to the first, and begin a new bucket whenever one doesn't fit any more.
+    // Fill bucket after bucket, from the last parameter to the first.
+    // A new one begins whenever a parameter doesn't fit any more.
     let mut buckets: Vec<Range<usize>> = Vec::new();
     for (parameter, gradient) in layout.iter().enumerate().rev() {
         match buckets.last_mut() {
@@ -41,7 +42,7 @@ pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
 /// Those of the model, and what NCCL and the driver answer.
 pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -> anyhow::Result<()> {
     // ANCHOR: step
-    // Average each bucket when the backward pass has come through all of its parameters, and step when all of them are there.
+    // Average each bucket as soon as all of it is ready, and step when all buckets are there.
     // `model.backward(|parameter, gradients| …)` goes from the last parameter to the first, and leaves out those that this rank
     // does not use. What lies in their place has to be 0, and nobody may clear what is still being averaged.
     let (compute, communication) = (model.stream().clone(), comm.stream());
@@ -67,8 +68,9 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
 /// `communication` that of one all-reduce of everything without its latency, and `latency` what each all-reduce takes besides.
 pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
     // ANCHOR: predicted
-    // Add up what can't overlap: the first bucket's computation, the longer of the two for each bucket but one, and the last
-    // bucket's all-reduce.
+    // Add up what one bucket takes after the other.
+    // The first bucket's computation overlaps with nothing, and neither does the last one's all-reduce. Between them, one
+    // bucket's all-reduce runs beside the next one's computation: which of the two counts?
     let (computed, averaged) = (compute / buckets, communication / buckets + latency);
     computed + (buckets - 1.0) * computed.max(averaged) + averaged
     // ANCHOR_END: predicted
@@ -78,7 +80,7 @@ pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -
 /// [`predicted`] is lowest. It need not be whole.
 pub fn best_number(compute: f64, latency: f64) -> f64 {
     // ANCHOR: best_number
-    // Find the number at which the sum of the two parts that depend on it is smallest.
+    // Find the number of buckets at which the time is shortest.
     // Where an all-reduce takes longer than a bucket's computation, `predicted` is compute / B + communication + B · latency.
     (compute / latency).sqrt()
     // ANCHOR_END: best_number

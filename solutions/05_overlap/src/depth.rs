@@ -32,7 +32,7 @@ pub fn run(
     let mut buffers: Vec<CudaSlice<f32>> =
         (0..depth).map(|_| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
     // ANCHOR: run
-    // Enqueue every stage of every iteration, each in one of the buffers, with the events between the streams.
+    // Enqueue every stage of every iteration, with the events between the streams.
     // A buffer is free again when its iteration has been postprocessed. So how many preprocessings can stand in front of the
     // first postprocessing? The interleaving that you know is that of depth 2.
     let mut reduced = Vec::new();

@@ -20,7 +20,7 @@ use collectives::all_reduce::average_in_place;
 /// Those of the model, and what NCCL and the driver answer.
 pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
     // ANCHOR: step
-    // Average each gradient when the backward pass says that it is ready, and step when all of them are there.
+    // Average each gradient as soon as it is ready, and step when all of them are there.
     // `model.backward(|parameter, gradients| …)` says it; parameter `p` lies at `model.layout()[p]` in `gradients`. It comes
     // to the parameters from the last to the first, and leaves out those that this rank does not use: another rank may use
     // them. What lies in their place then is what the step before left; `memset_zeros` is a method of a stream.

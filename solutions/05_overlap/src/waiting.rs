@@ -27,8 +27,8 @@ impl<'a> Pending<'a> {
         mut buffer: CudaViewMut<'a, f32>,
     ) -> anyhow::Result<Self> {
         // ANCHOR: average
-        // Average the buffer on the communicator's stream, behind what the compute stream does, and mark where it is done.
-        // `comm.stream()` is that stream. You wrote `average_in_place` in module 02.
+        // Average the buffer behind what the compute stream does, and mark where it is done.
+        // The average belongs into the communicator's stream: `comm.stream()` is that stream. You wrote `average_in_place` in module 02.
         let stream = comm.stream();
         stream.wait(&compute.record_event(None)?)?;
         average_in_place(comm, &mut buffer)?;
