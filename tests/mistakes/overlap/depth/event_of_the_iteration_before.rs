@@ -1,6 +1,7 @@
 // mistake: the wait is for the all-reduce of the iteration before
 // fails: depth::each_depth_gives_the_serial_result
-// says: freed
+// says: ncclAllReduce
+// says: src/depth.rs
 
 use std::sync::Arc;
 
