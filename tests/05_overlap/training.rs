@@ -271,11 +271,11 @@ pub(super) fn a_late_average_is_waited_for(step: &Step) -> anyhow::Result<()> {
 pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let mut known = Known::new(rank, all_used, Delays::default())?;
-        let busy = rank.compute_for(8 * MILLISECOND)?;
+        let busy = rank.compute_for(5 * MILLISECOND)?;
         step(&rank.comm, &mut known)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 8 ms, and step did not return before that: does it wait on the host?",
+            "rank {}: the compute stream was busy for 5 ms, and step did not return before that: does it wait on the host?",
             rank.number()
         );
         known.compare(1)
@@ -287,7 +287,7 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
 pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let (number, world_size) = (rank.number(), rank.comm.world_size());
-        let delays = Delays { gradient: 2 * MILLISECOND, ..Delays::default() };
+        let delays = Delays { gradient: MILLISECOND, ..Delays::default() };
         let mut known = Known { watched: true, ..Known::new(rank, all_used, delays)? };
         step(&rank.comm, &mut known)?;
         known.compare(1)?;

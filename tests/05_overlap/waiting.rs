@@ -183,7 +183,7 @@ fn the_average_arrives_in_each_way() -> anyhow::Result<()> {
 }
 
 fn a_late_filling_is_waited_for() -> anyhow::Result<()> {
-    on_each_rank(2, |rank| {
+    on_two_ranks(|rank| {
         for way in WAYS {
             let mut data = Data::new(rank, 1)?;
             rank.compute_for(if rank.number() == 1 { MILLISECOND } else { 0 })?;
@@ -195,7 +195,7 @@ fn a_late_filling_is_waited_for() -> anyhow::Result<()> {
 }
 
 fn a_late_average_is_waited_for() -> anyhow::Result<()> {
-    on_each_rank(2, |rank| {
+    on_two_ranks(|rank| {
         for way in WAYS {
             let mut data = Data::new(rank, BUFFERS)?;
             rank.communicate_for(if rank.number() == 0 { MILLISECOND } else { 0 })?;
@@ -210,11 +210,11 @@ fn no_host_waits() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for way in [Way::BeforeUse, Way::AllAtTheEnd] {
             let mut data = Data::new(rank, BUFFERS)?;
-            let busy = rank.compute_for(8 * MILLISECOND)?;
+            let busy = rank.compute_for(5 * MILLISECOND)?;
             data.go(rank, way, || Ok(()), || Ok(()))?;
             ensure!(
                 !busy.is_over()?,
-                "rank {}: the compute stream was busy for 8 ms, and {way} did not return before that: does it, or `Pending`, \
+                "rank {}: the compute stream was busy for 5 ms, and {way} did not return before that: does it, or `Pending`, \
                  wait on the host?",
                 rank.number()
             );

@@ -1,6 +1,6 @@
 // mistake: the host waits for the average, and the stream need not
 // fails: waiting::no_host_waits
-// says: the compute stream was busy for 8 ms, and before_use did not return before that
+// says: the compute stream was busy for 5 ms, and before_use did not return before that
 
 use std::sync::Arc;
 
