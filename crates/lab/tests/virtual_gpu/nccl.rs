@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::result::{NcclError, get_uniqueid, group_end, group_start};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use cudarc::nccl::sys;
-use lab::Check;
+use lab::{Check, Readable};
 
 use crate::{contains, text};
 
@@ -16,6 +16,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
         Check::new("nccl::a_communicator_dropped_in_flight", dropped_in_flight),
+        Check::new("nccl::who_was_told_not_yet_may_abort", abort_after_a_query),
         Check::new("nccl::a_wait_inside_an_open_group", wait_inside_a_group),
         Check::new(
             "nccl::one_thread_drives_several_gpus_in_a_group",
@@ -323,6 +324,35 @@ fn dropped_in_flight() -> anyhow::Result<()> {
     );
     assert!(reports[1].contains("rank 1 aborts its communicator"), "{}", reports[1]);
     assert!(reports[1].contains("ncclAllReduce(count 10, float32, sum)"), "{}", reports[1]);
+    Ok(())
+}
+
+/// One rank never calls. The others ask, are told that it isn't done, abort, and go on with a communicator of their own: the
+/// stream is free again.
+fn abort_after_a_query() -> anyhow::Result<()> {
+    let (old, new) = (Id::new().unwrap(), Id::new().unwrap());
+    let sums = lab::each_rank(3, |rank| {
+        let stream = stream(rank);
+        let comm = Comm::from_rank(stream.clone(), rank, 3, old).readable()?;
+        if rank == 1 {
+            return Ok(Vec::new());
+        }
+        let mut buffer = stream.clone_htod(&[rank as f32 + 1.0; 10])?;
+        let mut sum = stream.alloc_zeros::<f32>(10)?;
+        comm.all_reduce(&buffer, &mut sum, &ReduceOp::Sum).readable()?;
+        let done = stream.record_event(None)?;
+        for _ in 0..100 {
+            assert!(!done.try_is_complete()?);
+        }
+        drop(comm);
+        stream.synchronize()?;
+        let comm = Comm::from_rank(stream.clone(), rank / 2, 2, new).readable()?;
+        comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).readable()?;
+        let sums = stream.clone_dtoh(&buffer)?;
+        stream.synchronize()?;
+        Ok(sums)
+    })?;
+    assert_eq!(sums, [vec![4.0; 10], vec![], vec![4.0; 10]]);
     Ok(())
 }
 
