@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
@@ -17,6 +17,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped)),
         Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused)),
         Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order).min_ranks(2),
+        Check::new(
+            "fusion::a_group_is_launched_whole_or_not_at_all",
+            a_group_is_launched_whole_or_not_at_all,
+        )
+        .min_ranks(2),
         Check::new("fusion::a_group_makes_the_same_calls", || {
             calls("average_grouped", average_grouped, false)
         })
@@ -37,21 +42,36 @@ fn input(rank: usize, tensor: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * rank + tensor, len)
 }
 
-/// Compares a tensor with the average over all ranks.
-fn compare(rank: usize, world_size: usize, tensor: usize, name: &str, got: &[f32]) -> anyhow::Result<()> {
-    let len = got.len();
+/// The inputs of all ranks in a tensor, added up.
+fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, tensor, len)).collect();
-    let total: Vec<f32> = (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect();
-    let average: Vec<f32> = total.iter().map(|value| value / world_size as f32).collect();
-    let twice: Vec<f32> = average.iter().map(|value| value / world_size as f32).collect();
+    (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+}
+
+/// Compares a tensor, one of these lengths, with the average over all ranks.
+fn compare(
+    (rank, world_size): (usize, usize),
+    (tensor, lengths): (usize, &[usize]),
+    name: &str,
+    got: &[f32],
+) -> anyhow::Result<()> {
+    let len = lengths[tensor];
+    let divided =
+        |values: &[f32]| -> Vec<f32> { values.iter().map(|value| value / world_size as f32).collect() };
+    let total = added(world_size, tensor, len);
+    let average = divided(&total);
+    let twice = divided(&average);
+    let flat = lengths.iter().enumerate().flat_map(|(tensor, &len)| divided(&added(world_size, tensor, len)));
+    let front: Vec<f32> = flat.take(len).collect();
     // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over; then n − 1 sums of at
     // most 1000, and the expected value's own rounding.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     Expected::new(rank, name, &average)
         .if_instead(
-            &inputs[rank],
+            &input(rank, tensor, len),
             "these are the rank's own values: nothing was averaged, or the averages never came back from the flat buffer",
         )
+        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has its own offset there")
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
         .if_instead(&twice, "this was divided by the number of ranks twice")
         .within(bound, got)
@@ -90,7 +110,7 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
             stream.synchronize()?;
             buffers.iter().enumerate().try_for_each(|(tensor, buffer)| {
                 let text = format!("tensor {tensor} of {}, after {name}, {world_size} ranks,", LENGTHS.len());
-                compare(rank, world_size, tensor, &text, &buffer.read()?)
+                compare((rank, world_size), (tensor, &LENGTHS), &text, &buffer.read()?)
             })
         })?;
     }
@@ -98,9 +118,13 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
 }
 
 /// Tensors of equal length: nothing but their names tells them apart.
+const EQUAL: [usize; 12] = [37; 12];
+
 fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String, CudaSlice<f32>>> {
-    (0..12)
-        .map(|tensor| Ok((format!("layer_{tensor:02}"), stream.clone_htod(&input(rank, tensor, 37))?)))
+    (0..EQUAL.len())
+        .map(|tensor| {
+            Ok((format!("layer_{tensor:02}"), stream.clone_htod(&input(rank, tensor, EQUAL[tensor]))?))
+        })
         .collect()
 }
 
@@ -111,11 +135,43 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             let mut tensors = named(&stream, rank)?;
             average_fused(&comm, &mut in_order(&mut tensors))?;
             stream.synchronize()?;
-            (0..tensors.len()).try_for_each(|tensor| {
+            (0..EQUAL.len()).try_for_each(|tensor| {
                 let name = format!("layer_{tensor:02}");
                 let got = stream.clone_dtoh(&tensors[&name])?;
-                compare(rank, world_size, tensor, &format!("tensor `{name}` of {world_size} ranks"), &got)
+                let text = format!("tensor `{name}` of {world_size} ranks");
+                compare((rank, world_size), (tensor, &EQUAL), &text, &got)
             })
+        })?;
+    }
+    Ok(())
+}
+
+/// The last tensor of each rank lies on another rank's GPU, which NCCL sees when it is asked to look.
+fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let streams = lab::streams(world_size)?;
+        for stream in &streams {
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            unsafe { stream.context().disable_event_tracking() };
+        }
+        rendezvous(&streams, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let values = input(rank, 0, LENGTHS[0]);
+            let mut own = Guarded::new(&stream, &values)?;
+            let mut foreign = Guarded::new(&streams[(rank + 1) % world_size], &values)?;
+            stream.context().bind_to_thread()?;
+            let result = average_grouped(&comm, &mut [own.view_mut(), foreign.view_mut()]);
+            stream.synchronize()?;
+            ensure!(
+                result.is_err(),
+                "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
+            );
+            let name = "a tensor of a group in which another tensor was refused";
+            Expected::new(rank, name, &values).exactly(&own.read()?).context(
+                "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
+            )
         })?;
     }
     Ok(())

@@ -46,9 +46,9 @@ impl Watch {
     fn muster(&self, rank: usize) -> anyhow::Result<Muster> {
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ensure!(
-            !asked.contains(&rank),
+            asked.len() < self.survivors.len() && !asked.contains(&rank),
             "rank {rank} asks for the survivors a second time, though nobody else is lost\n  likely cause: its stream is still \
-             held up by the old communicator: every survivor has to abort its own"
+             held up by the old communicator, or another survivor's is: every one of them has to abort its own"
         );
         asked.push(rank);
         self.complete.notify_all();
@@ -81,11 +81,11 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     }
 }
 
-/// Each rank of each world of at least so many, with one rank to lose: each in turn in the largest, the middle one elsewhere.
+/// Worlds of at least so many ranks, each with a rank to lose: each in turn in the largest world, one in the middle elsewhere.
 fn losses(least: usize) -> Vec<(usize, usize)> {
     let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
     let largest = sizes.pop().unwrap_or(least);
-    let middle = sizes.into_iter().map(|size| (size, size / 2));
+    let middle = sizes.into_iter().map(|size| (size, (size - 1) / 2));
     middle.chain((0..largest).map(|lost| (largest, lost))).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Condvar, Mutex};
+use std::sync::{Barrier, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -200,8 +200,8 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
     }
 }
 
-/// Judges what the ranks were told where `late` did not come in time.
-fn judge(rank: usize, world_size: usize, late: usize, told: &Told) -> anyhow::Result<()> {
+/// Judges what a rank was told where `late` did not come in time. `unnamed` says why it may not be named.
+fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str) -> anyhow::Result<()> {
     let of =
         format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
     match told {
@@ -213,12 +213,9 @@ fn judge(rank: usize, world_size: usize, late: usize, told: &Told) -> anyhow::Re
         Some(Err(text)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
             let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
-            let likely = match named.as_slice() {
-                [] => "no rank is named",
-                named if !named.contains(&late) => {
-                    "it has signed all the same: a rank signs when its GPU has come, not before"
-                }
-                _ => "ranks are named that have come: did they sign?",
+            let likely = match named.contains(&late) {
+                true => "others are named that have come: did they sign?",
+                false => unnamed,
             };
             ensure!(
                 named == [late],
@@ -233,7 +230,7 @@ fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
     for world_size in worlds() {
         let missing = world_size / 2;
         let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
-        let (returned, end) = (Returned::default(), Barrier::new(world_size));
+        let (returned, rescue, end) = (Returned::default(), OnceLock::new(), Barrier::new(world_size));
         let told = rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
             let (mut token, _kernels) = prepared(&comm, &warm_up)?;
@@ -243,23 +240,31 @@ fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
                         .map_err(|error| error_text(&error)),
                 )
             };
-            let told = if rank != missing {
-                let told = call(&until_the_others_have_signed(&register, rank, missing));
-                returned.one_more();
-                told
-            } else if returned.are(world_size - 1) {
-                None
-            } else {
-                // Somebody waits without end. It comes after all, so that the check ends on any GPU.
-                call(&|| Duration::ZERO);
-                None
-            };
+            if rank == missing {
+                // If somebody waits without end, it comes after all, so that the check ends on any GPU.
+                let stuck = !returned.are(world_size - 1);
+                rescue.set(stuck).ok();
+                if stuck {
+                    call(&|| Duration::ZERO);
+                }
+                end.wait();
+                return Ok(None);
+            }
+            let told = call(&until_the_others_have_signed(&register, rank, missing));
+            returned.one_more();
+            if *rescue.wait() && matches!(told, Some(Err(_))) {
+                // Those that wait without end will ask for the lateness too.
+                lateness(&comm, 0.0)?;
+            }
             end.wait();
             // The sum may be in flight, so the communicator goes first.
             drop(comm);
             Ok(told)
         })?;
-        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, missing, told))?;
+        let unnamed = "the register says who has not signed";
+        told.iter()
+            .enumerate()
+            .try_for_each(|(rank, told)| judge(rank, world_size, missing, told, unnamed))?;
     }
     Ok(())
 }
@@ -303,7 +308,8 @@ fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
             end.wait();
             Ok(told)
         })?;
-        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told))?;
+        let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";
+        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told, unnamed))?;
     }
     Ok(())
 }
