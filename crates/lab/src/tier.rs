@@ -169,6 +169,17 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
     })
 }
 
+/// What the times of the attached tier are, for people: measured, or modelled, and for which node.
+pub fn times() -> String {
+    match attached() {
+        Some(Tier::Virtual) => {
+            let node = std::env::var("VIRTUAL_GPU_TOPOLOGY").unwrap_or_else(|_| "classroom".to_owned());
+            format!("modelled, for the node `{node}`")
+        }
+        _ => "measured".to_owned(),
+    }
+}
+
 /// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further
 /// calls only check that the tier still serves.
 ///

@@ -17,7 +17,7 @@ pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMu
     // A `HashMap` goes through its entries in an order of its own, another one in each map. Calls have no names: NCCL puts the
     // first call of one rank together with the first one of the others.
     let mut named: Vec<_> = tensors.iter_mut().collect();
-    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    named.sort_by_key(|(name, _)| *name);
     named.into_iter().map(|(_, tensor)| tensor.as_view_mut()).collect()
     // ANCHOR_END: in_order
 }

@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 
 pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMut<'_, f32>> {
     let mut named: Vec<_> = tensors.iter_mut().collect();
-    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    named.sort_by_key(|(name, _)| *name);
     named.into_iter().map(|(_, tensor)| tensor.as_view_mut()).collect()
 }
 
