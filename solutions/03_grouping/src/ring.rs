@@ -49,8 +49,8 @@ pub fn sum_around(
     total: &mut CudaViewMut<f32>,
 ) -> anyhow::Result<()> {
     // ANCHOR: sum_around
-    // Start with your own values, pass on what came in until everybody's values have come by, and add up.
-    // `kernels.axpy(&stream, y, x, 1.0)` adds x to y. How many shifts does it take? And what goes out in the second one?
+    // Add up what comes by, and pass it on.
+    // Everybody's values come around, your own are there already. `kernels.axpy(&stream, y, x, 1.0)` adds x to y. How many shifts does it take? And what goes out in the second one?
     let stream = comm.stream();
     stream.memcpy_dtod(own, total)?;
     let mut passing = stream.clone_dtod(own)?;
