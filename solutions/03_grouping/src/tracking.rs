@@ -8,13 +8,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
-/// Work on a part of a buffer, put into a stream.
-pub trait Work: FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()> {}
-
-impl<F: FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>> Work for F {}
-
 /// Works on both halves of `values`, each on a stream of its own, with tracking on, so that the two can run at the same time;
 /// returns all values when both are done. The first half is `values.len() / 2` long. Both streams belong to one context.
+/// `work(stream, half)` puts the work on a half into a stream. There are at least two values.
 ///
 /// # Errors
 /// That of `work`, and what the driver answers.
@@ -22,7 +18,7 @@ pub fn in_two_slices(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
     values: &[f32],
-    mut work: impl Work,
+    mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_two_slices
     // Give each stream a slice, start the work on both, and only then read the results.
@@ -47,7 +43,7 @@ pub fn in_one_slice(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
     values: &[f32],
-    mut work: impl Work,
+    mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_one_slice
     // Switch tracking off, then order by hand what has to be: the second stream behind the upload, the download behind both.

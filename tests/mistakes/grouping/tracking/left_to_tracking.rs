@@ -7,15 +7,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
-pub trait Work: FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()> {}
-
-impl<F: FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>> Work for F {}
-
 pub fn in_two_slices(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
     values: &[f32],
-    mut work: impl Work,
+    mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     let (front, back) = values.split_at(values.len() / 2);
     let mut front = first.clone_htod(front)?;
@@ -31,7 +27,7 @@ pub fn in_one_slice(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
     values: &[f32],
-    mut work: impl Work,
+    mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     // `unsafe { context.disable_event_tracking() }` wants a SAFETY comment. From then on nobody waits for anything but what you
 
