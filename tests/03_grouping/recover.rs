@@ -72,7 +72,7 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
         let since = Instant::now();
         while !event.try_is_complete()? {
             if since.elapsed() > deadline.get() {
-                deadline.set(Duration::from_secs(3));
+                deadline.set(Duration::from_secs(6));
                 return Ok(false);
             }
             std::thread::yield_now();

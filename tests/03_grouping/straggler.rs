@@ -33,8 +33,10 @@ const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
 /// Further away than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
-/// How long something that never comes to a right answer is waited for.
+/// After so long, whoever waits for a missing rank without looking at the clock is helped out.
 const RESCUE: Duration = Duration::from_secs(3);
+/// How long ranks that do come are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A clock that goes on by a millisecond with every look at it.
 fn ticking() -> impl Fn() -> Duration {
@@ -193,7 +195,7 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
             return Duration::ZERO;
         }
         let since = Instant::now();
-        while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < RESCUE {
+        while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < PATIENCE {
             std::thread::yield_now();
         }
         LONG_AFTER
