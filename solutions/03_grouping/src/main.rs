@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
 use lab::explain::error_text;
-use lab::tier::times;
+use lab::tier::whose_times;
 use lab::{NcclLog, irregular};
 use s03_grouping::fusion::{average_each, average_fused, average_grouped};
 
@@ -100,7 +100,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let counted = counted()?;
     let streams = lab::streams(gpus)?;
     let total: usize = lengths.iter().sum();
-    println!("world size {gpus}, {tensors} tensors of {total} elements in all; times are {}\n", times());
+    println!("world size {gpus}, {tensors} tensors of {total} elements in all");
+    println!("times:  {}\n", whose_times()?);
     println!("{:<28}  calls    bytes  µs a round  off by at most", "");
     let progress = ProgressBar::new((WAYS.len() * (WARM_UPS + rounds)) as u64);
     progress.set_style(ProgressStyle::with_template("{bar:40} round {pos} of {len}  {msg}")?);
