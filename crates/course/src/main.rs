@@ -1,6 +1,9 @@
 //! `cargo course`: where you are, and how to go on.
 
 mod demo;
+mod doctor;
+mod exec;
+mod overlap;
 mod overview;
 mod session;
 mod watch;
@@ -107,6 +110,36 @@ enum Command {
         #[arg(long)]
         yes: bool,
     },
+    /// Look at this machine: what is there, what will run on it, what stands in the way
+    #[command(after_help = "Example: cargo course doctor --workshop")]
+    Doctor {
+        /// Print the findings as JSON, for a program
+        #[arg(long)]
+        json: bool,
+        /// Before a workshop: also build from nothing without a network, look at the disk, and write one file to send in
+        #[arg(long)]
+        workshop: bool,
+    },
+    /// Work out what hiding communication behind compute can bring
+    #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
+    Overlap {
+        /// Compute of one step, in ms
+        #[arg(long, value_name = "MS")]
+        compute: f64,
+        /// Communication of one step, in ms
+        #[arg(long, value_name = "MS")]
+        comm: f64,
+        /// How much of what can overlap does, from 0 to 1
+        #[arg(long, value_name = "ETA", default_value_t = 1.0)]
+        efficiency: f64,
+    },
+    /// Run any CUDA or NCCL program on the virtual GPU, unchanged
+    #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
+    Exec {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
+    },
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
     Demo {
@@ -151,6 +184,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::CatchUp { module, yes }) => {
             return work::catch_up(&session, course.module(module)?, *yes);
         }
+        Some(Command::Doctor { json, workshop }) => return doctor::run(root, *json, *workshop),
+        Some(Command::Overlap { compute, comm, efficiency }) => overlap::show(&overlap::Step {
+            compute: *compute,
+            communication: *comm,
+            efficiency: *efficiency,
+        })?,
+        Some(Command::Exec { program }) => match exec::run(root, program)? {},
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
     match anstream::stdout().write_all(text.as_bytes()) {
