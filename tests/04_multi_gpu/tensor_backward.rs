@@ -215,8 +215,8 @@ fn compare_input_of_columns(
 }
 
 fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
+    let serial = Serial::run();
     for world_size in lab::world_sizes() {
-        let serial = Serial::run();
         for (rank, steps) in train(world_size)?.iter().enumerate() {
             let units = part(ODD.hidden, rank, world_size);
             for (step, got) in steps.iter().enumerate() {

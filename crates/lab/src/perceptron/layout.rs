@@ -51,7 +51,7 @@ impl Layout {
 
     /// Of all `parameters`, those of a perceptron that has only these `units` of the hidden layer: their columns of `w1`,
     /// their biases, their rows of `w2`, and all of `b2`. Panics where there is no such unit.
-    pub fn of_units(self, parameters: &[f32], units: Range<usize>) -> Vec<f32> {
+    pub fn of_units<T: Copy>(self, parameters: &[T], units: Range<usize>) -> Vec<T> {
         let (w1, b1) = (&parameters[self.w1()], &parameters[self.b1()]);
         let (w2, b2) = (&parameters[self.w2()], &parameters[self.b2()]);
         let columns = w1.chunks_exact(self.hidden).flat_map(|row| &row[units.clone()]);
