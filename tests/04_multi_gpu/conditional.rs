@@ -197,7 +197,7 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
     );
     ensure!(skip || stepped, "{told}, and the step was skipped: it is skipped only where one overflows");
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
-    let name = format!("the parameters, when {overflowed} had an overflow,");
+    let name = format!("the buffer of parameters, when {overflowed} had an overflow,");
     let poisoned = got.iter().any(|value| !value.is_finite());
     ensure!(
         !poisoned,

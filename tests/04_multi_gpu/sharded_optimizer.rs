@@ -189,7 +189,10 @@ fn compare(world_size: usize, len: usize, rank: usize, steps: &[Vec<f32>]) -> an
             values[own.clone()].copy_from_slice(&inside[own.clone()]);
             values
         };
-        let name = format!("the parameters after step {} of {STEPS}, {len} on {world_size} ranks,", step + 1);
+        let name = format!(
+            "the buffer of parameters after step {} of {STEPS}, {len} on {world_size} ranks,",
+            step + 1
+        );
         let mut expected = Expected::new(rank, &name, &right);
         if world_size > 1 {
             expected = expected
@@ -218,7 +221,8 @@ fn replicas_stay_identical() -> anyhow::Result<()> {
         let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, 1031, irregular::fractions))?;
         for step in 0..STEPS {
             for (rank, steps) in ranks.iter().enumerate() {
-                let name = format!("the parameters after step {}, beside those of rank 0,", step + 1);
+                let name =
+                    format!("the buffer of parameters after step {}, beside those of rank 0,", step + 1);
                 Expected::new(rank, &name, &ranks[0][step]).exactly(&steps[step])?;
             }
         }

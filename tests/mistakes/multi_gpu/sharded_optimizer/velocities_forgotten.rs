@@ -1,6 +1,6 @@
 // mistake: the optimizer is made anew in each step
 // fails: sharded_optimizer::each_step_is_that_of_one_optimizer
-// says: the parameters after step 2 of 5
+// says: the buffer of parameters after step 2 of 5
 // says: the velocities were forgotten between steps
 
 use std::ops::Range;
