@@ -1,7 +1,7 @@
 //! All-reduce through cudarc, in the columns of nccl-tests: `cargo bench -p lab --bench nccl`.
 //!
 //! Some of nccl-tests' flags are there: `-b` and `-e`, the first and the last size in bytes, `-f`, the factor between them,
-//! and `-g`, the ranks. `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
+//! `-g`, the ranks, and `-n`, the calls that are timed at each size. `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
 //!
 //! `time`, `algbw` and `busbw` are of the wall clock: on the virtual GPU, what this CPU needs. `model` is the time that
 //! events tell, which the virtual GPU works out for the machine of `VIRTUAL_GPU_TOPOLOGY`; it is no measurement.
@@ -28,6 +28,8 @@ struct Plan {
     /// Bytes, ascending.
     sizes: Vec<usize>,
     ranks: Vec<usize>,
+    /// Calls at each size; where none are given, as many as move [`BYTES_IN_ALL`], at most 1,000.
+    calls: Option<usize>,
 }
 
 impl Plan {
@@ -37,6 +39,7 @@ impl Plan {
     /// A flag that is not known, or is followed by no positive number.
     fn from_args(args: impl IntoIterator<Item = String>) -> anyhow::Result<Self> {
         let (mut first, mut last, mut factor, mut ranks) = (8, 64 << 20, 8, vec![2, 4, 8]);
+        let mut calls = None;
         // Cargo adds `--bench`.
         let mut args = args.into_iter().filter(|arg| arg != "--bench");
         while let Some(flag) = args.next() {
@@ -47,14 +50,15 @@ impl Plan {
                 "-e" => last = value,
                 "-f" => factor = value.max(2),
                 "-g" => ranks = vec![value],
-                _ => bail!("{flag}: the flags are -b, -e, -f and -g"),
+                "-n" => calls = Some(value),
+                _ => bail!("{flag}: the flags are -b, -e, -f, -g and -n"),
             }
         }
         let sizes: Vec<_> = std::iter::successors(Some(first), |size| size.checked_mul(factor))
             .take_while(|&size| size <= last)
             .collect();
         ensure!(!sizes.is_empty(), "-b {first} -e {last}: there is no size between them");
-        Ok(Self { sizes, ranks })
+        Ok(Self { sizes, ranks, calls })
     }
 }
 
@@ -63,7 +67,7 @@ fn main() -> anyhow::Result<()> {
     println!("tier: {}", lab::attach(plan.ranks.iter().copied().max().unwrap_or(1))?);
     println!("# all_reduce, out of place; bandwidths in GB/s, times in us");
     for &ranks in &plan.ranks {
-        let rows = run(ranks, &plan.sizes)?;
+        let rows = run(ranks, &plan)?;
         println!("# {ranks} ranks");
         println!(
             "# {:>10} {:>12} {:>8} {:>6} {:>6} {:>10} {:>8} {:>8} {:>12}",
@@ -87,7 +91,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// One row for each size; the slowest rank's.
-fn run(ranks: usize, sizes: &[usize]) -> anyhow::Result<Vec<Row>> {
+fn run(ranks: usize, plan: &Plan) -> anyhow::Result<Vec<Row>> {
+    let sizes = &plan.sizes;
     let nccl = |error| anyhow!("NCCL: {error:?}");
     let id = Id::new().map_err(nccl)?;
     let start = Barrier::new(ranks);
@@ -103,7 +108,7 @@ fn run(ranks: usize, sizes: &[usize]) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
         for size in sizes {
             let count = size / 4;
-            let calls = (BYTES_IN_ALL / size).clamp(2, 1_000);
+            let calls = plan.calls.unwrap_or((BYTES_IN_ALL / size).clamp(2, 1_000));
             let mut elapsed = Duration::ZERO;
             let mut model = 0.0;
             for (times, counts) in [(calls.min(20), false), (calls, true)] {

@@ -122,14 +122,19 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
             Err(Error::new(NcclStatus::InternalError, message))
         }),
     };
-    let Err(Error { status, message }) = answer else { return NcclStatus::Success as c_uint };
-    if status == NcclStatus::InProgress {
-        return status as c_uint;
+    let Err(error) = answer else { return NcclStatus::Success as c_uint };
+    if error.status != NcclStatus::InProgress {
+        let text = keep_last_error(&error);
+        virtual_gpu::nccl::log::warn(&text.to_string_lossy());
     }
-    let text = keep(if message.is_empty() { status.meaning() } else { &message });
-    virtual_gpu::nccl::log::warn(&text.to_string_lossy());
+    error.status as c_uint
+}
+
+/// Makes an error the one that `ncclGetLastError` tells.
+pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
+    let text = keep(if error.message.is_empty() { error.status.meaning() } else { &error.message });
     for_both(|said| said.nccl = Some(text));
-    status as c_uint
+    text
 }
 
 pub(crate) fn unsupported(name: &str) -> CudaResult<()> {

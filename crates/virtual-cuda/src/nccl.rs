@@ -9,6 +9,7 @@ use virtual_gpu::nccl::{
 };
 use virtual_gpu::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
+use crate::answer;
 use crate::driver::{DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::{Bytes, Out, Source};
@@ -183,6 +184,9 @@ pub(crate) fn device(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
 
 pub(crate) fn async_error(of: Communicator, to: Out<c_uint>) -> NcclResult<()> {
     let error = started()?.nccl_async_error(comm(of))?;
+    if let Some(failed) = error.as_ref().filter(|error| error.status != NcclStatus::InProgress) {
+        answer::keep_last_error(failed);
+    }
     give(to, error.map_or(NcclStatus::Success, |error| error.status) as c_uint)
 }
 

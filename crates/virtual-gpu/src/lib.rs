@@ -14,6 +14,7 @@ mod order;
 pub mod ptx;
 pub mod report;
 pub mod site;
+mod stack;
 pub mod status;
 mod sync;
 mod thread;

@@ -6,9 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Frames kept per call. Between a `cu*` function and the user's line lie cudarc's layers, at most nine frames deep, and those
-/// of a library that is hidden.
-const FRAMES: usize = 32;
+use crate::stack;
 
 /// Source paths that belong to a library, set by [`hide_library`].
 static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -21,7 +19,7 @@ pub fn hide_library(path: &Path) {
     }
 }
 
-/// The call stack of one API call: taken raw in a few microseconds, resolved only when a report prints it.
+/// The call stack of one API call: taken raw in at most a few microseconds, resolved only when a report prints it.
 #[derive(Clone, Debug, Default)]
 pub struct Site(Option<Arc<[usize]>>);
 
@@ -33,14 +31,7 @@ impl Site {
 
     /// Takes the calling thread's stack.
     pub fn here() -> Self {
-        let mut frames = [0; FRAMES];
-        let mut depth = 0;
-        backtrace::trace(|frame| {
-            frames[depth] = frame.ip() as usize;
-            depth += 1;
-            depth < FRAMES
-        });
-        Self(Some(frames[..depth].into()))
+        Self(Some(stack::take()))
     }
 
     /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.

@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{overlap, topology, trace};
+use crate::{overlap, same_reports, topology, trace};
 
 /// The variable that says which program this process is.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,10 +11,15 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 5] = [
+const PROGRAMS: [(&str, Program); 10] = [
     ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),
     ("trace::alone", trace::alone),
+    ("same_reports::races", same_reports::races),
+    ("same_reports::races_of_one_thread", same_reports::races_of_one_thread),
+    ("same_reports::count", same_reports::count),
+    ("same_reports::leaves", same_reports::leaves),
+    ("same_reports::orders", same_reports::orders),
     ("topology::start", topology::start),
     ("topology::reduce", topology::reduce),
 ];

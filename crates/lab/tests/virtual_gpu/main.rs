@@ -30,6 +30,7 @@ mod races;
 mod random;
 mod rank_processes;
 mod raw;
+mod same_reports;
 mod shared_races;
 mod thread_streams;
 mod time;
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         printf::checks(),
         races::checks(),
         random::checks(),
+        same_reports::checks(),
         shared_races::checks(),
         thread_streams::checks(),
         time::checks(),

@@ -9,8 +9,9 @@ use cudarc::driver::CudaSlice;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use lab::Check;
 
+use crate::nccl::last_error;
 use crate::rank_processes::{Plan, Process, Program, run, spawn, start};
-use crate::raw::{Function, Rank, address, answer, floats, in_group, untracked};
+use crate::raw::{Answer, Function, Rank, address, answer, config, floats, in_group, untracked};
 use crate::twins::{Place, Said, driver, peer, said, split};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -18,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::any_mix_of_processes_and_threads", any_mix),
         Check::new("nccl_processes::every_function", every_function),
         Check::new("nccl_processes::a_thread_with_two_ranks", || all_right(&plan("grouped", &[1, 1]))),
+        Check::new("nccl_processes::not_blocking", || all_right(&plan("not_blocking", &[1, 2, 1]))),
         Check::new("nccl_processes::an_address_for_all", an_address_for_all),
         Check::new("nccl_processes::an_interface_by_name", an_interface_by_name),
         Check::new("nccl_processes::a_gpu_for_each_process", a_gpu_for_each_process),
@@ -27,6 +29,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::killed_in_a_split", || killed("splits", "rank 2 is gone: process")),
         Check::new("nccl_processes::killed_in_a_receive", || killed("receives", "rank 2 is gone: process")),
         Check::new("nccl_processes::killed_while_nobody_waits", || killed("polls", "ncclRemoteError")),
+        Check::new("nccl_processes::killed_while_others_ask_for_a_communicator", || {
+            killed("asks", "ncclRemoteError: virtual GPU: rank 2 is gone: process")
+        }),
         Check::new("nccl_processes::the_host_is_killed", the_host_is_killed),
         Check::new("nccl_processes::the_host_leaves_first", || all_right(&plan("leaves", &[1, 1, 1]))),
         Check::new("nccl_processes::the_host_returns_early", the_host_returns_early),
@@ -43,7 +48,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// What the processes of these checks run.
-pub(crate) const PROGRAMS: [(&str, Program); 13] = [
+pub(crate) const PROGRAMS: [(&str, Program); 15] = [
     ("sums", sums),
     ("functions", functions),
     ("grouped", grouped),
@@ -54,6 +59,8 @@ pub(crate) const PROGRAMS: [(&str, Program); 13] = [
     ("splits", splits),
     ("receives", receives),
     ("polls", polls),
+    ("not_blocking", not_blocking),
+    ("asks", asks),
     ("leaves", leaves),
     ("random", crate::random::programs_of_processes),
     ("joins", |_| Ok(())),
@@ -479,6 +486,66 @@ fn polls(place: &Place) -> Said {
             code => return Err(format!("{code:?}")),
         }
     }
+}
+
+/// The second id's communicator of `n` ranks, which is there once [`done`] says so.
+fn asked(place: &Place, n: usize) -> ncclComm_t {
+    let mut config = config();
+    config.blocking = 0;
+    let mut comm: ncclComm_t = std::ptr::null_mut();
+    // SAFETY: both pointers are to live values.
+    let code = unsafe {
+        sys::ncclCommInitRankConfig(&mut comm, n as i32, place.ids[1], place.rank as i32, &mut config)
+    };
+    assert_eq!(code, ncclResult_t::ncclInProgress);
+    comm
+}
+
+/// Asks until the communicator has nothing under way.
+fn done(comm: ncclComm_t) -> Said {
+    loop {
+        match async_error(comm) {
+            ncclResult_t::ncclSuccess => return Ok(()),
+            ncclResult_t::ncclInProgress => std::thread::yield_now(),
+            code => {
+                return Err(format!("{code:?}: {}", last_error()));
+            }
+        }
+    }
+}
+
+/// A communicator, sums, a split and an end, of which no call waits.
+fn not_blocking(place: &Place) -> Said {
+    let comm = asked(place, place.n);
+    done(comm)?;
+    let own = Rank::of(comm, place.own.stream.clone());
+    let in_progress = |answer: Answer| match answer {
+        Err((ncclResult_t::ncclInProgress, _)) => done(comm),
+        other => said(other),
+    };
+    let buffer = upload(&own, &given(place.rank, 0))?;
+    let at = address(&buffer);
+    in_progress(own.call(Function::AllReduce, at, at, floats(LEN)))?;
+    let sums = (0..LEN).map(|i| (0..place.n).map(|rank| given(rank, 0)[i]).sum()).collect();
+    expect("a sum", &own, &buffer, sums)?;
+    let mut child: ncclComm_t = std::ptr::null_mut();
+    in_progress(split(comm, (place.rank % 2) as i32, &mut child))?;
+    let half = Rank::of(child, own.stream.clone());
+    if half.n != place.n / 2 {
+        return Err(format!("{} of {} ranks are in a half", half.n, place.n));
+    }
+    // SAFETY: the communicator is alive.
+    in_progress(answer(unsafe { sys::ncclCommFinalize(comm) }))
+}
+
+/// Asks for a communicator of one more rank, which never comes.
+fn asks(place: &Place) -> Said {
+    let comm = asked(place, place.n + 1);
+    ready(place, place.n - 1);
+    let told = done(comm);
+    // SAFETY: the communicator is alive.
+    said(answer(unsafe { sys::ncclCommAbort(comm) }))?;
+    told
 }
 
 fn killed_before_all_have_come() -> anyhow::Result<()> {

@@ -313,7 +313,8 @@ impl Engine {
             memory.borrow(managed);
         }
         let mut ran = machine::run(kernel, &to_run, &mut memory);
-        let touched = ran.as_ref().map(|done| self.touched(device, &memory, &done.touched));
+        let touched =
+            ran.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
         let touched = touched.unwrap_or_default();
         let unwritten = ran.as_ref().ok().and_then(|done| done.unwritten.as_ref());
         let unwritten = unwritten.map(|read| unwritten_report(read, &memory, site));
@@ -361,25 +362,20 @@ impl Engine {
     }
 
     /// What a kernel touched, by allocation.
-    fn touched(&self, device: usize, memory: &DeviceMemory, ranges: &[machine::Touched]) -> Vec<Touched> {
+    fn touched(&self, device: usize, memory: &DeviceMemory, all: Vec<machine::Touched>) -> Vec<Touched> {
         let mut by_allocation: Vec<Touched> = Vec::new();
-        for range in ranges {
-            let touch = Touch {
-                range: range.range.clone(),
-                writes: range.access != Access::Read,
-                atomic: range.access == Access::Atomic,
-            };
-            match by_allocation.iter_mut().find(|known| known.allocation == range.allocation) {
+        for machine::Touched { allocation, ranges, access } in all {
+            let touch = Touch { ranges, writes: access != Access::Read, atomic: access == Access::Atomic };
+            match by_allocation.iter_mut().find(|known| known.allocation == allocation) {
                 Some(known) => known.touches.push(touch),
                 None => {
-                    let Some(allocation) = memory.allocations().find(|known| known.id() == range.allocation)
-                    else {
+                    let Some(allocation) = memory.allocations().find(|known| known.id() == allocation) else {
                         continue;
                     };
                     let device = if allocation.id().is_managed() { self.managed() } else { device };
                     let (size, site) = (allocation.size(), allocation.site().clone());
-                    let touches = vec![touch];
-                    by_allocation.push(Touched { device, allocation: range.allocation, size, site, touches });
+                    let (allocation, touches) = (allocation.id(), vec![touch]);
+                    by_allocation.push(Touched { device, allocation, size, site, touches });
                 }
             }
         }

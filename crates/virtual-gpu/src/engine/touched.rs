@@ -30,9 +30,14 @@ pub(crate) struct Touched {
 impl Touched {
     /// One range of an allocation.
     pub(crate) fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
-        let touch = Touch { range: offset..offset + len, writes, atomic: false };
         let (size, site) = (allocation.size(), allocation.site().clone());
-        Self { device, allocation: allocation.id(), size, site, touches: vec![touch] }
+        Self {
+            device,
+            allocation: allocation.id(),
+            size,
+            site,
+            touches: vec![Touch::of(offset..offset + len, writes)],
+        }
     }
 }
 

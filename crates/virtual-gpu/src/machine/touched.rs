@@ -5,13 +5,13 @@ use std::ops::Range;
 use super::fault::Access;
 use crate::memory::AllocationId;
 
-/// Bytes that a launch accessed in one way; neighbouring ranges are one.
+/// Bytes of an allocation that a launch accessed in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Offsets in it, in bytes.
-    pub range: Range<u64>,
+    /// Offsets in it, in bytes, from low to high; neighbouring ranges are one.
+    pub ranges: Vec<Range<u64>>,
     /// How.
     pub access: Access,
 }
@@ -153,11 +153,11 @@ impl Record {
             self.is_used[slot] = false;
             let allocation = identity(slot);
             for access in [Access::Read, Access::Write, Access::Atomic] {
-                self.slots[slot][access as usize].drain(|range| {
-                    if let Some(allocation) = allocation {
-                        all.push(Touched { allocation, range, access });
-                    }
-                });
+                let mut ranges = Vec::new();
+                self.slots[slot][access as usize].drain(|range| ranges.push(range));
+                if let Some(allocation) = allocation.filter(|_| !ranges.is_empty()) {
+                    all.push(Touched { allocation, ranges, access });
+                }
             }
         }
         all

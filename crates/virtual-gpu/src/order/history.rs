@@ -1,10 +1,12 @@
-//! Who touched which bytes of an allocation: an interval map of the last write and the reads since.
+//! Who touched which bytes of an allocation: the last write and the reads since, by ranges.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::clock::View;
+use super::page::{PAGE, Page};
 use crate::engine::StreamHandle;
 use crate::site::Site;
 use crate::thread::ThreadKey;
@@ -31,13 +33,21 @@ pub(crate) struct Accessor {
     pub(crate) site: Site,
 }
 
-/// Bytes of an allocation that an operation touched, by offsets.
+/// Bytes of an allocation that an operation touched in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Touch {
-    pub(crate) range: Range<u64>,
+    /// Offsets, from low to high.
+    pub(crate) ranges: Vec<Range<u64>>,
     pub(crate) writes: bool,
     /// By atomic instructions only, which don't race with one another.
     pub(crate) atomic: bool,
+}
+
+impl Touch {
+    /// An access to one range, by ordinary instructions or none.
+    pub(crate) fn of(range: Range<u64>, writes: bool) -> Self {
+        Self { ranges: iter::once(range).collect(), writes, atomic: false }
+    }
 }
 
 /// Two accesses that nothing orders.
@@ -48,22 +58,102 @@ pub(super) struct Conflict {
     pub(super) other: Arc<Accessor>,
 }
 
+/// An access as the histories of bytes see it.
+pub(super) struct Now<'a> {
+    pub(super) by: &'a Arc<Accessor>,
+    pub(super) view: &'a View,
+    pub(super) writes: bool,
+    pub(super) atomic: bool,
+}
+
+/// The last write of some bytes, and the reads since.
 #[derive(Clone, Debug, Default)]
-struct Segment {
-    end: u64,
+pub(super) struct Last {
+    /// With whether it was atomic.
     write: Option<(Arc<Accessor>, bool)>,
     /// At most one per stream: the last.
     reads: Vec<Arc<Accessor>>,
 }
 
-/// The segments of one allocation, by their first byte. They don't overlap; bytes in none were never touched.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    end: u64,
+    last: Last,
+}
+
+/// Who touched the bytes of one allocation last. Where many short ranges lie close together, a [`Page`] takes the
+/// place of their segments, which would cost more memory.
 #[derive(Debug, Default)]
-pub(super) struct History(BTreeMap<u64, Segment>);
+pub(super) struct History {
+    /// By their first byte. They don't overlap; bytes in no segment and no page were never touched.
+    segments: BTreeMap<u64, Segment>,
+    /// By their first byte.
+    pages: BTreeMap<u64, Page>,
+}
+
+/// A page costs as much memory as about this many segments.
+const SEGMENTS_PER_PAGE: usize = 64;
 
 impl History {
     /// Notes an access; returns the first conflict with an earlier one.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
-        let Range { start, end } = touch.range;
+        let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
+        let mut conflict = None;
+        let mut ranges = touch.ranges.as_slice();
+        while let [range, behind @ ..] = ranges {
+            let page = range.start / PAGE * PAGE..(range.start / PAGE + 1) * PAGE;
+            if range.end <= page.end
+                && let Some(known) = self.pages.get_mut(&page.start)
+            {
+                let inside = ranges.partition_point(|range| range.end <= page.end);
+                let found = known.touch(page.start, &now, &ranges[..inside]);
+                conflict = conflict.or(found);
+                ranges = &ranges[inside..];
+                continue;
+            }
+            let found = self.touch_range(&now, range.clone());
+            conflict = conflict.or(found);
+            if range.end <= page.end && self.segments.range(page.clone()).nth(SEGMENTS_PER_PAGE).is_some() {
+                self.make_page(page);
+            }
+            ranges = behind;
+        }
+        conflict
+    }
+
+    /// Forgets the accesses of a stream.
+    pub(super) fn forget(&mut self, stream: StreamHandle) {
+        self.segments.values_mut().for_each(|segment| segment.last.forget(stream));
+        self.pages.values_mut().for_each(|page| page.forget(stream));
+    }
+
+    /// A range of any length: the pages in it, and the segments between them.
+    fn touch_range(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
+        let first = start / PAGE * PAGE;
+        let pages: Vec<u64> = self.pages.range(first..end).map(|(&page, _)| page).collect();
+        let mut conflicts = Vec::new();
+        let mut between = Vec::new();
+        let mut at = start;
+        for base in pages {
+            let part = base.max(start)..(base + PAGE).min(end);
+            let Some(page) = self.pages.get_mut(&base) else { continue };
+            conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
+            if now.writes && part.end - part.start == PAGE {
+                // Its bytes have the same history now: a segment will do.
+                self.pages.remove(&base);
+                continue;
+            }
+            between.push(at..part.start);
+            at = part.end;
+        }
+        between.push(at..end);
+        for part in between {
+            conflicts.extend(self.touch_segments(now, part));
+        }
+        conflicts.into_iter().min_by_key(|conflict| conflict.range.start)
+    }
+
+    fn touch_segments(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
         if start >= end {
             return None;
         }
@@ -72,87 +162,97 @@ impl History {
         let mut conflict = None;
         let mut gaps = Vec::new();
         let mut at = start;
-        for (&from, segment) in self.0.range_mut(start..end) {
+        for (&from, segment) in self.segments.range_mut(start..end) {
             if from > at {
                 gaps.push(at..from);
             }
             at = segment.end;
-            conflict = conflict.or_else(|| segment.conflict(from, by, view, touch));
-            segment.note(by, touch);
+            conflict = conflict.or_else(|| segment.last.conflict(from..segment.end, now));
+            segment.last.note(now);
         }
         if at < end {
             gaps.push(at..end);
         }
         for gap in gaps {
             let mut segment = Segment { end: gap.end, ..Segment::default() };
-            segment.note(by, touch);
-            self.0.insert(gap.start, segment);
+            segment.last.note(now);
+            self.segments.insert(gap.start, segment);
         }
-        if touch.writes {
+        if now.writes {
             self.merge(start..end);
         }
         conflict
     }
 
-    /// Forgets the accesses of a stream.
-    pub(super) fn forget(&mut self, stream: StreamHandle) {
-        for segment in self.0.values_mut() {
-            segment.write.take_if(|(write, _)| write.stream == stream);
-            segment.reads.retain(|read| read.stream != stream);
-        }
-    }
-
     /// Makes `at` a boundary between segments.
     fn split(&mut self, at: u64) {
-        let Some((_, segment)) = self.0.range_mut(..at).next_back() else { return };
+        let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
         if segment.end > at {
             let behind = segment.clone();
             segment.end = at;
-            self.0.insert(at, behind);
+            self.segments.insert(at, behind);
         }
     }
 
     /// Makes one segment of a range that one operation has just written.
     fn merge(&mut self, range: Range<u64>) {
-        let inside: Vec<u64> = self.0.range(range.clone()).map(|(&at, _)| at).skip(1).collect();
+        let inside: Vec<u64> = self.segments.range(range.clone()).map(|(&at, _)| at).skip(1).collect();
         for at in inside {
-            self.0.remove(&at);
+            self.segments.remove(&at);
         }
-        if let Some(segment) = self.0.get_mut(&range.start) {
+        if let Some(segment) = self.segments.get_mut(&range.start) {
             segment.end = range.end;
         }
     }
+
+    /// Moves the segments of `page` into one.
+    fn make_page(&mut self, page: Range<u64>) {
+        self.split(page.start);
+        self.split(page.end);
+        let inside: Vec<u64> = self.segments.range(page.clone()).map(|(&at, _)| at).collect();
+        let parts = inside.into_iter().filter_map(|at| {
+            let segment = self.segments.remove(&at)?;
+            Some((at - page.start..segment.end - page.start, segment.last))
+        });
+        self.pages.insert(page.start, Page::of(parts));
+    }
 }
 
-impl Segment {
-    fn conflict(&self, from: u64, by: &Accessor, view: &View, touch: &Touch) -> Option<Conflict> {
-        let found = |other: &Arc<Accessor>| Conflict { range: from..self.end, other: other.clone() };
+impl Last {
+    /// The conflict of an access with what was noted before, in the bytes of `range`, which this is of.
+    pub(super) fn conflict(&self, range: Range<u64>, now: &Now) -> Option<Conflict> {
+        let found = |other: &Arc<Accessor>| Conflict { range, other: other.clone() };
         if let Some((write, atomic)) = &self.write
-            && !(*atomic && touch.atomic)
-            && !is_ordered(write, by, view)
+            && !(*atomic && now.atomic)
+            && !is_ordered(write, now)
         {
             return Some(found(write));
         }
-        let reads = self.reads.iter().filter(|_| touch.writes);
-        reads.into_iter().find(|read| !is_ordered(read, by, view)).map(found)
+        let reads = self.reads.iter().filter(|_| now.writes);
+        reads.into_iter().find(|read| !is_ordered(read, now)).map(found)
     }
 
-    fn note(&mut self, by: &Arc<Accessor>, touch: &Touch) {
-        if touch.writes {
-            self.write = Some((by.clone(), touch.atomic));
+    pub(super) fn note(&mut self, now: &Now) {
+        if now.writes {
+            self.write = Some((now.by.clone(), now.atomic));
             self.reads.clear();
         } else {
-            self.reads.retain(|read| read.stream != by.stream);
-            self.reads.push(by.clone());
+            self.reads.retain(|read| read.stream != now.by.stream);
+            self.reads.push(now.by.clone());
         }
+    }
+
+    pub(super) fn forget(&mut self, stream: StreamHandle) {
+        self.write.take_if(|(write, _)| write.stream == stream);
+        self.reads.retain(|read| read.stream != stream);
     }
 }
 
-fn is_ordered(earlier: &Accessor, later: &Accessor, view: &View) -> bool {
-    if earlier.stream == later.stream {
+fn is_ordered(earlier: &Accessor, now: &Now) -> bool {
+    if earlier.stream == now.by.stream {
         return true;
     }
-    let clock = if earlier.thread == later.thread { &view.own } else { &view.any };
+    let clock = if earlier.thread == now.by.thread { &now.view.own } else { &now.view.any };
     clock.covers(earlier.stream, earlier.number)
 }
 
@@ -177,11 +277,11 @@ mod tests {
     }
 
     fn write(range: Range<u64>) -> Touch {
-        Touch { range, writes: true, atomic: false }
+        Touch::of(range, true)
     }
 
     fn read(range: Range<u64>) -> Touch {
-        Touch { range, writes: false, atomic: false }
+        Touch::of(range, false)
     }
 
     #[test]
@@ -211,9 +311,93 @@ mod tests {
         history.touch(&by(16, 1), &nothing, &read(0..8));
         assert!(history.touch(&by(32, 1), &nothing, &read(0..8)).is_none());
         assert!(history.touch(&by(48, 1), &nothing, &write(0..8)).is_some());
-        let atomic = Touch { range: 8..16, writes: true, atomic: true };
+        let atomic = Touch { atomic: true, ..write(8..16) };
         history.touch(&by(16, 2), &nothing, &atomic);
         assert!(history.touch(&by(32, 2), &nothing, &atomic).is_none());
         assert!(history.touch(&by(48, 2), &nothing, &write(8..16)).is_some());
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (mixed ^ (mixed >> 31)) % bound
+        }
+    }
+
+    /// What a history has to answer, byte by byte.
+    fn touch_bytes(
+        bytes: &mut [Last],
+        by: &Arc<Accessor>,
+        view: &View,
+        touch: &Touch,
+    ) -> Option<(u64, StreamHandle)> {
+        let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
+        let mut first = None;
+        for at in touch.ranges.iter().cloned().flatten() {
+            let last = &mut bytes[at as usize];
+            let conflict = last.conflict(at..at + 1, &now).map(|conflict| (at, conflict.other.stream));
+            first = first.or(conflict);
+            last.note(&now);
+        }
+        first
+    }
+
+    #[test]
+    fn random_touches_are_answered_as_byte_by_byte() {
+        const BYTES: u64 = 5 * PAGE + 77;
+        let mut pages_seen = 0;
+        for seed in 0..20 {
+            let mut random = Random(seed);
+            let mut history = History::default();
+            let mut bytes = vec![Last::default(); BYTES as usize];
+            let mut view = View::default();
+            for number in 1..40 {
+                let stream = 16 * (1 + random.below(3));
+                let step = 1 + random.below(40);
+                let (start, length) = (random.below(BYTES), 1 + random.below(step));
+                let ranges: Vec<_> = match random.below(3) {
+                    0 => iter::once(start..(start + random.below(3 * PAGE)).min(BYTES)).collect(),
+                    1 => iter::once(start / PAGE * PAGE..(start / PAGE * PAGE + PAGE).min(BYTES)).collect(),
+                    _ => (start..BYTES - length).step_by(step as usize).map(|at| at..at + length).collect(),
+                };
+                let touch = Touch { ranges, writes: random.below(2) == 0, atomic: random.below(4) == 0 };
+                let by = by(stream, number);
+                let found = history.touch(&by, &view, &touch).map(|it| (it.range.start, it.other.stream));
+                assert_eq!(
+                    found,
+                    touch_bytes(&mut bytes, &by, &view, &touch),
+                    "seed {seed}, access {number}"
+                );
+                if random.below(3) == 0 {
+                    view.own.advance(StreamHandle(stream), number);
+                }
+                pages_seen += history.pages.len();
+            }
+        }
+        assert!(pages_seen > 0, "no page was ever made");
+    }
+
+    #[test]
+    fn many_short_ranges_cost_two_bytes_for_each_byte() {
+        let mut history = History::default();
+        let nothing = View::default();
+        let every_second_float = Touch {
+            ranges: (0..16 * PAGE).step_by(8).map(|at| at..at + 4).collect(),
+            writes: true,
+            atomic: false,
+        };
+        for number in 1..1000 {
+            history.touch(&by(16, number), &nothing, &every_second_float);
+        }
+        assert_eq!((history.pages.len(), history.segments.len()), (16, 0));
+        assert!(history.pages.values().all(|page| page.len() < 256), "what no byte has is kept");
+        history.touch(&by(16, 1000), &nothing, &write(0..16 * PAGE));
+        assert_eq!((history.pages.len(), history.segments.len()), (0, 1));
     }
 }

@@ -6,6 +6,7 @@
 
 mod clock;
 mod history;
+mod page;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

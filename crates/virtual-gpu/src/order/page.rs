@@ -1,0 +1,86 @@
+//! The history of bytes that were touched in many short ranges: two bytes for each.
+
+use std::ops::Range;
+
+use super::history::{Conflict, Last, Now};
+use crate::engine::StreamHandle;
+
+/// Bytes of a page.
+pub(super) const PAGE: u64 = 4096;
+
+/// Who touched each byte of a page last.
+#[derive(Debug)]
+pub(super) struct Page {
+    /// The histories that its bytes have.
+    lasts: Vec<Last>,
+    /// For each byte, the place of its own in `lasts`.
+    of: Box<[u16; PAGE as usize]>,
+    /// How many `lasts` there may be before those without bytes are sought.
+    room: usize,
+}
+
+impl Page {
+    /// A page with what was noted of parts of it, by offsets in it.
+    pub(super) fn of(parts: impl Iterator<Item = (Range<u64>, Last)>) -> Self {
+        let mut page = Self { lasts: vec![Last::default()], of: Box::new([0; PAGE as usize]), room: 0 };
+        for (range, last) in parts {
+            page.of[range.start as usize..range.end as usize].fill(page.lasts.len() as u16);
+            page.lasts.push(last);
+        }
+        page.clean();
+        page
+    }
+
+    /// Notes an access to ranges of the page, which begins at `base`; returns the first conflict with an earlier one.
+    pub(super) fn touch(&mut self, base: u64, now: &Now, ranges: &[Range<u64>]) -> Option<Conflict> {
+        if self.lasts.len() > self.room {
+            self.clean();
+        }
+        let mut conflict = None;
+        // What each of `lasts` has become.
+        let mut became: Vec<Option<u16>> = vec![None; self.lasts.len()];
+        for range in ranges {
+            let (mut at, end) = ((range.start - base) as usize, (range.end - base) as usize);
+            while at < end {
+                let id = self.of[at];
+                let run = self.of[at..end].iter().take_while(|&&other| other == id).count();
+                let last = &self.lasts[usize::from(id)];
+                let touched = base + at as u64..base + (at + run) as u64;
+                conflict = conflict.or_else(|| last.conflict(touched, now));
+                let id = *became[usize::from(id)].get_or_insert_with(|| {
+                    let mut last = self.lasts[usize::from(id)].clone();
+                    last.note(now);
+                    self.lasts.push(last);
+                    (self.lasts.len() - 1) as u16
+                });
+                self.of[at..at + run].fill(id);
+                at += run;
+            }
+        }
+        conflict
+    }
+
+    /// Forgets the accesses of a stream.
+    pub(super) fn forget(&mut self, stream: StreamHandle) {
+        self.lasts.iter_mut().for_each(|last| last.forget(stream));
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lasts.len()
+    }
+
+    /// Keeps only those of `lasts` that bytes have.
+    fn clean(&mut self) {
+        let mut place: Vec<Option<u16>> = vec![None; self.lasts.len()];
+        let mut kept = Vec::new();
+        for id in self.of.iter_mut() {
+            *id = *place[usize::from(*id)].get_or_insert_with(|| {
+                kept.push(std::mem::take(&mut self.lasts[usize::from(*id)]));
+                (kept.len() - 1) as u16
+            });
+        }
+        self.lasts = kept;
+        self.room = 2 * self.lasts.len() + 64;
+    }
+}
