@@ -39,7 +39,7 @@ fn padded_lengths() -> anyhow::Result<()> {
                 "{told} drops {} parameters: the remainder of the division needs a place",
                 len - padded
             );
-            ensure!(padded % world_size == 0, "{told} can't be cut into {world_size} equal parts");
+            ensure!(padded.is_multiple_of(world_size), "{told} can't be cut into {world_size} equal parts");
             ensure!(padded - len < world_size, "{told}, but {} would do", padded - world_size);
         }
     }

@@ -18,6 +18,9 @@ const SHARING_NCCL: i32 = 23_000;
 /// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` says otherwise.
 const VIRTUAL_GPUS: usize = 8;
 
+/// The node that the virtual tier models, unless `VIRTUAL_GPU_TOPOLOGY` says otherwise.
+const VIRTUAL_TOPOLOGY: &str = "classroom";
+
 /// World sizes that checks use where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
 
@@ -167,6 +170,18 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
             format!("virtual: GPUs in software ({why})")
         }
     })
+}
+
+/// Whose time the attached tier's events tell: `measured`, or `modelled: ` and the model's name.
+pub fn clock() -> String {
+    match attached() {
+        Some(Tier::Virtual) => {
+            let topology = std::env::var("VIRTUAL_GPU_TOPOLOGY").unwrap_or_default();
+            let topology = if topology.trim().is_empty() { VIRTUAL_TOPOLOGY } else { topology.trim() };
+            format!("modelled: {topology}")
+        }
+        _ => "measured".to_owned(),
+    }
 }
 
 /// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further
