@@ -2,9 +2,12 @@
 
 mod buffers;
 mod devices;
+mod environment;
 mod errors;
+mod id_exchange;
 mod init_all;
 mod kernel;
+mod launch;
 mod lifetime;
 mod rendezvous;
 
@@ -18,6 +21,8 @@ pub(crate) fn checks() -> Vec<Check> {
         kernel::checks(),
         init_all::checks(),
         rendezvous::checks(),
+        environment::checks(),
+        id_exchange::checks(),
         lifetime::checks(),
         errors::checks(),
     ]

@@ -2,6 +2,8 @@
 
 mod all_gather;
 mod all_reduce;
+mod backends;
+mod bandwidth;
 mod broadcast;
 mod dtypes;
 mod reduce_scatter;
@@ -20,6 +22,8 @@ pub(crate) fn checks() -> Vec<Check> {
         reduce_scatter::checks(),
         dtypes::checks(),
         timing::checks(),
+        bandwidth::checks(),
+        backends::checks(),
     ]
     .concat()
 }

@@ -2,6 +2,7 @@
 
 mod deletions;
 mod examples;
+mod features;
 mod findings;
 mod mistakes;
 mod scratch;
@@ -29,6 +30,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
     let mut findings = Findings::default();
     findings.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
+    findings.point("every package builds the virtual GPU alike", || features::differences(root, &course))?;
     findings.point("starters are made from solutions", || {
         let differences = starters::differences(root)?;
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
@@ -68,7 +70,7 @@ fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<St
     for path in starters.keys().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
         let source = std::fs::read_to_string(root.join("solutions").join(path)).unwrap_or_default();
         let listed = course.exercises.iter().any(|exercise| Path::new(&exercise.file) == path);
-        let regions = crate::starter_text::regions(&source);
+        let regions = course::starter::regions(&source);
         if regions > 0 && !listed {
             problems.push(format!(
                 "solutions/{} has {regions} regions, but course.toml doesn't list it",

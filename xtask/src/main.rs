@@ -2,7 +2,6 @@
 
 mod check;
 mod kernels;
-mod starter_text;
 mod starters;
 
 use std::path::Path;

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-
-use crate::starter_text;
+use course::starter;
 
 /// Options of `cargo xtask starters`.
 #[derive(Args)]
@@ -92,10 +91,10 @@ pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
 
 fn make(path: &Path, text: &str) -> anyhow::Result<String> {
     let module = path.iter().next().unwrap_or_default().to_string_lossy();
-    let renamed = || text.replace(&format!("s{module}"), &format!("m{module}"));
+    let renamed = || starter::renamed(&module, text);
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("rs") => starter_text::starter(&renamed()),
-        Some("toml") => starter_text::manifest(&renamed()),
+        Some("rs") => starter::starter(&renamed()),
+        Some("toml") => starter::manifest(&renamed()),
         // The lesson stands in both places, word for word, and speaks of the starter.
         Some("md") => Ok(text.to_owned()),
         _ => bail!("only .rs, .toml and .md files belong to a module"),

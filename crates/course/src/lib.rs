@@ -1,4 +1,7 @@
-//! The list of exercises, and how far a student is.
+//! The list of exercises, how far a student is, and what the checks say.
 
+pub mod answers;
+pub mod checks;
 pub mod progress;
+pub mod starter;
 pub mod syllabus;

@@ -2,8 +2,11 @@
 
 mod demo;
 mod overview;
+mod session;
+mod watch;
+mod work;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,14 +14,17 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use course::syllabus::Course;
 
+use crate::session::Session;
+
 /// Learn multi-GPU programming with NCCL in Rust, on any machine.
 ///
-/// Without a command: where you are, which GPUs there are, and what is next.
+/// Without a command: where you are, which GPUs there are, and what is next; in a terminal, it stays and checks what you
+/// save.
 #[derive(Parser)]
 #[command(
     name = "cargo course",
     bin_name = "cargo course",
-    after_help = "Example: cargo course hint init/devices"
+    after_help = "Example: cargo course run init/devices"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -27,18 +33,80 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the first hint for an exercise, or the first N
-    #[command(after_help = "Example: cargo course hint init/devices 2")]
+    /// Check the current exercise each time you save, until you quit
+    #[command(after_help = "Example: cargo course watch init/devices")]
+    Watch {
+        /// The exercise to start with, such as init/devices; without it, the first that is not right
+        id: Option<String>,
+    },
+    /// List every exercise with its state, or a path through them with its times
+    #[command(after_help = "Example: cargo course list --path half-day")]
+    List {
+        /// The path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
+    },
+    /// Check one exercise
+    #[command(after_help = "Example: cargo course run init/devices")]
+    Run {
+        /// The exercise, such as init/devices; without it, the first that is not right
+        id: Option<String>,
+    },
+    /// Show one more hint for an exercise, or the first N
+    #[command(after_help = "Example: cargo course hint init/devices")]
     Hint {
-        /// The exercise, such as init/devices; without it, the next one
+        /// The exercise, such as init/devices; without it, the first that is not right
         id: Option<String>,
         /// How many hints: each is clearer than the one before
-        #[arg(default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-        count: u16,
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        count: Option<u16>,
     },
-    /// List every exercise with its state
-    #[command(after_help = "Example: cargo course list")]
-    List,
+    /// Check all exercises of a module
+    #[command(after_help = "Example: cargo course test 02")]
+    Test {
+        /// The module: its number, its name or its folder
+        module: String,
+    },
+    /// Check all exercises, up to the first module in which one is not right
+    #[command(after_help = "Example: cargo course verify --keep-going --json")]
+    Verify {
+        /// Check the modules behind it too
+        #[arg(long)]
+        keep_going: bool,
+        /// Print the states as JSON, for a program
+        #[arg(long)]
+        json: bool,
+    },
+    /// Start an exercise anew; your file is kept
+    #[command(after_help = "Example: cargo course reset init/devices")]
+    Reset {
+        /// The exercise, such as init/devices
+        id: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show how your answer differs from the solution, once it is right
+    #[command(after_help = "Example: cargo course diff init/devices")]
+    Diff {
+        /// The exercise, such as init/devices
+        id: String,
+        /// Show it before, too
+        #[arg(long)]
+        spoil: bool,
+    },
+    /// Show the first exercise that is not right
+    #[command(after_help = "Example: cargo course next")]
+    Next,
+    /// Put the solutions of all earlier modules in place; your files are kept
+    #[command(after_help = "Example: cargo course catch-up 04")]
+    CatchUp {
+        /// The module that you want to begin: its number, its name or its folder
+        module: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
     Demo {
@@ -63,15 +131,29 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."));
     let course = Course::read(root)?;
+    let mut session = Session::new(root, &course)?;
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let text = match &arguments.command {
-        None => overview::show(root, &course)?,
-        Some(Command::List) => overview::list(root, &course)?,
+        None if is_terminal => return watch::run(session, None),
+        Some(Command::Watch { id }) if is_terminal => return watch::run(session, id.as_deref()),
+        None | Some(Command::Watch { .. }) => overview::show(&session)?,
+        Some(Command::List { path: None }) => overview::list(&session)?,
+        Some(Command::List { path: Some(path) }) => overview::path(&session, path)?,
+        Some(Command::Run { id }) => return work::run(&mut session, id.as_deref()),
         Some(Command::Hint { id, count }) => {
-            overview::hint(root, &course, id.as_deref(), usize::from(*count))?
+            overview::hint(&mut session, id.as_deref(), count.map(usize::from))?
+        }
+        Some(Command::Test { module }) => return work::test(&mut session, module),
+        Some(Command::Verify { keep_going, json }) => return work::verify(&mut session, *keep_going, *json),
+        Some(Command::Reset { id, yes }) => return work::reset(&session, id, *yes),
+        Some(Command::Diff { id, spoil }) => return work::diff(&session, id, *spoil),
+        Some(Command::Next) => overview::next(&session)?,
+        Some(Command::CatchUp { module, yes }) => {
+            return work::catch_up(&session, course.module(module)?, *yes);
         }
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match anstream::stdout().write_all(text.as_bytes()) {
         // A reader such as `head` has enough.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("can't print"),
         _ => Ok(ExitCode::SUCCESS),

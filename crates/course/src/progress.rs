@@ -1,46 +1,235 @@
-//! How far a student is: read from the files, since only a check can tell whether an answer is right.
+//! How far a student is: what the checks said of each answer, and whether the answer is still that one.
+//!
+//! It is kept in `.course/progress.json`, outside git, by the exercises' ids. Everything in it can be had again from
+//! the checks, but for the number of hints that were shown.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
+use crate::checks::Verdict;
 use crate::syllabus::Exercise;
 
-/// What an exercise's file says.
+/// Where an exercise stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// So many `todo!` are left.
     Open(usize),
-    /// No `todo!` is left. Whether the answer is right, its checks say.
+    /// No `todo!` is left, and nothing has checked it as it is.
     Written,
+    /// Its checks fail.
+    Wrong,
+    /// Its checks pass.
+    Right,
 }
 
-/// Reads the state of an exercise.
+/// What is known of the exercises.
+#[derive(Debug)]
+pub struct Progress {
+    file: PathBuf,
+    known: BTreeMap<String, Known>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// The answer that was checked, and how that went.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checked: Option<Checked>,
+    /// Hints that were shown.
+    #[serde(default)]
+    hints: usize,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Checked {
+    is_right: bool,
+    /// The whole file.
+    answer: String,
+}
+
+/// The folder for what the course keeps of a student.
+pub fn folder(root: &Path) -> PathBuf {
+    root.join(".course")
+}
+
+impl Progress {
+    /// Reads what is known; nothing is, where there is no file yet. A file that can't be understood is put aside: the
+    /// second value says so.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn read(root: &Path) -> anyhow::Result<(Self, Option<String>)> {
+        let file = folder(root).join("progress.json");
+        let nothing = |file| Self { file, known: BTreeMap::new() };
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((nothing(file), None)),
+            Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("can't read {}", file.display())),
+        };
+        match serde_json::from_str(&text) {
+            Ok(known) => Ok((Self { file, known }, None)),
+            Err(error) => {
+                let aside = file.with_extension("json.damaged");
+                let moved = match fs::rename(&file, &aside) {
+                    Ok(()) => format!("it is now {}", aside.display()),
+                    Err(error) => format!("and can't be moved away: {error}"),
+                };
+                let told = format!(
+                    "{} is damaged ({error}), {moved}; `cargo course verify` finds out again how far you are",
+                    file.display()
+                );
+                Ok((nothing(file), Some(told)))
+            }
+        }
+    }
+
+    /// Where an exercise stands, from its file as it is now.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn state(&self, root: &Path, exercise: &Exercise) -> anyhow::Result<State> {
+        let answer = read_answer(root, exercise)?;
+        let checked = self.known.get(&exercise.id).and_then(|known| known.checked.as_ref());
+        Ok(match (todos(&answer), checked) {
+            (0, Some(checked)) if checked.answer == answer => {
+                if checked.is_right {
+                    State::Right
+                } else {
+                    State::Wrong
+                }
+            }
+            (0, _) => State::Written,
+            (open, _) => State::Open(open),
+        })
+    }
+
+    /// Notes how the checks of an answer went.
+    pub fn note(&mut self, exercise: &Exercise, answer: String, verdict: &Verdict) {
+        if verdict.is_decided() {
+            self.of(exercise).checked = Some(Checked { is_right: verdict.is_right(), answer });
+        }
+    }
+
+    /// The answer that was checked last.
+    pub fn last_checked(&self, exercise: &Exercise) -> Option<&str> {
+        Some(&self.known.get(&exercise.id)?.checked.as_ref()?.answer)
+    }
+
+    /// How many hints were shown.
+    pub fn hints(&self, exercise: &Exercise) -> usize {
+        self.known.get(&exercise.id).map_or(0, |known| known.hints)
+    }
+
+    /// Notes how many hints were shown.
+    pub fn set_hints(&mut self, exercise: &Exercise, hints: usize) {
+        self.of(exercise).hints = hints;
+    }
+
+    fn of(&mut self, exercise: &Exercise) -> &mut Known {
+        self.known.entry(exercise.id.clone()).or_default()
+    }
+
+    /// Keeps what is known.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn write(&self) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(&self.known)?;
+        replace(&self.file, &text).context("your progress can't be kept")
+    }
+}
+
+/// The student's file of an exercise.
 ///
 /// # Errors
-/// Its file can't be read.
-pub fn state(root: &Path, exercise: &Exercise) -> anyhow::Result<State> {
+/// It can't be read.
+pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     let path = exercise.starter(root);
-    let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-    Ok(state_of(&text))
+    fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))
 }
 
-fn state_of(text: &str) -> State {
-    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
-    match code.filter(|line| line.contains("todo!(")).count() {
-        0 => State::Written,
-        open => State::Open(open),
+/// Writes a file as a whole or not at all, whatever happens in between.
+///
+/// # Errors
+/// Its folder can't be made, or it can't be written.
+pub fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
+    let said = || format!("can't write {}", file.display());
+    let folder = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).with_context(said)?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let new = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = fs::File::create(&new)
+        .and_then(|mut to| to.write_all(text.as_bytes()).and_then(|()| to.sync_all()))
+        .and_then(|()| fs::rename(&new, file));
+    if written.is_err() {
+        // It may not even be there.
+        let _ = fs::remove_file(&new);
     }
+    written.with_context(said)
+}
+
+/// How many `todo!` a source has outside of comments.
+fn todos(source: &str) -> usize {
+    let code = source.lines().map(|line| line.split("//").next().unwrap_or_default());
+    code.filter(|line| line.contains("todo!(")).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::syllabus::tests::an_exercise;
+
+    /// A folder of its own with the file of [`an_exercise`].
+    fn a_root(name: &str, answer: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("course_{name}_{}", std::process::id()));
+        replace(&an_exercise().starter(&root), answer).unwrap();
+        root
+    }
 
     #[test]
     fn a_todo_in_a_comment_is_none() {
-        assert_eq!(state_of("fn f() {\n    todo!(\"this\")\n}"), State::Open(1));
-        assert_eq!(state_of("fn f() {\n    // was: todo!(\"this\")\n    1\n}"), State::Written);
+        assert_eq!(todos("fn f() {\n    todo!(\"this\")\n}"), 1);
+        assert_eq!(todos("fn f() {\n    // was: todo!(\"this\")\n    1\n}"), 0);
+    }
+
+    #[test]
+    fn a_verdict_is_of_one_answer() {
+        let (root, exercise) = (a_root("verdict", "todo!()"), an_exercise());
+        let file = exercise.starter(&root);
+        let (mut progress, told) = Progress::read(&root).unwrap();
+        assert_eq!((progress.state(&root, &exercise).unwrap(), told), (State::Open(1), None));
+        replace(&file, "1").unwrap();
+        assert_eq!(progress.state(&root, &exercise).unwrap(), State::Written);
+        progress.note(&exercise, "1".to_owned(), &Verdict::Passed(Default::default()));
+        progress.set_hints(&exercise, 2);
+        progress.write().unwrap();
+        let (again, _) = Progress::read(&root).unwrap();
+        assert_eq!((again.state(&root, &exercise).unwrap(), again.hints(&exercise)), (State::Right, 2));
+        replace(&file, "2").unwrap();
+        assert_eq!(again.state(&root, &exercise).unwrap(), State::Written);
+        assert_eq!(again.last_checked(&exercise), Some("1"));
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_file_is_put_aside() {
+        let root = a_root("damaged", "1");
+        let file = folder(&root).join("progress.json");
+        for damaged in ["{\"init/devices\": {", "[]", "{\"init/devices\": {\"done\": true}}"] {
+            replace(&file, damaged).unwrap();
+            let (progress, told) = Progress::read(&root).unwrap();
+            assert!(progress.known.is_empty());
+            assert!(told.is_some_and(|told| told.contains("is damaged") && told.contains("verify")));
+            assert_eq!(fs::read_to_string(file.with_extension("json.damaged")).unwrap(), damaged);
+            assert!(!file.exists());
+        }
+        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -17,6 +17,9 @@ pub struct Course {
     /// Exercises in their order.
     #[serde(rename = "exercise")]
     pub exercises: Vec<Exercise>,
+    /// Ways through the course.
+    #[serde(rename = "path", default)]
+    pub paths: Vec<Route>,
 }
 
 /// A module: a crate, and the lesson beside it.
@@ -51,6 +54,31 @@ pub struct Exercise {
     pub test: String,
     /// Each clearer than the one before; the last is nearly the answer.
     pub hints: Vec<String>,
+}
+
+/// A way through the course: which exercises, in which order, with what between them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// What it is called on the command line, such as `half-day`.
+    pub name: String,
+    /// A few words.
+    pub title: String,
+    /// Its parts. Without them, the path is every exercise, in the order of the course.
+    pub steps: Option<Vec<Step>>,
+}
+
+/// A part of a path: some exercises, or something else.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// How long it takes.
+    pub minutes: u32,
+    /// Ids of exercises.
+    #[serde(default)]
+    pub exercises: Vec<String>,
+    /// What is done where it is no exercise, such as a pause.
+    pub instead: Option<String>,
 }
 
 impl Module {
@@ -156,9 +184,83 @@ impl Course {
         })
     }
 
+    /// The path of that name.
+    ///
+    /// # Errors
+    /// There is none: the paths that there are.
+    pub fn path(&self, name: &str) -> anyhow::Result<&Route> {
+        self.paths.iter().find(|path| path.name == name).with_context(|| {
+            let names: Vec<&str> = self.paths.iter().map(|path| path.name.as_str()).collect();
+            format!("there is no path `{name}`; there are {}", names.join(", "))
+        })
+    }
+
+    /// A path's parts; where it lists none, a part for each exercise.
+    pub fn steps(&self, path: &Route) -> Vec<Step> {
+        let whole = |exercise: &Exercise| Step {
+            minutes: exercise.minutes,
+            exercises: vec![exercise.id.clone()],
+            instead: None,
+        };
+        path.steps.clone().unwrap_or_else(|| self.exercises.iter().map(whole).collect())
+    }
+
+    /// What is wrong with the paths, each with how to mend it.
+    fn path_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut names: BTreeSet<&str> = BTreeSet::new();
+        for path in &self.paths {
+            let mut problem = |text: String| problems.push(format!("path {}: {text}", path.name));
+            if !names.insert(&path.name) {
+                problem("a path before it has the same name".to_owned());
+            }
+            if path.title.trim().is_empty() {
+                problem("its title is empty".to_owned());
+            }
+            let steps = self.steps(path);
+            let on_it: Vec<&str> =
+                steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();
+            if on_it.is_empty() {
+                problem("it has no exercise".to_owned());
+            }
+            for (at, id) in on_it.iter().enumerate() {
+                if on_it[..at].contains(id) {
+                    problem(format!("`{id}` comes twice"));
+                }
+                let Some(exercise) = self.exercises.iter().find(|exercise| exercise.id == *id) else {
+                    problem(format!("there is no exercise `{id}`"));
+                    continue;
+                };
+                for need in exercise.needs.iter().filter(|need| on_it[at..].contains(&need.as_str())) {
+                    problem(format!("`{id}` needs `{need}`, which comes later"));
+                }
+            }
+            for step in &steps {
+                let exercises =
+                    step.exercises.iter().filter_map(|id| self.exercises.iter().find(|one| one.id == *id));
+                let needed: u32 = exercises.map(|exercise| exercise.minutes).sum();
+                if step.minutes < needed.max(1) {
+                    problem(format!(
+                        "{:?} takes {} minutes, and is given {}",
+                        step.exercises,
+                        needed.max(1),
+                        step.minutes
+                    ));
+                }
+                if step.exercises.is_empty() != step.instead.is_some() {
+                    problem(format!(
+                        "a step of {} minutes has either `exercises` or `instead`",
+                        step.minutes
+                    ));
+                }
+            }
+        }
+        problems
+    }
+
     /// What is wrong with the list, each with how to mend it. `exists` tells whether a path below the root is a file.
     pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.path_problems();
         if self.exercises.is_empty() {
             problems.push("it lists no exercise".to_owned());
         }
@@ -230,8 +332,13 @@ impl Course {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// `init/devices`.
+    pub(crate) fn an_exercise() -> Exercise {
+        Course::parse(GOOD).unwrap().exercises.remove(0)
+    }
 
     const GOOD: &str = r#"
         [[module]]
@@ -275,6 +382,50 @@ mod tests {
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
         assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 5);
+    }
+
+    #[test]
+    fn a_path_has_exercises_that_exist_in_an_order_that_works() {
+        let exercise = GOOD.split_once("[[exercise]]").unwrap().1.replace("devices", "buffers");
+        let second = exercise.replace("needs = []", "needs = [\"init/devices\"]");
+        let text = format!(
+            "{GOOD}\n[[exercise]]{second}\n\
+             [[path]]\nname = \"short\"\ntitle = \"Short\"\nsteps = [\n\
+             {{ minutes = 25, exercises = [\"init/devices\", \"init/buffers\"] }},\n\
+             {{ minutes = 5, instead = \"a pause\" }},\n]\n\
+             [[path]]\nname = \"all\"\ntitle = \"All\"\n"
+        );
+        let course = Course::parse(&text).unwrap();
+        assert_eq!(course.problems(|_| true), Vec::<String>::new());
+        assert_eq!(course.steps(course.path("short").unwrap()).len(), 2);
+        let all = course.steps(course.path("all").unwrap());
+        assert_eq!(all.iter().map(|step| step.minutes).collect::<Vec<_>>(), [10, 10]);
+        assert_eq!(
+            course.path("long").unwrap_err().to_string(),
+            "there is no path `long`; there are short, all"
+        );
+        for (from, to, words) in [
+            (
+                "[\"init/devices\", \"init/buffers\"]",
+                "[\"init/devices\", \"init/none\"]",
+                "no exercise `init/none`",
+            ),
+            (
+                "[\"init/devices\", \"init/buffers\"]",
+                "[\"init/buffers\", \"init/devices\"]",
+                "which comes later",
+            ),
+            ("[\"init/devices\", \"init/buffers\"]", "[\"init/devices\", \"init/devices\"]", "comes twice"),
+            ("minutes = 25", "minutes = 19", "takes 20 minutes, and is given 19"),
+            (", instead = \"a pause\"", "", "either `exercises` or `instead`"),
+            ("minutes = 5", "minutes = 0", "takes 1 minutes"),
+            ("name = \"all\"", "name = \"short\"", "the same name"),
+            ("title = \"All\"", "title = \" \"", "its title is empty"),
+        ] {
+            let problems = Course::parse(&text.replace(from, to)).unwrap().problems(|_| true);
+            assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
+        }
+        assert!(Course::parse(&text.replace("instead", "inst")).is_err());
     }
 
     #[test]

@@ -15,7 +15,13 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
-use crate::tier::{Tier, describe, tier_for};
+use crate::processes;
+use crate::tier::{self, Tier, tier_for};
+
+pub(crate) use child::{ORDER, chain, describe, own_check};
+
+/// What a check's process function is: see [`Check::process`].
+type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
 /// One check: a name, the number of ranks without which it decides nothing, and what to run.
 #[derive(Clone)]
@@ -23,6 +29,8 @@ pub struct Check {
     name: String,
     min_ranks: usize,
     function: Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
+    process: Option<Process>,
+    program: Option<&'static str>,
 }
 
 impl Check {
@@ -32,7 +40,7 @@ impl Check {
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), min_ranks: 1, function: Arc::new(function) }
+        Self { name: name.into(), min_ranks: 1, function: Arc::new(function), process: None, program: None }
     }
 
     /// Asks for a tier on which at least so many ranks can run. Where there is none, the check is reported as ignored.
@@ -41,6 +49,40 @@ impl Check {
         self.min_ranks = ranks;
         self
     }
+
+    /// What each process does that the check starts with [`crate::processes`]: what it returns, the check is told.
+    #[must_use]
+    pub fn process(mut self, function: impl Fn() -> anyhow::Result<String> + Send + Sync + 'static) -> Self {
+        self.process = Some(Arc::new(function));
+        self
+    }
+
+    /// Asks for a program that has to be on the `PATH`. Where it isn't, the check is reported as ignored.
+    #[must_use]
+    pub fn needs_program(mut self, program: &'static str) -> Self {
+        self.program = Some(program);
+        self
+    }
+
+    /// Why it can't run here, apart from the tier.
+    fn lacks(&self) -> Option<String> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let program = self.program?;
+        let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+        (!found).then(|| format!("{program} is not installed"))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.min_ranks
+    }
+
+    pub(crate) fn process_function(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
 }
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
@@ -48,6 +90,9 @@ impl Check {
 /// A check passes when its function returns `Ok` in time. A panic, an `Err`, the end of its process, or more than
 /// `LAB_PATIENCE` seconds (60) make it fail. What the check printed is shown when it fails, or with `--nocapture`.
 pub fn run(checks: Vec<Check>) -> ExitCode {
+    if let Some(code) = processes::obey(&checks) {
+        return code;
+    }
     if let Some(order) = child::Order::given() {
         return child::run(&checks, &order);
     }
@@ -81,7 +126,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
     let for_people = !arguments.list && arguments.format != Some(FormatSetting::Json);
     if for_people && !tiers.is_empty() {
-        println!("\n{}", announcement(&tiers, describe)?);
+        println!("\n{}", announcement(&tiers, tier::describe)?);
     }
 
     let supervisor = Arc::new(Supervisor {
@@ -94,7 +139,8 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
         .into_iter()
         .map(|check| {
             let supervisor = Arc::clone(&supervisor);
-            let refusal = tiers.get(&check.min_ranks).and_then(|tier| tier.clone().err());
+            let refusal =
+                tiers.get(&check.min_ranks).and_then(|tier| tier.clone().err()).or_else(|| check.lacks());
             Trial::ignorable_test(check.name.clone(), move || match refusal {
                 Some(reason) => Ok(Completion::ignored_with(reason)),
                 None => supervisor.run(&check).map(|()| Completion::Completed),

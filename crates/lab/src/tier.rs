@@ -15,11 +15,11 @@ const RANKS_PER_GPU: usize = 2;
 /// The first NCCL that lets ranks share a GPU: 2.30.0, as `ncclGetVersion` encodes it.
 const SHARING_NCCL: i32 = 23_000;
 
-/// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` says otherwise.
+/// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] say otherwise.
 const VIRTUAL_GPUS: usize = 8;
 
-/// The node that the virtual tier models, unless `VIRTUAL_GPU_TOPOLOGY` says otherwise.
-const VIRTUAL_TOPOLOGY: &str = "classroom";
+/// Names the machine whose times the virtual tier models.
+const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
 
 /// World sizes that checks use where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
@@ -102,9 +102,10 @@ pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
     let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
     if tier == Tier::Virtual {
-        // A count that is no number is the driver's to refuse, when it starts.
+        // A count that is no number is the driver's to refuse, when it starts; how many GPUs a topology has, it says then.
         let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
-        let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(VIRTUAL_GPUS);
+        let default = if std::env::var_os(TOPOLOGY).is_some() { usize::MAX } else { VIRTUAL_GPUS };
+        let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(default);
         ensure!(ranks <= gpus, "needs {ranks} GPUs, the virtual tier has {gpus} (VIRTUAL_GPU_COUNT)");
     }
     Ok(tier)
@@ -172,16 +173,20 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
     })
 }
 
-/// Whose time the attached tier's events tell: `measured`, or `modelled: ` and the model's name.
-pub fn clock() -> String {
-    match attached() {
+/// Whose the times are that events tell on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modelled for dgx-h100`, with
+/// what is left out.
+/// It stands beside every figure that is shown.
+///
+/// # Errors
+/// What the driver answers.
+pub fn whose_times() -> anyhow::Result<String> {
+    Ok(match attached() {
         Some(Tier::Virtual) => {
-            let topology = std::env::var("VIRTUAL_GPU_TOPOLOGY").unwrap_or_default();
-            let topology = if topology.trim().is_empty() { VIRTUAL_TOPOLOGY } else { topology.trim() };
-            format!("modelled: {topology}")
+            let topology = std::env::var(TOPOLOGY).unwrap_or_else(|_| "classroom".to_owned());
+            format!("modelled for {}, where the host's own computing takes none", topology.trim())
         }
-        _ => "measured".to_owned(),
-    }
+        _ => format!("measured on {}", CudaContext::new(0)?.name()?),
+    })
 }
 
 /// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further

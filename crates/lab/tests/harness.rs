@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use lab::Check;
+use lab::{Check, processes};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 type Body = fn() -> anyhow::Result<()>;
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     if std::env::var_os(BE_THE_SAMPLE).is_some() {
         return lab::check::run(sample());
     }
-    let trials: [(&str, Body); 10] = [
+    let trials: [(&str, Body); 12] = [
         ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
         ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
         ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
@@ -28,6 +28,11 @@ fn main() -> ExitCode {
         ("list_and_filter_are_those_of_libtest", list_and_filter_are_those_of_libtest),
         ("bad_settings_are_named", bad_settings_are_named),
         ("no_child_outlives_its_parent", no_child_outlives_its_parent),
+        (
+            "a_check_starts_processes_and_hears_how_they_went",
+            a_check_starts_processes_and_hears_how_they_went,
+        ),
+        ("a_missing_program_is_a_reason_to_ignore", a_missing_program_is_a_reason_to_ignore),
     ];
     let trials = trials
         .into_iter()
@@ -67,6 +72,21 @@ fn sample() -> Vec<Check> {
             sleeper.wait()?;
             Ok(())
         }),
+        Check::new("fate::starts", || {
+            let fates = ["fine", "fails", "panics", "leaves"].map(|fate| vec![("FATE", fate.to_owned())]);
+            for said in processes::run(&["RANK"], &fates[..3])? {
+                println!("{said:?}");
+            }
+            println!("{:#}", processes::run(&[], &fates[3..]).unwrap_err());
+            Ok(())
+        })
+        .process(|| match std::env::var("FATE")?.as_str() {
+            "fine" => Ok(format!("it is\nfine, and RANK is {:?}", std::env::var_os("RANK"))),
+            "fails" => bail!("the disk is full"),
+            "panics" => todo!("read a variable"),
+            _ => std::process::exit(3),
+        }),
+        Check::new("fate::lacks", || Ok(())).needs_program("no-such-launcher"),
     ]
 }
 
@@ -104,7 +124,7 @@ fn a_pass_is_a_pass_and_quiet() -> anyhow::Result<()> {
     ensure!(output.status.success(), "{text}");
     in_order(
         &text,
-        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "5 filtered out"],
+        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "7 filtered out"],
     )?;
     ensure!(!text.contains("said by"), "{text}");
     let (_, text) = run(&["passes", "--show-output"])?;
@@ -212,4 +232,33 @@ fn no_child_outlives_its_parent() -> anyhow::Result<()> {
     parent.kill()?;
     parent.wait()?;
     eventually_gone(sleeper)
+}
+
+fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
+    let mut command = command(&["starts", "--show-output"])?;
+    command.env("RANK", "7");
+    let (output, text) = told(command)?;
+    ensure!(output.status.success(), "{text}");
+    in_order(
+        &text,
+        &[
+            r#"Ok("it is\nfine, and RANK is None")"#,
+            r#"Err("the disk is full")"#,
+            r#"Err("not yet implemented: read a variable\n  at "#,
+            "harness.rs:",
+            "a rank's process ended without a word, with exit status: 3",
+        ],
+    )
+}
+
+fn a_missing_program_is_a_reason_to_ignore() -> anyhow::Result<()> {
+    let (output, text) = run(&["lacks"])?;
+    ensure!(output.status.success(), "{text}");
+    in_order(
+        &text,
+        &[
+            "test fate::lacks ... ignored (no-such-launcher is not installed)",
+            "0 passed; 0 failed; 1 ignored",
+        ],
+    )
 }

@@ -8,7 +8,7 @@ use crate::time::preset::Preset;
 use crate::time::trace;
 
 /// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
-const MAX_GPUS: usize = 64;
+pub(crate) const MAX_GPUS: usize = 64;
 
 /// The preset that is taken where none is asked for.
 const CLASSROOM: &str = "classroom";
@@ -36,7 +36,7 @@ pub enum Checks {
 /// What the environment asks of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`, 8), or those that are visible.
+    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`, as many as the preset has), or those that are visible.
     pub gpus: usize,
     /// Which of the node's they are, in their order (`CUDA_VISIBLE_DEVICES`). None: all.
     pub visible: Option<Vec<usize>>,
@@ -54,7 +54,7 @@ impl Default for Config {
     fn default() -> Self {
         let preset = Preset::find(CLASSROOM).expect("it is built in, and a test reads it");
         Self {
-            gpus: 8,
+            gpus: preset.gpus,
             visible: None,
             checks: Checks::Error,
             patience: Duration::from_secs(10),
@@ -90,6 +90,11 @@ impl Config {
     /// As [`Self::from_env`], from any source of variables.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut config = Self::default();
+        if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
+            config.preset = Preset::find(value.trim())
+                .map_err(|error| format!("VIRTUAL_GPU_TOPOLOGY={value}: {error}"))?;
+            config.gpus = config.preset.gpus;
+        }
         if let Some(value) = variable("VIRTUAL_GPU_COUNT") {
             config.gpus = value.trim().parse().ok().filter(|count| (1..=MAX_GPUS).contains(count)).ok_or_else(
                 || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs is a whole number from 1 to {MAX_GPUS}"),
@@ -114,10 +119,6 @@ impl Config {
             config.patience = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
                 format!("VIRTUAL_GPU_PATIENCE={value}: it is a number of seconds from 0.01 to 86400")
             })?;
-        }
-        if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
-            config.preset = Preset::find(value.trim())
-                .map_err(|error| format!("VIRTUAL_GPU_TOPOLOGY={value}: {error}"))?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
             let path = PathBuf::from(value.replace("%p", &std::process::id().to_string()));
@@ -215,6 +216,10 @@ mod tests {
     fn values_and_defaults() {
         assert_eq!(Config::read(|_| None).unwrap(), Config::default());
         assert_eq!(read("VIRTUAL_GPU_COUNT", " 3 ").unwrap().gpus, 3);
+        let two_nodes = |name: &str| (name == "VIRTUAL_GPU_TOPOLOGY").then(|| "2x8-h100".to_owned());
+        assert_eq!(Config::read(two_nodes).unwrap().gpus, 16);
+        let both = |name: &str| two_nodes(name).or((name == "VIRTUAL_GPU_COUNT").then(|| "3".to_owned()));
+        assert_eq!(Config::read(both).unwrap().gpus, 3);
         assert_eq!(read("VIRTUAL_GPU_CHECKS", "off").unwrap().checks, Checks::Off);
         assert_eq!(read("VIRTUAL_GPU_PATIENCE", "0.5").unwrap().patience, Duration::from_millis(500));
     }

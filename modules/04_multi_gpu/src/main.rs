@@ -114,10 +114,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     println!("world size {}, {known} digits to learn from, {unseen} unseen", arguments.gpus);
     println!("the batch is divided by {data}, the model by {tensor}");
 
-    let (streams, clock) = (lab::streams(arguments.gpus)?, lab::tier::clock());
+    println!("times: {}", lab::tier::whose_times()?);
+
+    let streams = lab::streams(arguments.gpus)?;
     let (ranks, serial) = thread::scope(|scope| {
         let serial = scope.spawn(|| on_the_host(&plan, &digits));
-        let ranks = on_gpus(&plan, &streams, &digits, &clock);
+        let ranks = on_gpus(&plan, &streams, &digits);
         (ranks, serial.join())
     });
     let (ranks, serial) = (ranks?, serial.ok().context("the training on the host failed")?);

@@ -77,7 +77,7 @@ pub(crate) fn on_the_host(plan: &Plan, digits: &Digits) -> Serial {
     Serial { parameters: model.parameters().to_vec(), losses }
 }
 
-/// Trains on GPUs. Rank 0 reports each epoch; `clock` says whose milliseconds these are.
+/// Trains on GPUs. Rank 0 reports each epoch.
 ///
 /// # Errors
 /// Those of every rank that failed.
@@ -85,9 +85,8 @@ pub(crate) fn on_gpus(
     plan: &Plan,
     streams: &[Arc<CudaStream>],
     digits: &Digits,
-    clock: &str,
 ) -> anyhow::Result<Vec<Rank>> {
-    let run = |rank, stream: &Arc<CudaStream>| Run { plan, rank, clock, stream: stream.clone() };
+    let run = |rank, stream: &Arc<CudaStream>| Run { plan, rank, stream: stream.clone() };
     match plan.mode {
         Mode::Data => rendezvous(streams, |comm| {
             let mut part = run(comm.rank(), &comm.stream()).part(0, comm.rank(), digits)?;
@@ -141,7 +140,6 @@ fn own_samples(comm: &Comm, batch: Range<usize>) -> (Range<usize>, f32) {
 struct Run<'a> {
     plan: &'a Plan,
     rank: usize,
-    clock: &'a str,
     stream: Arc<CudaStream>,
 }
 
@@ -187,10 +185,7 @@ impl<'a> Run<'a> {
             if let (0, Some(loss)) = (self.rank, losses.last()) {
                 let epoch = epoch + 1;
                 progress.suspend(|| {
-                    println!(
-                        "epoch {epoch:>3}  loss {loss:.3}  {milliseconds:.3} ms per step ({})",
-                        self.clock
-                    );
+                    println!("epoch {epoch:>3}  loss {loss:.3}  {milliseconds:.3} ms per step");
                 });
             }
         }

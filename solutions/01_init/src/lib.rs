@@ -2,7 +2,9 @@
 
 pub mod buffers;
 pub mod devices;
+pub mod environment;
 pub mod errors;
+pub mod id_exchange;
 pub mod init_all;
 pub mod kernel;
 pub mod lifetime;

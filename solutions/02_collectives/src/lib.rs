@@ -2,6 +2,8 @@
 
 pub mod all_gather;
 pub mod all_reduce;
+pub mod backends;
+pub mod bandwidth;
 pub mod broadcast;
 pub mod dtypes;
 pub mod reduce;

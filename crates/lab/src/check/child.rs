@@ -14,7 +14,7 @@ use super::Check;
 use super::verdict::Record;
 
 /// Names the check and the parent: `PID NAME`.
-pub(super) const ORDER: &str = "LAB_RUN_ONE_CHECK";
+pub(crate) const ORDER: &str = "LAB_RUN_ONE_CHECK";
 
 /// What the parent asked this process for.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +39,11 @@ impl Order {
         let (parent, check) = text.split_once(' ').unwrap_or(("", &text));
         Self { parent: parent.parse().unwrap_or(0), check: check.to_owned() }
     }
+}
+
+/// The name of the check that this process runs, if it is a check's.
+pub(crate) fn own_check() -> Option<String> {
+    Order::given().map(|order| order.check)
 }
 
 /// Runs the ordered check and tells the parent, through standard input, how it went.
@@ -112,7 +117,7 @@ fn end_with_parent() -> std::io::Result<()> {
 }
 
 /// A panic's message, and below it the place and the thread.
-fn describe(panic: &PanicHookInfo<'_>) -> String {
+pub(crate) fn describe(panic: &PanicHookInfo<'_>) -> String {
     let message = panic.payload_as_str().unwrap_or("a panic without a message");
     let place = panic.location().map_or_else(String::new, |place| format!("\n  at {place}"));
     let thread = match thread::current().name() {
@@ -123,7 +128,7 @@ fn describe(panic: &PanicHookInfo<'_>) -> String {
 }
 
 /// An error and below it its causes, one to a line, without a backtrace.
-fn chain(error: &anyhow::Error) -> String {
+pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(cause_text);
     let mut text = causes.next().unwrap_or_default();
     let mut above = text.clone();

@@ -41,8 +41,7 @@ fn file(content: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn unknown_preset() -> anyhow::Result<()> {
-    let words =
-        "VIRTUAL_GPU_TOPOLOGY=moon: it is one of classroom, dgx-h100, dgx-a100, pcie, or the path of a file";
+    let words = "VIRTUAL_GPU_TOPOLOGY=moon: it is one of classroom, dgx-h100, dgx-a100, pcie, 2x8-h100, or the path of a file";
     contains(&refused("moon")?, &[words]);
     contains(
         &refused("/nonexistent/mine.toml")?,

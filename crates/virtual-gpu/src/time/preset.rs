@@ -4,12 +4,15 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
+use crate::config::MAX_GPUS;
+
 /// The presets that come with the virtual GPU, by name.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
     ("classroom", include_str!("../../presets/classroom.toml")),
     ("dgx-h100", include_str!("../../presets/dgx-h100.toml")),
     ("dgx-a100", include_str!("../../presets/dgx-a100.toml")),
     ("pcie", include_str!("../../presets/pcie.toml")),
+    ("2x8-h100", include_str!("../../presets/2x8-h100.toml")),
 ];
 
 /// Figures of nodes of equal GPUs. Rates are per second; times are in nanoseconds.
@@ -22,6 +25,8 @@ pub struct Preset {
     pub name: String,
     /// How many times more data a program's data stands for.
     pub stands_for: f64,
+    /// GPUs of all nodes, where `VIRTUAL_GPU_COUNT` says nothing else.
+    pub gpus: usize,
     /// GPUs of a node; those beyond it are on further nodes.
     pub gpus_per_node: usize,
     /// Streaming multiprocessors.
@@ -131,6 +136,7 @@ impl Preset {
         let preset = Self {
             name: whole.text("name")?,
             stands_for: whole.positive("throughput_divided_by")?,
+            gpus: whole.count_to("gpus", MAX_GPUS as f64)? as usize,
             gpus_per_node: whole.count("gpus_per_node")? as usize,
             multiprocessors: gpu.count("multiprocessors")?,
             lane_instructions: gpu.positive("lane_instructions_per_s")?,
@@ -176,6 +182,7 @@ fn with_defaults(text: &str) -> Result<Table, String> {
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| format!("is no TOML: {error}"))?;
     let Some(like) = table.remove("like") else {
         table.entry("throughput_divided_by").or_insert(Value::Float(1.0));
+        table.entry("gpus").or_insert(Value::Integer(8));
         return Ok(table);
     };
     let base = like.as_str().and_then(built_in).ok_or_else(|| {
@@ -250,7 +257,12 @@ impl Figures {
 
     /// A whole number from 1 on.
     fn count(&mut self, key: &str) -> Result<f64, String> {
-        let number = self.within(key, 1.0, 1e6)?;
+        self.count_to(key, 1e6)
+    }
+
+    /// A whole number from 1 to `most`.
+    fn count_to(&mut self, key: &str, most: f64) -> Result<f64, String> {
+        let number = self.within(key, 1.0, most)?;
         if number.fract() != 0.0 {
             return Err(format!("{}{key} = {number}: it is a whole number", self.path));
         }

@@ -19,11 +19,16 @@ struct Region<'a> {
     has_answer: bool,
 }
 
+/// A solved file of a module as a student's module has it, with its own package's name.
+pub fn renamed(folder: &str, solution: &str) -> String {
+    solution.replace(&format!("s{folder}"), &format!("m{folder}"))
+}
+
 /// Puts a `todo!` in the place of every answer. What lies outside the regions stays as it is.
 ///
 /// # Errors
 /// A region isn't closed, lies in another, has no comment or no answer: with its line.
-pub(crate) fn starter(source: &str) -> anyhow::Result<String> {
+pub fn starter(source: &str) -> anyhow::Result<String> {
     let mut starter = String::new();
     let mut open: Option<Region<'_>> = None;
     for (index, line) in source.lines().enumerate() {
@@ -61,12 +66,12 @@ pub(crate) fn starter(source: &str) -> anyhow::Result<String> {
 }
 
 /// How many regions a source has.
-pub(crate) fn regions(source: &str) -> usize {
+pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
 /// The manifest of a starter: the package's name, and no warnings for what only the answer uses.
-pub(crate) fn manifest(solution: &str) -> anyhow::Result<String> {
+pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\nunused = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");

@@ -1,0 +1,152 @@
+//! A student's files: back to the starter, on to the solution, and how they differ from it. Nothing of a student's is
+//! overwritten before it is kept elsewhere.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use similar::{ChangeTag, TextDiff};
+
+use crate::progress::{folder, read_answer, replace};
+use crate::starter;
+use crate::syllabus::Exercise;
+
+/// The solved file, as it would stand in the student's module.
+///
+/// # Errors
+/// There is no solution.
+pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
+    let path = exercise.solution(root);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("{} has no solution here: can't read {}", exercise.id, path.display()))?;
+    Ok(starter::renamed(exercise.folder(), &text))
+}
+
+/// The file as the student got it.
+///
+/// # Errors
+/// There is no solution to make it from, or it can't be made.
+pub fn starter(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
+    starter::starter(&solution(root, exercise)?).with_context(|| exercise.id.clone())
+}
+
+/// A folder for the files that are about to be overwritten.
+pub struct Backup {
+    folder: PathBuf,
+}
+
+impl Backup {
+    /// A new one, numbered behind those that there are.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn new(root: &Path) -> anyhow::Result<Self> {
+        let all = folder(root).join("backups");
+        let said = || format!("can't make a backup in {}", all.display());
+        fs::create_dir_all(&all).with_context(said)?;
+        for number in 1_u32.. {
+            let folder = all.join(format!("{number:04}"));
+            match fs::create_dir(&folder) {
+                Ok(()) => return Ok(Self { folder }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error).with_context(said),
+            }
+        }
+        unreachable!("there are not so many folders")
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Keeps the student's file of an exercise, and then gives it the text. False if it had that already.
+    ///
+    /// # Errors
+    /// It can't be read, kept or written. It is then what it was.
+    pub fn overwrite(&self, root: &Path, exercise: &Exercise, text: &str) -> anyhow::Result<bool> {
+        let mine = read_answer(root, exercise)?;
+        if mine == text {
+            return Ok(false);
+        }
+        replace(&self.folder.join(&exercise.file), &mine)?;
+        replace(&exercise.starter(root), text)?;
+        Ok(true)
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        // It stays if it holds anything.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// A line of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Only in the first text.
+    Removed,
+    /// Only in the second one.
+    Added,
+    /// In both.
+    Same,
+    /// Where lines were left out.
+    Gap,
+}
+
+/// What changes from one text to another, line by line, with three lines around each change. Empty if nothing does.
+pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
+    let diff = TextDiff::from_lines(from, to);
+    let mut lines = Vec::new();
+    for (index, group) in diff.grouped_ops(3).iter().enumerate() {
+        if index > 0 {
+            lines.push((Change::Gap, "…".to_owned()));
+        }
+        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+            let kind = match change.tag() {
+                ChangeTag::Delete => Change::Removed,
+                ChangeTag::Insert => Change::Added,
+                ChangeTag::Equal => Change::Same,
+            };
+            lines.push((kind, change.value().trim_end_matches('\n').to_owned()));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::syllabus::tests::an_exercise;
+
+    #[test]
+    fn what_is_overwritten_is_kept() {
+        let root = std::env::temp_dir().join(format!("course_backup_{}", std::process::id()));
+        let exercise = an_exercise();
+        replace(&exercise.starter(&root), "mine").unwrap();
+        for number in ["0001", "0002"] {
+            let backup = Backup::new(&root).unwrap();
+            assert!(backup.overwrite(&root, &exercise, number).unwrap());
+            assert!(!backup.overwrite(&root, &exercise, number).unwrap(), "it has that text already");
+            assert!(backup.folder().ends_with(number));
+        }
+        let kept = |number: &str| folder(&root).join("backups").join(number).join(&exercise.file);
+        assert_eq!(fs::read_to_string(kept("0001")).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(kept("0002")).unwrap(), "0001");
+        assert_eq!(read_answer(&root, &exercise).unwrap(), "0002");
+        let unused = Backup::new(&root).unwrap().folder().to_owned();
+        assert!(!unused.exists(), "an empty backup goes");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_comparison_shows_what_changes() {
+        assert_eq!(compare("a\nb\n", "a\nb\n"), []);
+        let lines = compare("a\nb\nc\n", "a\nx\nc\n");
+        let expected =
+            [(Change::Same, "a"), (Change::Removed, "b"), (Change::Added, "x"), (Change::Same, "c")];
+        assert_eq!(lines, expected.map(|(change, text)| (change, text.to_owned())));
+    }
+}

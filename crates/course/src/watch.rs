@@ -1,0 +1,326 @@
+//! `cargo course watch`: checks the current exercise on each save, and takes single keys.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use course::answers::compare;
+use course::checks::{self, Stop, Verdict};
+use course::progress::{State, read_answer};
+use course::syllabus::{Exercise, Module};
+use crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::terminal::{Clear, ClearType, disable_raw_mode, enable_raw_mode};
+use crossterm::{cursor, execute};
+use notify::{RecursiveMode, Watcher};
+
+use crate::overview;
+use crate::session::{DIM, GOOD, STRONG, Session, details, headline};
+use crate::work::coloured;
+
+/// Editors save in several steps, and not all at once.
+const QUIET: Duration = Duration::from_millis(40);
+
+const KEYS: &str = "h hint · r run · n next · l list · d what changed · q quit";
+
+/// What the loop waits for.
+enum Happened {
+    Key(KeyCode),
+    /// A file of a student's module was written.
+    Saved(PathBuf),
+    /// The check of this number is done.
+    Checked(usize, anyhow::Result<Verdict>),
+    /// The keyboard or the watcher is gone.
+    Lost(anyhow::Error),
+}
+
+/// A terminal that gives single keys, until this goes.
+struct RawMode;
+
+impl RawMode {
+    fn new() -> anyhow::Result<Self> {
+        enable_raw_mode().context("this terminal gives no single keys")?;
+        Ok(Self)
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // There is nothing else to do for a terminal that is gone.
+        let _ = disable_raw_mode();
+    }
+}
+
+/// What stands below the exercise.
+enum Below {
+    Checking,
+    Verdict(Verdict),
+    Text(String),
+}
+
+struct Watch<'a> {
+    session: Session<'a>,
+    exercise: &'a Exercise,
+    below: Below,
+    /// The answer that is being checked or was last, and the one before it.
+    answer: String,
+    before: Option<String>,
+    /// The number of the check that counts; those before it were stopped.
+    check: usize,
+    stop: Arc<Stop>,
+    happened: Sender<Happened>,
+}
+
+/// Runs until the student quits.
+pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
+    let Some(exercise) = id.map(|id| session.course.exercise(id)).transpose()?.or(session.next()?) else {
+        anstream::print!("{}", overview::show(&session)?);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (happened, events) = channel();
+    let modules = session.root.join("modules");
+    let _watcher = watcher(&modules, happened.clone())?;
+    let raw_mode = RawMode::new()?;
+    read_keys(happened.clone());
+    let mut watch = Watch {
+        exercise,
+        below: Below::Checking,
+        answer: String::new(),
+        before: session.progress.last_checked(exercise).map(str::to_owned),
+        check: 0,
+        stop: Arc::default(),
+        happened,
+        session,
+    };
+    watch.start_check()?;
+    let ended = watch.listen(&events);
+    watch.stop.stop();
+    drop(raw_mode);
+    println!();
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Watches the folders, not the files: many editors put a new file in the place of the old one.
+fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Result<impl Watcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let told = match event {
+            Ok(event) if event.kind.is_access() => return,
+            Ok(event) => {
+                let sources =
+                    event.paths.into_iter().filter(|path| path.extension().is_some_and(|it| it == "rs"));
+                sources.map(Happened::Saved).collect()
+            }
+            Err(error) => vec![Happened::Lost(error.into())],
+        };
+        // Nobody listens any more when the student has quit.
+        let _ = told.into_iter().try_for_each(|told| happened.send(told));
+    })?;
+    watcher
+        .watch(folder, RecursiveMode::Recursive)
+        .with_context(|| format!("can't watch {}", folder.display()))?;
+    Ok(watcher)
+}
+
+fn read_keys(happened: Sender<Happened>) {
+    std::thread::spawn(move || {
+        loop {
+            let told = match event::read() {
+                Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    let is_ctrl_c = key.modifiers.contains(KeyModifiers::CONTROL)
+                        && matches!(key.code, KeyCode::Char('c' | 'd'));
+                    Happened::Key(if is_ctrl_c { KeyCode::Char('q') } else { key.code })
+                }
+                Ok(_) => continue,
+                Err(error) => Happened::Lost(error.into()),
+            };
+            let is_lost = matches!(told, Happened::Lost(_));
+            if happened.send(told).is_err() || is_lost {
+                return;
+            }
+        }
+    });
+}
+
+impl<'a> Watch<'a> {
+    fn listen(&mut self, events: &Receiver<Happened>) -> anyhow::Result<()> {
+        loop {
+            self.draw()?;
+            match events.recv()? {
+                Happened::Key(KeyCode::Char('q')) => return Ok(()),
+                Happened::Key(KeyCode::Char(key)) => self.press(key)?,
+                Happened::Key(_) => {}
+                Happened::Saved(path) => {
+                    let mut saved = vec![path];
+                    let mut others = Vec::new();
+                    loop {
+                        match events.recv_timeout(QUIET) {
+                            Ok(Happened::Saved(path)) => saved.push(path),
+                            Ok(other) => others.push(other),
+                            Err(RecvTimeoutError::Timeout) => break,
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                    others
+                        .into_iter()
+                        .try_for_each(|other| self.happened.send(other))
+                        .map_err(|_| anyhow!("closed"))?;
+                    let folder = self.session.root.join("modules").join(self.exercise.folder());
+                    if saved.iter().any(|path| path.starts_with(&folder)) && self.has_changed() {
+                        self.start_check()?;
+                    }
+                }
+                Happened::Checked(check, verdict) if check == self.check => {
+                    let verdict = verdict?;
+                    self.session.progress.note(self.exercise, self.answer.clone(), &verdict);
+                    self.session.keep();
+                    self.below = Below::Verdict(verdict);
+                }
+                Happened::Checked(..) => {}
+                Happened::Lost(error) => return Err(error),
+            }
+        }
+    }
+
+    fn press(&mut self, key: char) -> anyhow::Result<()> {
+        match key {
+            'h' => {
+                self.below = Below::Text(overview::hint(&mut self.session, Some(&self.exercise.id), None)?)
+            }
+            'l' => self.below = Below::Text(overview::list(&self.session)?),
+            'd' => {
+                let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
+                self.below = Below::Text(match (&self.before, changes.is_empty()) {
+                    (Some(_), false) => format!("Since the version before:\n{}", coloured(&changes)),
+                    _ => "Nothing has changed yet.\n".to_owned(),
+                });
+            }
+            'r' => self.start_check()?,
+            'n' => match self.next()? {
+                Some(next) => {
+                    self.exercise = next;
+                    self.before = self.session.progress.last_checked(next).map(str::to_owned);
+                    self.answer = String::new();
+                    self.start_check()?;
+                }
+                None => self.below = Below::Text("Every exercise is right.\n".to_owned()),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The first exercise that is not right, other than the current one; round and round.
+    fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
+        let all = &self.session.course.exercises;
+        let at = all.iter().position(|exercise| exercise.id == self.exercise.id).unwrap_or(0);
+        for exercise in all[at + 1..].iter().chain(&all[..at]) {
+            if self.session.state(exercise)? != State::Right {
+                return Ok(Some(exercise));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the file is another one than that which is being checked, or another file of its module may be.
+    fn has_changed(&self) -> bool {
+        let is_broken = matches!(self.below, Below::Verdict(Verdict::Broken(_)));
+        is_broken || read_answer(self.session.root, self.exercise).is_ok_and(|answer| answer != self.answer)
+    }
+
+    /// Stops the check that runs, and starts one of the file as it is.
+    fn start_check(&mut self) -> anyhow::Result<()> {
+        self.stop.stop();
+        self.stop = Arc::default();
+        self.check += 1;
+        let answer = read_answer(self.session.root, self.exercise)?;
+        if answer != self.answer {
+            let last = std::mem::replace(&mut self.answer, answer);
+            if !last.is_empty() {
+                self.before = Some(last);
+            }
+        }
+        self.below = Below::Checking;
+        let (root, exercise) = (self.session.root.to_owned(), self.exercise.clone());
+        let module = self.session.course.module(exercise.folder())?.clone();
+        let (check, stop, happened) = (self.check, Arc::clone(&self.stop), self.happened.clone());
+        std::thread::spawn(move || {
+            let verdict = check_one(&root, &module, &exercise, &stop);
+            // The student may have quit.
+            let _ = happened.send(Happened::Checked(check, verdict));
+        });
+        Ok(())
+    }
+
+    fn draw(&self) -> anyhow::Result<()> {
+        let mut text = self.head()?;
+        match &self.below {
+            Below::Checking => {
+                let _ = writeln!(text, "{DIM}checking …{DIM:#}");
+            }
+            Below::Verdict(verdict) => {
+                let _ =
+                    writeln!(text, "{}{}", details(self.exercise, verdict), headline(self.exercise, verdict));
+                if verdict.is_right() {
+                    let _ = writeln!(text, "{GOOD}n{GOOD:#} goes on to the next.");
+                }
+            }
+            Below::Text(said) => text.push_str(said),
+        }
+        let _ = write!(text, "\n{DIM}{KEYS}{DIM:#}\n");
+        let mut out = anstream::stdout().lock();
+        execute!(std::io::stdout(), Clear(ClearType::Purge), Clear(ClearType::All), cursor::MoveTo(0, 0))?;
+        out.write_all(text.replace('\n', "\r\n").as_bytes())?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// The exercise: how far, what to do, where.
+    fn head(&self) -> anyhow::Result<String> {
+        let Session { root, course, .. } = self.session;
+        let mut right = 0;
+        for exercise in &course.exercises {
+            right += usize::from(self.session.state(exercise)? == State::Right);
+        }
+        let (all, exercise) = (course.exercises.len(), self.exercise);
+        let mut text = format!(
+            "{GOOD}{}{GOOD:#}{DIM}{}{DIM:#} {right} of {all}\n\n",
+            "━".repeat(right),
+            "━".repeat(all - right)
+        );
+        let _ = writeln!(
+            text,
+            "{STRONG}{}  {}{STRONG:#}  {} minutes",
+            exercise.id, exercise.title, exercise.minutes
+        );
+        for line in contract(&self.answer) {
+            let _ = writeln!(text, "  {line}");
+        }
+        let _ = writeln!(text, "  read {}", link(root, &exercise.lesson(Path::new(""))));
+        let _ = writeln!(text, "  edit {}\n", link(root, &exercise.starter(Path::new(""))));
+        Ok(text)
+    }
+}
+
+fn check_one(root: &Path, module: &Module, exercise: &Exercise, stop: &Stop) -> anyhow::Result<Verdict> {
+    match checks::build(root, module, true, stop)? {
+        Err(errors) => Ok(Verdict::Broken(errors)),
+        Ok(tests) => checks::verdict(exercise, &tests.run(&exercise.filter(), stop)?),
+    }
+}
+
+/// What a file says of itself at its head.
+fn contract(source: &str) -> impl Iterator<Item = &str> {
+    source
+        .lines()
+        .map_while(|line| line.strip_prefix("//!"))
+        .map(|line| line.strip_prefix(' ').unwrap_or(line))
+}
+
+/// A path that terminals open on a click (OSC 8).
+fn link(root: &Path, path: &Path) -> String {
+    format!("\x1b]8;;file://{}\x1b\\{}\x1b]8;;\x1b\\", root.join(path).display(), path.display())
+}

@@ -1,0 +1,206 @@
+//! Commands on exercises: run, test, verify, reset, diff, catch-up.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use course::answers::{Backup, Change, compare, solution, starter};
+use course::checks::Verdict;
+use course::progress::{State, read_answer};
+use course::syllabus::{Exercise, Module};
+use serde::Serialize;
+
+use crate::overview::next_step;
+use crate::session::{BAD, DIM, GOOD, Session, details, headline};
+
+fn exit(is_good: bool) -> ExitCode {
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Checks one exercise.
+pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
+    let exercise = session.exercise(id)?;
+    let module = session.course.module(exercise.folder())?;
+    let verdicts = session.check(module, &[exercise])?;
+    let Some((_, verdict)) = verdicts.first() else { bail!("{} was not checked", exercise.id) };
+    anstream::print!("{}", details(exercise, verdict));
+    anstream::println!("{}", headline(exercise, verdict));
+    if verdict.is_right()
+        && let Some(next) = session.next()?
+    {
+        anstream::print!("\n{}", next_step(next));
+    }
+    Ok(exit(verdict.is_right()))
+}
+
+/// Checks a module, exercise by exercise.
+pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
+    let module = session.course.module(module)?;
+    let exercises = session.of(module);
+    let verdicts = session.check(module, &exercises)?;
+    show(&verdicts);
+    Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
+}
+
+/// A line for each exercise, behind what is wrong with the first that is.
+fn show(verdicts: &[(&Exercise, Verdict)]) {
+    let told = verdicts.iter().map(|(exercise, verdict)| details(exercise, verdict));
+    if let Some(told) = told.into_iter().find(|told| !told.is_empty()) {
+        anstream::println!("{told}");
+    }
+    for (exercise, verdict) in verdicts {
+        anstream::println!("{}", headline(exercise, verdict));
+    }
+}
+
+/// An exercise in the output of `verify --json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    id: &'a str,
+    state: &'static str,
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+    hints: usize,
+}
+
+impl<'a> Line<'a> {
+    fn of(session: &Session, exercise: &'a Exercise, verdict: &Verdict) -> Self {
+        let (state, counts) = match verdict {
+            Verdict::Passed(counts) => ("right", *counts),
+            Verdict::Failed(counts, _) => ("wrong", *counts),
+            Verdict::Broken(_) => ("broken", Default::default()),
+            Verdict::Ignored(counts) => ("ignored", *counts),
+        };
+        let hints = session.progress.hints(exercise);
+        Self {
+            id: &exercise.id,
+            state,
+            passed: counts.passed,
+            failed: counts.failed,
+            ignored: counts.ignored,
+            hints,
+        }
+    }
+}
+
+/// Checks everything, module by module, up to the first one that is not right.
+pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> anyhow::Result<ExitCode> {
+    let mut lines = Vec::new();
+    let mut all_right = true;
+    for module in &session.course.modules {
+        let exercises = session.of(module);
+        if exercises.is_empty() {
+            continue;
+        }
+        if !json {
+            eprintln!("checking {} …", module.folder);
+        }
+        let verdicts = session.check(module, &exercises)?;
+        all_right &= verdicts.iter().all(|(_, verdict)| verdict.is_right());
+        match json {
+            true => {
+                lines.extend(verdicts.iter().map(|(exercise, verdict)| Line::of(session, exercise, verdict)))
+            }
+            false => show(&verdicts),
+        }
+        if !all_right && !keep_going {
+            break;
+        }
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&lines)?);
+    }
+    Ok(exit(all_right))
+}
+
+/// Asks before something happens. Without a terminal nobody can answer, and it takes `--yes`.
+fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+    ensure!(std::io::stdin().is_terminal(), "{question} There is no terminal to ask: say --yes");
+    print!("{question} [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("can't read the answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Gives an exercise its starter back. What was there is kept.
+pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
+    let exercise = session.course.exercise(id)?;
+    let text = starter(session.root, exercise)?;
+    if read_answer(session.root, exercise)? == text {
+        println!("{} is as you got it", exercise.id);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !ask(&format!("Start {} anew? Your file is kept in .course/backups.", exercise.id), yes)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let backup = Backup::new(session.root)?;
+    backup.overwrite(session.root, exercise, &text)?;
+    println!("{} is as you got it; what you had is in {}", exercise.id, backup.folder().display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives all exercises before a module their solutions. What was there is kept.
+pub(crate) fn catch_up(session: &Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
+    let earlier: Vec<&Module> =
+        session.course.modules.iter().take_while(|other| other.folder != module.folder).collect();
+    let mut open = Vec::new();
+    for exercise in earlier.iter().flat_map(|module| session.of(module)) {
+        if session.state(exercise)? != State::Right {
+            open.push((exercise, solution(session.root, exercise)?));
+        }
+    }
+    if open.is_empty() {
+        println!("everything before {} is right", module.folder);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ids: Vec<&str> = open.iter().map(|(exercise, _)| exercise.id.as_str()).collect();
+    let question = format!(
+        "Put the solutions in the place of {}? Your files are kept in .course/backups.",
+        ids.join(", ")
+    );
+    if !ask(&question, yes)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let backup = Backup::new(session.root)?;
+    for (exercise, text) in &open {
+        backup.overwrite(session.root, exercise, text)?;
+    }
+    println!("{} solutions are in place; what you had is in {}", open.len(), backup.folder().display());
+    println!("check them: cargo course verify");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a student's answer differs from the solution.
+pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<ExitCode> {
+    let exercise = session.course.exercise(id)?;
+    ensure!(
+        spoil || session.state(exercise)? == State::Right,
+        "{} is not known to be right: check it first, `cargo course run {}`, or say --spoil to see the solution all the same",
+        exercise.id,
+        exercise.id
+    );
+    let changes = compare(&read_answer(session.root, exercise)?, &solution(session.root, exercise)?);
+    if changes.is_empty() {
+        println!("{}: your file is the solution", exercise.id);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("- yours, {}\n+ the solution", exercise.file);
+    anstream::print!("{}", coloured(&changes));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A comparison as text.
+pub(crate) fn coloured(changes: &[(Change, String)]) -> String {
+    let line = |(change, text): &(Change, String)| match change {
+        Change::Removed => format!("{BAD}-{text}{BAD:#}\n"),
+        Change::Added => format!("{GOOD}+{text}{GOOD:#}\n"),
+        Change::Same => format!(" {text}\n"),
+        Change::Gap => format!("{DIM}{text}{DIM:#}\n"),
+    };
+    changes.iter().map(line).collect()
+}

@@ -1,0 +1,96 @@
+//! Ranks that exchange buffers through the host's memory, as the processes of a CPU backend do over a network.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::bail;
+
+/// How long a rank waits for the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A group of threads, one for each rank.
+pub struct HostGroup {
+    round: Mutex<Round>,
+    complete: Condvar,
+    patience: Duration,
+}
+
+/// What has come so far.
+struct Round {
+    /// Rounds that are complete.
+    number: usize,
+    /// The parts of this round, by rank.
+    parts: Vec<Option<Vec<f32>>>,
+    /// All parts of the last round. It is read before the next one can be complete, since that takes the same ranks.
+    last: Arc<Vec<Vec<f32>>>,
+}
+
+impl HostGroup {
+    /// A group of so many ranks.
+    pub fn new(world_size: usize) -> Self {
+        let round = Round { number: 0, parts: vec![None; world_size], last: Arc::default() };
+        Self { round: Mutex::new(round), complete: Condvar::new(), patience: PATIENCE }
+    }
+
+    /// Gives this rank's values to all, and returns those of all ranks, in their order. Every rank must call it.
+    ///
+    /// # Errors
+    /// Other ranks did not come for 5 seconds: the error names them. Or the rank is none of the group's.
+    pub fn all_gather(&self, rank: usize, values: Vec<f32>) -> anyhow::Result<Arc<Vec<Vec<f32>>>> {
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = round.number;
+        let ranks = round.parts.len();
+        match round.parts.get_mut(rank) {
+            Some(place @ None) => *place = Some(values),
+            Some(_) => bail!("rank {rank} is in the host's exchange already: two threads with one rank"),
+            None => bail!("rank {rank} is no rank of {ranks}"),
+        }
+        if round.parts.iter().all(Option::is_some) {
+            round.last = Arc::new(round.parts.iter_mut().filter_map(Option::take).collect());
+            round.number += 1;
+            self.complete.notify_all();
+            return Ok(round.last.clone());
+        }
+        let waited = self.complete.wait_timeout_while(round, self.patience, |round| round.number == number);
+        let (mut round, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if round.number == number {
+            let missing: Vec<usize> = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
+            round.parts[rank] = None;
+            bail!(
+                "rank {rank} has given its values to the host's exchange, and ranks {missing:?} never came"
+            );
+        }
+        Ok(round.last.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::each_rank;
+
+    #[test]
+    fn every_rank_gets_all_parts_in_every_round() {
+        let group = HostGroup::new(4);
+        each_rank(4, |rank| {
+            for round in 0..50 {
+                let all = group.all_gather(rank, vec![(10 * rank + round) as f32])?;
+                let expected: Vec<Vec<f32>> = (0..4).map(|rank| vec![(10 * rank + round) as f32]).collect();
+                assert_eq!(*all, expected);
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn who_never_comes_is_named() {
+        let group = HostGroup { patience: Duration::from_millis(50), ..HostGroup::new(3) };
+        let error = group.all_gather(1, vec![1.0]).unwrap_err().to_string();
+        assert!(error.ends_with("ranks [0, 2] never came"), "{error}");
+        assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("no rank of 3"));
+        // Nothing is left of the attempt.
+        let results = each_rank(3, |rank| group.all_gather(rank, vec![rank as f32])).unwrap();
+        assert_eq!(*results[2], [[0.0], [1.0], [2.0]]);
+    }
+}

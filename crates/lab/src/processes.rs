@@ -1,0 +1,133 @@
+//! Ranks as processes of their own, as a launcher starts them.
+//!
+//! A check that was given [`Check::process`] starts this very executable again, once for each rank; each of those runs that
+//! function, and says one line about how it went.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use anyhow::{Context, anyhow, bail, ensure};
+
+use crate::check::{Check, ORDER, chain, describe, own_check};
+
+/// Names the check whose process function this process is to run.
+const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
+/// What a line starts with in which a process says how it went.
+const SAID: &str = "lab: said ";
+/// What stands for the end of a line inside of such a line.
+const LINE_END: &str = "\u{1e}";
+
+/// What came of a process: what its function returned, or its error as text.
+pub type Said = Result<String, String>;
+
+/// Starts a process of the check that calls this for each element of `variables`, which it finds in its environment, and waits
+/// for all of them. They run side by side. The variables of `without` are taken away first, whoever has set them.
+///
+/// # Errors
+/// A process can't be started, or ends without a word.
+pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Result<Vec<Said>> {
+    let mut processes = Vec::new();
+    for own in variables {
+        let mut command = itself()?;
+        for name in without {
+            command.env_remove(name);
+        }
+        command.envs(own.iter().map(|(name, value)| (name, value)));
+        processes.push(command.stdout(Stdio::piped()).spawn().context("a process for a rank")?);
+    }
+    // Each by a thread of its own: one that prints a lot must not wait until the others are read.
+    let readers: Vec<_> =
+        processes.into_iter().map(|process| thread::spawn(|| process.wait_with_output())).collect();
+    let mut said = Vec::new();
+    for reader in readers {
+        let output = reader.join().map_err(|_| anyhow!("a reader of a rank's process panicked"))??;
+        let mut lines = said_in(&output.stdout);
+        let line = lines.pop();
+        said.push(
+            line.with_context(|| format!("a rank's process ended without a word, with {}", output.status))?,
+        );
+    }
+    Ok(said)
+}
+
+/// Lets a launcher such as `mpirun` start the processes of the check that calls this: `launcher` runs with this executable
+/// as its last argument, without the variables of `without`. What the processes said, in no order.
+///
+/// # Errors
+/// The launcher can't be started, or none of its processes says anything.
+pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Said>> {
+    let own = itself()?;
+    for name in without {
+        launcher.env_remove(name);
+    }
+    launcher.arg(own.get_program());
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => launcher.env(name, value),
+            None => launcher.env_remove(name),
+        };
+    }
+    let output =
+        launcher.stdin(Stdio::null()).output().with_context(|| format!("can't start {launcher:?}"))?;
+    let said = said_in(&output.stdout);
+    ensure!(
+        !said.is_empty(),
+        "{:?} ended with {}, and none of its processes said anything:\n{}",
+        launcher.get_program(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(said)
+}
+
+/// This executable, told to run the process function of this process's own check.
+fn itself() -> anyhow::Result<Command> {
+    let check = own_check().context("only a check can start processes")?;
+    let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
+    command.env(PROCESS, check).env_remove(ORDER).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// What the processes said, in the order of their lines.
+fn said_in(output: &[u8]) -> Vec<Said> {
+    let text = String::from_utf8_lossy(output).into_owned();
+    let lines = text.lines().filter_map(|line| line.strip_prefix(SAID));
+    lines
+        .map(|line| {
+            let (kind, text) = line.split_once(' ').unwrap_or((line, ""));
+            let text = text.replace(LINE_END, "\n");
+            if kind == "ok" { Ok(text) } else { Err(text) }
+        })
+        .collect()
+}
+
+/// Runs the process function that this process was started for, if it was.
+pub(crate) fn obey(checks: &[Check]) -> Option<ExitCode> {
+    let name = std::env::var(PROCESS).ok()?;
+    let panicked = Arc::new(Mutex::new(None));
+    let told = panicked.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        told.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| describe(panic));
+    }));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let check = checks.iter().find(|check| check.name() == name);
+        let Some((check, function)) = check.and_then(|check| Some((check, check.process_function()?))) else {
+            bail!("{PROCESS} is how a check starts its own processes; unset it")
+        };
+        crate::tier::attach(check.ranks())?;
+        function()
+    }));
+    let panicked = panicked.lock().unwrap_or_else(|e| e.into_inner()).take();
+    let (kind, text) = match result {
+        Ok(Ok(text)) => ("ok", text),
+        Ok(Err(error)) => ("error", chain(&error)),
+        Err(_) => ("error", panicked.unwrap_or_default()),
+    };
+    let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));
+    // In one write: a launcher may mix the lines of its processes.
+    let told = std::io::stdout().lock().write_all(line.as_bytes());
+    Some(if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,311 @@
+//! The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use clap::{Parser, ValueEnum};
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use cudarc::nccl::{Comm, NcclType, ReduceOp};
+use half::{bf16, f16};
+use init::rendezvous::rendezvous;
+use lab::explain::error_text;
+use lab::{HostGroup, Readable, irregular};
+use s02_collectives::backends::{staged_sum, times_as_long};
+use s02_collectives::bandwidth::{Operation, Row, fit, measure, operation_bytes};
+
+/// What the ranks of a group do together
+#[derive(Parser)]
+#[command(
+    after_help = "Example: cargo run -p s02_collectives -- --gpus 4 --operation all-gather --types float,half --to 16M"
+)]
+struct Arguments {
+    /// Ranks, each with a GPU of its own
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    gpus: u64,
+    /// What is measured
+    #[arg(long, value_enum, default_value_t = Measured::AllReduce)]
+    operation: Measured,
+    /// The elements' types, by NCCL's names
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Type::Float])]
+    types: Vec<Type>,
+    /// The smallest size, in bytes; K, M and G are 2¹⁰, 2²⁰ and 2³⁰
+    #[arg(long, default_value = "1K", value_parser = size)]
+    from: usize,
+    /// The largest size
+    #[arg(long, default_value = "1M", value_parser = size)]
+    to: usize,
+    /// How many times larger each size is than the one before it
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=1024))]
+    factor: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Measured {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+}
+
+impl Measured {
+    fn operation(self) -> Operation {
+        match self {
+            Self::AllReduce => Operation::AllReduce,
+            Self::Broadcast => Operation::Broadcast,
+            Self::Reduce => Operation::Reduce,
+            Self::AllGather => Operation::AllGather,
+            Self::ReduceScatter => Operation::ReduceScatter,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Type {
+    Uint8,
+    Int32,
+    Half,
+    Bfloat16,
+    Float,
+    Double,
+}
+
+/// Bytes, from 1 to 4G.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.to_ascii_uppercase().chars().last() {
+        Some('K') => (&text[..text.len() - 1], 1 << 10),
+        Some('M') => (&text[..text.len() - 1], 1 << 20),
+        Some('G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| (1..=4 << 30).contains(bytes))
+        .ok_or_else(|| "a size from 1 to 4G, such as 4096, 64K or 16M".to_owned())
+}
+
+/// Exits with 0 if every result is right, with 1 if one isn't, and with 2 if it couldn't be done.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", error_text(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does all of it, and tells the verdict.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let &Arguments { from, to, factor, .. } = arguments;
+    let (ranks, operation) = (usize::try_from(arguments.gpus)?, arguments.operation.operation());
+    ensure!(from <= to, "there is no size from {from} to {to} bytes");
+    let factor = usize::try_from(factor)?;
+    let sizes: Vec<usize> = std::iter::successors(Some(from), |size| size.checked_mul(factor))
+        .take_while(|size| *size <= to)
+        .collect();
+    println!("tier: {}", lab::attach(ranks)?);
+    println!("# {operation:?} on {ranks} ranks, out of place; times are {}", lab::tier::whose_times()?);
+    let columns = [
+        ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"],
+        ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""],
+    ];
+    for [size, count, kind, redop, root, time, algbw, busbw, wrong] in columns {
+        println!(
+            "# {size:>10} {count:>12} {kind:>8} {redop:>7} {root:>6} {time:>9} {algbw:>7} {busbw:>7} {wrong:>7}"
+        );
+    }
+    let streams = lab::streams(ranks)?;
+    let mut good = true;
+    for &kind in &arguments.types {
+        let tables = rendezvous(&streams, |comm| match kind {
+            Type::Uint8 => table::<u8>(&comm, operation, kind, &sizes),
+            Type::Int32 => table::<i32>(&comm, operation, kind, &sizes),
+            Type::Half => table::<f16>(&comm, operation, kind, &sizes),
+            Type::Bfloat16 => table::<bf16>(&comm, operation, kind, &sizes),
+            Type::Float => table::<f32>(&comm, operation, kind, &sizes),
+            Type::Double => table::<f64>(&comm, operation, kind, &sizes),
+        })?;
+        let (rows, wrong) = tables.into_iter().next().unwrap_or_default();
+        ensure!(
+            !rows.is_empty(),
+            "no size from {from} to {to} bytes has an element for each of {ranks} ranks"
+        );
+        good &= wrong == 0;
+        predict(&rows);
+    }
+    if operation == Operation::AllReduce {
+        good &= backends(&streams, to)?;
+    }
+    println!("verdict: {}", if good { "every result is right" } else { "WRONG RESULTS" });
+    Ok(good)
+}
+
+/// A type that is measured: small whole numbers are exact in it, in any order of summation.
+trait Measurable: NcclType + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + From<u8> {}
+impl<T: NcclType + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + From<u8>> Measurable for T {}
+
+/// The root of a broadcast and of a reduce.
+const ROOT: usize = 0;
+/// The sum of 64 ranks is below 256, where `bf16` is exact, and `u8` ends.
+const VALUES: usize = 4;
+
+/// What a rank has at a place.
+fn value(rank: usize, at: usize) -> u8 {
+    ((rank + at + at / 7) % VALUES) as u8
+}
+
+/// One row for each size, printed by rank 0, and how many elements came out wrong on all ranks. Of all-gather and reduce-scatter a
+/// size is that of the whole, rounded down to equal shards; sizes with an empty shard are left out.
+fn table<T: Measurable>(
+    comm: &Comm,
+    operation: Operation,
+    kind: Type,
+    sizes: &[usize],
+) -> anyhow::Result<(Vec<Row>, u32)> {
+    let (rank, ranks, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let mut rows = Vec::new();
+    let mut all_wrong = 0;
+    for size in sizes {
+        let elements = size / size_of::<T>();
+        let shares = if operation_bytes(operation, ranks, 1, 1) == 1 { 1 } else { ranks };
+        let count = elements / shares;
+        if count == 0 {
+            continue;
+        }
+        let bytes = operation_bytes(operation, ranks, count, size_of::<T>());
+        let (sent, received) = match operation {
+            Operation::AllGather => (count, count * ranks),
+            Operation::ReduceScatter => (count * ranks, count),
+            _ => (count, count),
+        };
+        let own: Vec<T> = (0..sent).map(|at| value(rank, at).into()).collect();
+        let send = stream.clone_htod(&own)?;
+        let mut recv = stream.alloc_zeros::<T>(received)?;
+        let row = measure(&stream, operation, ranks, bytes, || launch(comm, operation, &send, &mut recv))?;
+        let got = stream.clone_dtoh(&recv)?;
+        stream.synchronize()?;
+        let wrong = match operation {
+            // Nothing comes to the others.
+            Operation::Reduce if rank != ROOT => 0,
+            _ => (0..received)
+                .filter(|&at| got[at] != expected(operation, rank, ranks, count, at).into())
+                .count(),
+        };
+        let mut on_all = stream.clone_htod(&[u32::try_from(wrong)?])?;
+        comm.all_reduce_in_place(&mut on_all, &ReduceOp::Sum).readable()?;
+        let wrong = stream.clone_dtoh(&on_all)?[0];
+        all_wrong += wrong;
+        if rank == 0 {
+            print_row(operation, kind, count, &row, wrong);
+        }
+        rows.push(row);
+    }
+    Ok((rows, all_wrong))
+}
+
+/// Puts the operation into the stream once.
+fn launch<T: Measurable>(
+    comm: &Comm,
+    operation: Operation,
+    send: &CudaSlice<T>,
+    recv: &mut CudaSlice<T>,
+) -> anyhow::Result<()> {
+    match operation {
+        Operation::AllReduce => comm.all_reduce(send, recv, &ReduceOp::Sum),
+        Operation::Broadcast => comm.broadcast(Some(send), recv, ROOT as i32),
+        Operation::Reduce => comm.reduce(send, Some(recv), &ReduceOp::Sum, ROOT as i32),
+        Operation::AllGather => comm.all_gather(send, recv),
+        Operation::ReduceScatter => comm.reduce_scatter(send, recv, &ReduceOp::Sum),
+    }
+    .readable()?;
+    Ok(())
+}
+
+/// What a rank must have received at a place. It fits into a byte: each rank gives less than [`VALUES`].
+fn expected(operation: Operation, rank: usize, ranks: usize, count: usize, at: usize) -> u8 {
+    let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum();
+    match operation {
+        Operation::AllReduce | Operation::Reduce => sum(at),
+        Operation::Broadcast => value(ROOT, at),
+        Operation::AllGather => value(at / count, at % count),
+        Operation::ReduceScatter => sum(rank * count + at),
+    }
+}
+
+/// A row in nccl-tests' columns.
+fn print_row(operation: Operation, kind: Type, count: usize, row: &Row, wrong: u32) {
+    let Row { bytes, microseconds, algbw, busbw } = row;
+    let redop = match operation {
+        Operation::Broadcast | Operation::AllGather => "none",
+        Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter => "sum",
+    };
+    let root = match operation {
+        Operation::Broadcast | Operation::Reduce => ROOT.to_string(),
+        Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => "-1".to_owned(),
+    };
+    let kind = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let [algbw, busbw] = [algbw, busbw].map(|bandwidth| shown(*bandwidth));
+    println!(
+        "  {bytes:>10} {count:>12} {kind:>8} {redop:>7} {root:>6} {microseconds:>9.2} {algbw:>7} {busbw:>7} {wrong:>7}"
+    );
+}
+
+/// A bandwidth with two decimals, or with four where it is small.
+fn shown(bandwidth: f64) -> String {
+    if bandwidth < 1.0 { format!("{bandwidth:.4}") } else { format!("{bandwidth:.2}") }
+}
+
+/// Fits a line to all rows but the largest, and says what it predicts for that.
+fn predict(rows: &[Row]) {
+    let Some((last, others)) = rows.split_last() else { return };
+    match fit(others) {
+        Ok(line) => {
+            let (predicted, took) = (line.microseconds(last.bytes), last.microseconds);
+            println!(
+                "# all but the last: {:.2} us + size / {} GB/s; so the last should take {predicted:.2} us. It took {took:.2} \
+                 ({:+.1} %)",
+                line.alpha,
+                shown(1e-3 / line.beta),
+                (took / predicted - 1.0) * 100.0
+            );
+        }
+        Err(error) => println!("# no prediction: {error}"),
+    }
+}
+
+/// Sums so many bytes by both backends, and says how they compare. Whether the sums are the same.
+fn backends(streams: &[Arc<CudaStream>], bytes: usize) -> anyhow::Result<bool> {
+    const ROUNDS: usize = 3;
+    let len = (bytes / size_of::<f32>()).max(1);
+    let group = HostGroup::new(streams.len());
+    let compared = rendezvous(streams, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let values = irregular::integers(rank, len);
+        let (mut staged, mut by_nccl) = (stream.clone_htod(&values)?, stream.clone_htod(&values)?);
+        staged_sum(&group, rank, &stream, &mut staged.as_view_mut())?;
+        comm.all_reduce_in_place(&mut by_nccl, &ReduceOp::Sum).readable()?;
+        let same = stream.clone_dtoh(&staged)? == stream.clone_dtoh(&by_nccl)?;
+        let times = times_as_long(
+            &stream,
+            ROUNDS,
+            || staged_sum(&group, rank, &stream, &mut staged.as_view_mut()),
+            || {
+                comm.all_reduce_in_place(&mut by_nccl, &ReduceOp::Sum).readable()?;
+                Ok(())
+            },
+        )?;
+        stream.synchronize()?;
+        Ok((same, times))
+    })?;
+    let same = compared.iter().all(|(same, _)| *same);
+    let slowest = compared.iter().map(|(_, times)| *times).fold(0.0, f64::max);
+    println!(
+        "# staged through the host: {}, {slowest:.1} times as long as NCCL, for {} bytes of float",
+        if same { "the same sums" } else { "OTHER SUMS" },
+        len * size_of::<f32>()
+    );
+    Ok(same)
+}

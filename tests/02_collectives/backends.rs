@@ -1,0 +1,209 @@
+//! Checks of `collectives/backends`.
+
+use std::cell::Cell;
+
+use anyhow::{Context, bail, ensure};
+use cudarc::nccl::{Comm, ReduceOp};
+use half::{bf16, f16};
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, HostGroup, Kernels, Readable, irregular};
+
+use crate::collectives::backends::{staged_sum, times_as_long};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("backends::the_sum_comes_back_to_every_gpu", the_sum_comes_back_to_every_gpu).min_ranks(2),
+        Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
+            .min_ranks(2),
+        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum),
+        Check::new("backends::both_are_measured_alike", both_are_measured_alike),
+        Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured),
+        Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared).min_ranks(2),
+    ]
+}
+
+const LENGTHS: [usize; 4] = [1, 37, 1031, 65_537];
+
+/// Runs `work` on each rank, with the host group of all.
+fn on_each_rank(
+    world_size: usize,
+    work: impl Fn(&Comm, &HostGroup) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let group = HostGroup::new(world_size);
+    rendezvous(&lab::streams(world_size)?, |comm| work(&comm, &group))?;
+    Ok(())
+}
+
+fn the_sum_comes_back_to_every_gpu() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        for len in LENGTHS {
+            on_each_rank(world_size, |comm, group| {
+                let (rank, stream) = (comm.rank(), comm.stream());
+                let all: Vec<Vec<f32>> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
+                let sum = |ranks: &[Vec<f32>]| -> Vec<f32> {
+                    (0..len).map(|at| ranks.iter().map(|values| values[at]).sum()).collect()
+                };
+                let mut buffer = Guarded::new(&stream, &all[rank])?;
+                staged_sum(group, rank, &stream, &mut buffer.view_mut()).context("staged_sum")?;
+                let total = sum(&all);
+                let twice: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total + own).collect();
+                let others: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total - own).collect();
+                let average: Vec<f32> = total.iter().map(|total| total / world_size as f32).collect();
+                Expected::new(rank, &format!("the buffer of {len}"), &total)
+                    .if_instead(
+                        &all[rank],
+                        "these are the rank's own values: the sum was not copied back to this GPU",
+                    )
+                    .if_instead(&twice, "the rank's own values are in it twice")
+                    .if_instead(&others, "the rank's own values are missing")
+                    .if_instead(&average, "this is the average")
+                    .exactly(&buffer.read()?)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
+    const LEN: usize = 1031;
+    for world_size in lab::world_sizes() {
+        on_each_rank(world_size, |comm, group| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let all: Vec<Vec<f32>> = (0..world_size).map(|rank| irregular::fractions(rank, LEN)).collect();
+            let mut by_nccl = Guarded::new(&stream, &all[rank])?;
+            comm.all_reduce_in_place(&mut by_nccl.view_mut(), &ReduceOp::Sum).readable()?;
+            let by_nccl = by_nccl.read()?;
+            let mut buffer = Guarded::new(&stream, &all[rank])?;
+            staged_sum(group, rank, &stream, &mut buffer.view_mut()).context("staged_sum")?;
+            let sum = |add: &dyn Fn(f32, f32) -> f32| -> Vec<f32> {
+                (0..LEN).map(|at| all.iter().fold(0.0, |sum, values| add(sum, values[at]))).collect()
+            };
+            let in_f16 = sum(&|sum, value| (f16::from_f32(sum) + f16::from_f32(value)).to_f32());
+            let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
+            // n − 1 additions of values up to 1 round by at most 2⁻²⁴ of n each; the order of either backend is its own.
+            let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
+            Expected::new(rank, "the staged sum, beside that of NCCL,", &by_nccl)
+                .if_instead(
+                    &all[rank],
+                    "these are the rank's own values: the sum was not copied back to this GPU",
+                )
+                .if_instead(&in_f16, "this is a sum in f16: less to send, and 13 bits less of each value")
+                .if_instead(
+                    &in_bf16,
+                    "this is a sum in bf16: half of the bytes, and 16 bits less of each value",
+                )
+                .if_instead(
+                    &sum(&|sum, value| sum + value.round()),
+                    "the values were rounded to whole numbers",
+                )
+                .if_instead(&sum(&|sum, value| sum + value.trunc()), "the values were cut to whole numbers")
+                .within(bound, &buffer.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        on_each_rank(world_size, |comm, group| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let kernels = Kernels::load(stream.context())?;
+            let own = irregular::integers(rank, 37);
+            let mut buffer = stream.clone_htod(&own)?;
+            // A late producer, and a consumer, in the same stream: neither of them waits on the host.
+            kernels.spin(&stream, 2_000_000)?;
+            kernels.scale(&stream, &mut buffer, 2.0)?;
+            staged_sum(group, rank, &stream, &mut buffer.as_view_mut()).context("staged_sum")?;
+            kernels.scale(&stream, &mut buffer, 3.0)?;
+            let got = stream.clone_dtoh(&buffer)?;
+            stream.synchronize()?;
+            let expected: Vec<f32> = (0..own.len())
+                .map(|at| (0..world_size).map(|rank| 6.0 * irregular::integers(rank, 37)[at]).sum())
+                .collect();
+            Expected::new(rank, "three times the sum of all doubled buffers", &expected)
+                .if_instead(&own.iter().map(|own| own * 6.0).collect::<Vec<_>>(), "nothing was summed")
+                .exactly(&got)
+        })?;
+    }
+    Ok(())
+}
+
+/// The ratio of two spins that last 2 ms and 0.5 ms, the first of each so many times as long.
+fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    let calls = [Cell::new(0), Cell::new(0)];
+    let spin = |which: usize, nanoseconds: u64| {
+        let call = calls[which].replace(calls[which].get() + 1);
+        kernels.spin(&stream, if call == 0 { first * nanoseconds } else { nanoseconds })
+    };
+    let got = times_as_long(&stream, rounds, || spin(0, 2_000_000), || spin(1, 500_000))?;
+    let calls = calls.map(Cell::into_inner);
+    ensure!(
+        calls == [rounds + 1; 2],
+        "{rounds} rounds, and one to warm up: `staged` was called {} times, and `nccl` {} times",
+        calls[0],
+        calls[1]
+    );
+    Ok(got)
+}
+
+/// Between half of the ratio and twice, for a GPU that others use too.
+fn check_ratio(got: f64, cause: &str) -> anyhow::Result<()> {
+    let cause = if (0.1..0.6).contains(&got) {
+        "that is how many times as long NCCL takes: divide the other way round"
+    } else {
+        cause
+    };
+    ensure!(
+        (2.0..8.0).contains(&got),
+        "`staged` takes 2 ms, and `nccl` 0.5 ms: expected about 4, got {got:.3}\n  likely cause: {cause}"
+    );
+    Ok(())
+}
+
+fn both_are_measured_alike() -> anyhow::Result<()> {
+    for rounds in [1, 7] {
+        check_ratio(ratio(1, rounds)?, "both take the same number of rounds, and one clock: the GPU's")?;
+    }
+    Ok(())
+}
+
+fn warming_up_is_not_measured() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    stream.synchronize()?;
+    let calls = Cell::new(0);
+    // Only the staged one begins slowly.
+    let got = times_as_long(
+        &stream,
+        2,
+        || kernels.spin(&stream, if calls.replace(calls.get() + 1) == 0 { 40_000_000 } else { 2_000_000 }),
+        || kernels.spin(&stream, 500_000),
+    )?;
+    check_ratio(got, "the first round, of 40 ms, was measured too")
+}
+
+fn two_all_reduces_are_compared() -> anyhow::Result<()> {
+    let world_size = lab::world_sizes().into_iter().max().unwrap_or(2);
+    on_each_rank(world_size, |comm, group| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let values = irregular::integers(rank, 1 << 12);
+        let (mut staged, mut by_nccl) = (stream.clone_htod(&values)?, stream.clone_htod(&values)?);
+        let got = times_as_long(
+            &stream,
+            3,
+            || staged_sum(group, rank, &stream, &mut staged.as_view_mut()).context("staged_sum"),
+            || {
+                comm.all_reduce_in_place(&mut by_nccl, &ReduceOp::Sum).readable()?;
+                Ok(())
+            },
+        )?;
+        if !got.is_finite() || got <= 0.0 {
+            bail!("rank {rank}: two all-reduces of 16 KiB, and one takes {got} times as long as the other");
+        }
+        Ok(())
+    })
+}

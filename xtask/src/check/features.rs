@@ -1,0 +1,42 @@
+//! Whether all packages build the virtual GPU with the same features. Where they don't, Cargo builds it anew each time
+//! a student goes from one to another, since its libraries have one name.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use course::syllabus::Course;
+
+use super::cargo;
+
+/// A package's name and version, and its features.
+type Features = BTreeMap<String, String>;
+
+/// The packages below the virtual GPU that have other features for one package of the workspace than for another.
+pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
+    let of_lab = features(root, "lab")?;
+    let modules =
+        course.modules.iter().flat_map(|module| [module.starter_package(), module.solution_package()]);
+    let mut findings = Vec::new();
+    for package in ["course".to_owned(), "xtask".to_owned()].into_iter().chain(modules) {
+        for (name, there) in features(root, &package)? {
+            if let Some(here) = of_lab.get(&name).filter(|here| **here != there) {
+                findings.push(format!(
+                    "{name} is built with `{there}` for {package} and with `{here}` for lab: \
+                     ask for both in crates/virtual-gpu/Cargo.toml"
+                ));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// What Cargo builds for a package and its tests.
+fn features(root: &Path, package: &str) -> anyhow::Result<Features> {
+    let arguments = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--no-dedupe", "--package", package];
+    let output = cargo(root).args(arguments).output().context("can't run cargo tree")?;
+    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).context("cargo tree")?;
+    let lines = text.lines().filter_map(|line| line.split_once('|'));
+    Ok(lines.map(|(name, features)| (name.to_owned(), features.to_owned())).collect())
+}
