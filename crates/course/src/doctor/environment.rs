@@ -72,8 +72,6 @@ pub(super) fn findings(variables: impl IntoIterator<Item = (OsString, OsString)>
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn each_variable_is_told_with_what_it_does() {
         let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
