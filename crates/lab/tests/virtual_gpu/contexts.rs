@@ -24,12 +24,42 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::one_destroyed_stays_on_other_threads", destroyed_elsewhere),
         Check::new("contexts::streams_and_kernels_belong_to_one_context", belongs_to_one_context),
         Check::new("contexts::a_failure_stays_in_its_context", failure_stays),
+        Check::new("contexts::no_gpu_reaches_another_s_memory", peers),
         Check::new("contexts::bad_arguments_are_named", bad_arguments),
     ]
 }
 
 fn context() -> anyhow::Result<Arc<CudaContext>> {
     Ok(CudaContext::new(0)?)
+}
+
+fn peers() -> anyhow::Result<()> {
+    let (one, other) = (context()?, CudaContext::new(1)?);
+    one.bind_to_thread()?;
+    // SAFETY: the number can be written, and the contexts are alive.
+    unsafe {
+        let mut value = 7;
+        sys::cuDeviceCanAccessPeer(&mut value, 0, 1).result()?;
+        assert_eq!(value, 0);
+        fails(
+            sys::cuDeviceCanAccessPeer(&mut value, 0, 8).result(),
+            CUresult::CUDA_ERROR_INVALID_DEVICE,
+            &["8"],
+        );
+        let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
+        value = 7;
+        sys::cuDeviceGetP2PAttribute(&mut value, attribute, 0, 1).result()?;
+        assert_eq!(value, 0);
+        let same = sys::cuDeviceGetP2PAttribute(&mut value, attribute, 1, 1).result();
+        fails(same, CUresult::CUDA_ERROR_INVALID_DEVICE, &["both devices are 1"]);
+        let enable = |peer: &CudaContext, flags| sys::cuCtxEnablePeerAccess(peer.cu_ctx(), flags).result();
+        fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, &["another GPU's memory"]);
+        fails(enable(&other, 1), CUresult::CUDA_ERROR_INVALID_VALUE, &["flags are 1"]);
+        fails(enable(&one, 0), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["current context itself"]);
+        let disable = sys::cuCtxDisablePeerAccess(other.cu_ctx()).result();
+        fails(disable, CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["not enabled"]);
+    }
+    Ok(())
 }
 
 fn limits() -> anyhow::Result<()> {
