@@ -1,5 +1,6 @@
 //! `cargo course`: where you are, and how to go on.
 
+mod class;
 mod demo;
 mod doctor;
 mod exec;
@@ -10,7 +11,7 @@ mod watch;
 mod work;
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -140,6 +141,27 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
+    /// For instructors: a row for each student of a class
+    #[command(
+        after_help = "Example: cargo course report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
+    )]
+    Report {
+        /// Files that `cargo course verify --keep-going --json` wrote, or folders of them
+        #[arg(required = true)]
+        places: Vec<PathBuf>,
+    },
+    /// For instructors: the mistakes that are planted in an exercise, and what is said of each
+    #[command(after_help = "Example: cargo course mistakes init/devices")]
+    Mistakes {
+        /// The exercise, such as init/devices
+        id: String,
+    },
+    /// For instructors: the course without its solutions, to hand out
+    #[command(after_help = "Example: cargo course starter-archive ncclings.tar.gz")]
+    StarterArchive {
+        /// The file to write
+        file: PathBuf,
+    },
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
     Demo {
@@ -191,6 +213,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             efficiency: *efficiency,
         })?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
+        Some(Command::Report { places }) => class::report(&course, places)?,
+        Some(Command::Mistakes { id }) => class::show_mistakes(root, &course, id)?,
+        Some(Command::StarterArchive { file }) => class::starter_archive(root, &course, file)?,
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
     match anstream::stdout().write_all(text.as_bytes()) {

@@ -13,26 +13,28 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::starters::read_folder;
+use crate::starter::read_folder;
 
 /// One planted mistake.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
+pub struct Mistake {
     /// Id of its exercise.
-    pub(super) exercise: String,
+    pub exercise: String,
     /// Name of its file.
-    pub(super) name: String,
+    pub name: String,
+    /// What is wrong in it.
+    pub what: String,
     /// The check that must fail.
-    pub(super) fails: String,
+    pub fails: String,
     /// What the check's message must say.
-    pub(super) says: Vec<String>,
+    pub says: Vec<String>,
     /// The whole source.
-    pub(super) source: String,
+    pub source: String,
 }
 
 impl Mistake {
     /// Where it lies.
-    pub(super) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("tests/mistakes/{}/{}.rs", self.exercise, self.name)
     }
 }
@@ -41,7 +43,7 @@ impl Mistake {
 ///
 /// # Errors
 /// There are none, or one isn't as it should be: with its path.
-pub(super) fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
+pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
     let folder = root.join("tests/mistakes");
     fs::metadata(&folder).with_context(|| format!("no mistakes: can't read {}", folder.display()))?;
     let mut mistakes = Vec::new();
@@ -69,10 +71,10 @@ fn parse(path: &Path, source: String) -> anyhow::Result<Mistake> {
             other => bail!("`{other}` is no key; there are mistake, fails, says"),
         }
     }
-    mistake.context("its head has no `// mistake: what is wrong`")?;
+    let what = mistake.context("its head has no `// mistake: what is wrong`")?;
     let fails = fails.context("its head has no `// fails: the check that must fail`")?;
     ensure!(!says.is_empty(), "its head has no `// says: words of the check's message`");
-    Ok(Mistake { exercise: format!("{module}/{exercise}"), name: name.to_owned(), fails, says, source })
+    Ok(Mistake { exercise: format!("{module}/{exercise}"), name: name.to_owned(), what, fails, says, source })
 }
 
 #[cfg(test)]
