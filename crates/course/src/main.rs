@@ -183,8 +183,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// The course that the current folder is in; elsewhere, the one that this program was built in.
+fn root() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("there is no current folder")?;
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
+    root.map(Path::to_owned).with_context(|| format!("no course.toml lies in {} or above it", here.display()))
+}
+
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."));
+    let root = root()?;
+    let root = root.as_path();
     let course = Course::read(root)?;
     let mut session = Session::new(root, &course)?;
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
