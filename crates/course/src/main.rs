@@ -1,5 +1,6 @@
 //! `cargo course`: where you are, and how to go on.
 
+mod bench;
 mod class;
 mod demo;
 mod doctor;
@@ -121,6 +122,25 @@ enum Command {
         #[arg(long)]
         workshop: bool,
     },
+    /// Measure a collective: nccl-tests' table, as a file and a picture too
+    #[command(
+        after_help = "Example: cargo course bench --svg all-gather.svg -- --gpus 4 --operation all-gather --to 16M"
+    )]
+    Bench {
+        #[command(flatten)]
+        files: bench::Files,
+        /// Passed on to module 02's program: operation, types, sizes, ranks; `-- --help` shows all
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Compare two tables that were written: of bench, or of module 05's ladder
+    #[command(after_help = "Example: cargo course compare before.csv after.csv")]
+    Compare {
+        /// The first table
+        one: PathBuf,
+        /// The second table
+        other: PathBuf,
+    },
     /// Work out what hiding communication behind compute can bring
     #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
     Overlap {
@@ -216,6 +236,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return work::catch_up(&session, course.module(module)?, *yes);
         }
         Some(Command::Doctor { json, workshop }) => return doctor::run(root, *json, *workshop),
+        Some(Command::Bench { files, arguments }) => {
+            return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
+        }
+        Some(Command::Compare { one, other }) => bench::compare(one, other)?,
         Some(Command::Overlap { compute, comm, efficiency }) => overlap::show(&overlap::Step {
             compute: *compute,
             communication: *comm,
