@@ -1,10 +1,13 @@
 //! The commands as a student gives them, in a small course that each test makes for itself.
 
+mod terminal;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use snapbox::{assert_data_eq, str};
+use terminal::Terminal;
 
 const COURSE: &str = r#"
 [[module]]
@@ -439,6 +442,82 @@ fn bad_input_is_named() {
     assert!(student.fails(&["run"]).contains("cargo can't build m01_one"));
     student.write("course.toml", "[[module]]\nfolder = 1\n");
     assert!(student.fails(&["list"]).contains("course.toml is no course"));
+}
+
+#[test]
+fn watched_from_red_to_green() {
+    let student = Student::new("watch");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command
+        .current_dir(&student.root)
+        .env("CARGO_TARGET_DIR", student.root.join("target"))
+        .env("TERM", "xterm");
+    let mut terminal = Terminal::run(command);
+    terminal.shows("not yet implemented");
+    terminal.shows("one/first is not right yet");
+    terminal.press("h");
+    terminal.shows("hint 1 of 2: It is a number.");
+    // Some editors write a new file and put it in the place of the old one.
+    let file = "modules/01_one/src/first.rs";
+    student.write("modules/01_one/src/.first.rs.swp", "pub fn first() -> u32 { \"1\" }");
+    fs::rename(student.root.join("modules/01_one/src/.first.rs.swp"), student.root.join(file)).unwrap();
+    terminal.shows("mismatched types");
+    student.solve("01_one/src/first.rs");
+    terminal.shows("one/first is right");
+    terminal.press("d");
+    terminal.shows("Since the version before:");
+    terminal.press("n");
+    terminal.shows("one/second is not right yet");
+    terminal.press("l");
+    terminal.shows("1 of 3 exercises are right");
+    terminal.press("q");
+    assert!(terminal.ends_well());
+    assert!(student.says(&["list"]).contains("  right    one/first"));
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.arg("watch").current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
+    let mut terminal = Terminal::run(command);
+    terminal.shows("checking");
+    terminal.press("\u{3}");
+    assert!(terminal.ends_well(), "Ctrl-C quits, whatever is under way");
+}
+
+#[test]
+fn the_doctor_looks_at_the_machine() {
+    let student = Student::new("doctor");
+    let run = |variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(["doctor", "--json"])
+            .current_dir(&student.root)
+            .env("LAB_TIER", "virtual")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        let findings: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), findings)
+    };
+    let (is_well, findings) = run(&[("NCCL_TIMEOUT", "30"), ("VIRTUAL_GPU_COUNT", "2")]);
+    let of = |what: &str| findings.iter().find(|finding| finding["what"] == what).unwrap();
+    assert!(is_well);
+    assert_eq!(of("smoke test")["status"], "good");
+    assert_eq!(of("NCCL_TIMEOUT=30")["help"], "unset NCCL_TIMEOUT");
+    assert!(of("GPU 1")["says"].as_str().unwrap().contains("80.0 GiB free"));
+
+    let (is_well, findings) = run(&[("LAB_TIER", "vritual")]);
+    assert!(!is_well);
+    let bad = findings.iter().find(|finding| finding["status"] == "bad").unwrap();
+    assert!(bad["says"].as_str().unwrap().contains("LAB_TIER=vritual"), "{bad}");
+}
+
+#[test]
+fn any_program_runs_on_the_virtual_gpu() {
+    let student = Student::new("exec");
+    let script = "for name in libcuda.so libcuda.so.1 libnccl.so libnccl.so.2; do \
+                  test -e ${LD_LIBRARY_PATH%%:*}/$name || exit 7; done; echo $0 $1; exit 3";
+    let output = student.output(&["exec", "--", "sh", "-c", script, "a program", "--with-a-flag"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a program --with-a-flag\n");
+    assert!(student.fails(&["exec", "--", "/no/program"]).contains("can't run /no/program"));
 }
 
 #[test]
