@@ -1,13 +1,12 @@
 //! Checks of `init/lifetime`.
 
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::Mutex;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Id;
-use lab::{Check, Expected, Guarded, Kernels, Readable, each_rank, irregular};
+use lab::{Check, Expected, Guarded, Kernels, NcclLog, Readable, each_rank, irregular};
 
 use crate::init::lifetime::{Place, run, run_anew};
 
@@ -126,37 +125,9 @@ fn all_of_it_is_done_on_return() -> anyhow::Result<()> {
     worlds.into_iter().try_for_each(|size| compare(size, |p, n, t, f| run(p, n, t, f), 5 * MILLISECOND))
 }
 
-/// What NCCL writes down about the communicators that this process makes.
-struct Log(PathBuf);
-
-impl Log {
-    fn open() -> Self {
-        let file = std::env::temp_dir().join(format!("init_lifetime_{}.log", std::process::id()));
-        // SAFETY: the check's other threads are not there yet, and NCCL looks when its first communicator is made.
-        unsafe {
-            std::env::set_var("NCCL_DEBUG", "INFO");
-            std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT");
-            std::env::set_var("NCCL_DEBUG_FILE", &file);
-        }
-        Self(file)
-    }
-
-    /// Communicators made so far: one line for each rank of each group.
-    fn communicators(&self) -> anyhow::Result<usize> {
-        let text = std::fs::read_to_string(&self.0).with_context(|| format!("{}", self.0.display()))?;
-        Ok(text.lines().filter(|line| line.contains("Init COMPLETE")).count())
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        // It lies in the folder for temporary files, and there may be none yet.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 fn one_communicator_does_for_all() -> anyhow::Result<()> {
-    let log = Log::open();
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
     let mut before = 0;
     for world_size in lab::world_sizes() {
         compare(world_size, |p, n, t, f| run(p, n, t, f), 0)?;

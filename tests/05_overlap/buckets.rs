@@ -7,9 +7,8 @@ use anyhow::ensure;
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
-use lab::{Check, Trainable};
+use lab::{Check, NcclLog, Trainable};
 
-use super::calls::CallLog;
 use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};
 use crate::overlap::buckets::{best_number, plan, predicted, step};
@@ -113,7 +112,8 @@ fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
 }
 
 fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
-    let log = CallLog::open();
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
     let ranks = lab::world_sizes().len().min(2);
     let buckets = plan(&layout(&LENGTHS), CAP);
     // Each rank's warm-up is one call of one element.
@@ -121,7 +121,7 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     let sizes = buckets.iter().map(|bucket| LENGTHS[bucket.clone()].iter().sum::<usize>());
     expected.extend(sizes.flat_map(|length| vec![length; ranks]));
     on_two_ranks(|rank| step(&rank.comm, &mut plain(rank)?, &buckets))?;
-    let mut counts = log.all_reduces()?;
+    let mut counts = log.calls("AllReduce")?;
     expected.sort_unstable();
     counts.sort_unstable();
     ensure!(

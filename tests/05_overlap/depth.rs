@@ -93,11 +93,11 @@ impl<'a> Pipeline<'a> {
                     &times(6.0, &input(rank.number(), iteration)),
                     "only this rank's values: postprocessing did not wait for the sum",
                 );
-            for later in iteration + 1..sums.len() {
+            for (later, sum) in sums.iter().enumerate().skip(iteration + 1) {
                 let cause = format!(
                     "this is iteration {later}: its preprocessing took the buffer while it was in use"
                 );
-                comparison = comparison.if_instead(&times(6.0, &sums[later]), cause);
+                comparison = comparison.if_instead(&times(6.0, sum), cause);
             }
             comparison.exactly(&rank.compute.clone_dtoh(output)?)?;
         }

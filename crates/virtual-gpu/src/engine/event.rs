@@ -112,10 +112,12 @@ impl Engine {
         if let Some(awaited) = &awaited {
             // A "no" for want of its values takes no time, so that the clock does not depend on how often that is said.
             if !state.is_done(awaited.op) {
+                state.nccl.told_not_yet(thread, awaited.op);
                 return Ok(false);
             }
             state = self.wait_for_times(std::slice::from_ref(awaited), state);
             if !state.time.has_ended(thread, &awaited.when) {
+                state.nccl.told_not_yet(thread, awaited.op);
                 return Ok(false);
             }
         }

@@ -143,7 +143,7 @@ impl State {
         let Awaited { op, when, .. } = self.enqueue(stream, work, after, site.clone())?;
         self.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
-        entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
+        entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone(), told_not_yet: false });
         entry.ranks[rank].issued = number;
         entry.ranks[rank].owner = owner;
         let call = entry.calls.entry(number).or_insert_with(|| Call::new(world_size));

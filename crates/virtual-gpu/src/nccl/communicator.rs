@@ -112,6 +112,8 @@ pub(super) struct LastCall {
     pub(super) request: Request,
     pub(super) op: OpRef,
     pub(super) site: Site,
+    /// Its thread was told by a query that it isn't done: who aborts it now knows what it breaks off.
+    pub(super) told_not_yet: bool,
 }
 
 impl Rank {
@@ -309,6 +311,19 @@ impl super::Nccl {
         self.cliques.values().flat_map(|clique| clique.ranks.iter().map(|rank| rank.owner)).collect()
     }
 
+    /// A query has told a thread that an operation isn't done: nor, for all it knows, the last call of a rank in front of it.
+    pub(crate) fn told_not_yet(&mut self, thread: ThreadKey, op: OpRef) {
+        let ranks = self.cliques.values_mut().flat_map(|clique| &mut clique.ranks);
+        for rank in ranks.filter(|rank| rank.owner == thread) {
+            if let Some(last) = &mut rank.last
+                && last.op.stream == op.stream
+                && last.op.number <= op.number
+            {
+                last.told_not_yet = true;
+            }
+        }
+    }
+
     /// Whether a communicator that is being made is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
@@ -473,13 +488,14 @@ impl State {
     }
 
     /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
+    /// Where a query has told the thread that it isn't, it aborts on purpose: that is how one leaves ranks that never come.
     fn aborted_in_flight(&mut self, clique: u64, rank: usize) -> Option<(OpRef, Report)> {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         let entry = self.nccl.cliques.get(&clique).filter(|clique| clique.failed.is_none())?;
-        let LastCall { request, op, site } = entry.ranks[rank].last.as_ref()?;
+        let LastCall { request, op, site, told_not_yet } = entry.ranks[rank].last.as_ref()?;
         let context = self.streams.get(&op.stream)?.context;
-        if view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
+        if *told_not_yet || view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
             return None;
         }
         let report =

@@ -341,7 +341,7 @@ impl State {
         for Checked { request, captured, site, .. } in transfers {
             let Request::Transfer(transfer, buffer) = request else { continue };
             called.push((transfer, captured.is_some(), site.clone()));
-            entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone() });
+            entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone(), told_not_yet: false });
             if transfer.peer as usize != rank {
                 bytes[transfer.direction as usize] += transfer.bytes();
             }

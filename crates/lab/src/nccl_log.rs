@@ -1,0 +1,82 @@
+//! What NCCL writes down about this process: so that communicators and calls can be counted.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+/// NCCL's log of this process, in a file of its own that goes with it.
+#[derive(Debug)]
+pub struct NcclLog(PathBuf);
+
+impl NcclLog {
+    /// Has NCCL write a line for each communicator and each call, by its switches `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and
+    /// `NCCL_DEBUG_FILE`. NCCL reads them once: open the log before the process makes a communicator or an id.
+    ///
+    /// # Safety
+    /// Sets environment variables: no other thread may run that reads or sets some.
+    pub unsafe fn open() -> Self {
+        let file = std::env::temp_dir().join(format!("ncclings_{}.log", std::process::id()));
+        // SAFETY: the caller sees to it that no other thread looks.
+        unsafe {
+            std::env::set_var("NCCL_DEBUG", "INFO");
+            std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT,COLL");
+            std::env::set_var("NCCL_DEBUG_FILE", &file);
+        }
+        Self(file)
+    }
+
+    /// Communicators made so far: one for each rank of each group.
+    ///
+    /// # Errors
+    /// NCCL has written no log.
+    pub fn communicators(&self) -> anyhow::Result<usize> {
+        Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
+    }
+
+    /// The calls of an operation so far, by all ranks of this process, each with its count of elements. `operation` is as NCCL
+    /// writes it: `AllReduce`, `Send`.
+    ///
+    /// # Errors
+    /// NCCL has written no log.
+    pub fn calls(&self, operation: &str) -> anyhow::Result<Vec<usize>> {
+        Ok(counts(&self.text()?, operation))
+    }
+
+    fn text(&self) -> anyhow::Result<String> {
+        std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {}", self.0.display()))
+    }
+}
+
+/// The counts in lines such as `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 …`.
+fn counts(text: &str, operation: &str) -> Vec<usize> {
+    let call = format!(" {operation}: opCount ");
+    let count = |line: &str| {
+        let (_, rest) = line.split_once(&call)?.1.split_once(" count ")?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    text.lines().filter_map(count).collect()
+}
+
+impl Drop for NcclLog {
+    fn drop(&mut self) {
+        // It lies in the folder for temporary files, and there may be none yet.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_by_operation_and_count() {
+        let text = "\
+host:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6
+host:1:3 [1] NCCL INFO AllReduce: opCount 1 sendbuff (nil) recvbuff 0x7f count 1031 datatype 7 op 4 root 0 comm 0x5 [nranks=2]
+host:1:3 [1] NCCL INFO Send: opCount 1 sendbuff (nil) recvbuff 0x7f count 4 datatype 7 op 0 root 1 comm 0x5
+host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE";
+        assert_eq!(counts(text, "AllReduce"), [8, 1031]);
+        assert_eq!(counts(text, "Send"), [4]);
+        assert!(counts(text, "Reduce").is_empty());
+    }
+}

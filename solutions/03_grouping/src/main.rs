@@ -1,0 +1,207 @@
+//! Averages the tensors of a model in several ways, counts NCCL's calls, times them, and compares what comes of it.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Parser;
+use collectives::timing::gpu_milliseconds;
+use cudarc::driver::{CudaSlice, CudaViewMut};
+use cudarc::nccl::Comm;
+use indicatif::{ProgressBar, ProgressStyle};
+use init::rendezvous::rendezvous;
+use lab::explain::error_text;
+use lab::tier::whose_times;
+use lab::{NcclLog, irregular};
+use s03_grouping::fusion::{average_each, average_fused, average_grouped};
+
+/// Average many small tensors over all GPUs: one call each, in one group, in one flat buffer
+#[derive(Parser)]
+#[command(after_help = "Example: cargo run -p s03_grouping -- --gpus 8 --tensors 100 --elements 1000")]
+struct Arguments {
+    /// Ranks, each with a GPU of its own
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    gpus: usize,
+    /// Tensors of the model
+    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
+    tensors: usize,
+    /// Elements of the largest tensor; the others have fewer
+    #[arg(long, default_value_t = 16, value_parser = at_least_one)]
+    elements: usize,
+    /// Rounds that are timed, after two that aren't
+    #[arg(long, default_value_t = 10, value_parser = at_least_one)]
+    rounds: usize,
+    /// Print the calls and the elements of each way, and nothing else
+    #[arg(long, hide = true)]
+    count: bool,
+}
+
+/// Large enough for every use, small enough for every product of two of them.
+const MOST: usize = 1_000_000;
+/// Rounds that aren't timed.
+const WARM_UPS: usize = 2;
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("a whole number from 1 to {MOST}"))
+}
+
+/// A way to average.
+struct Way {
+    name: &'static str,
+    /// Whether the tensors lie in one flat buffer from the start: then they are one tensor to NCCL.
+    flat: bool,
+    average: fn(&Comm, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
+}
+
+const WAYS: [Way; 4] = [
+    Way { name: "one call each", flat: false, average: average_each },
+    Way { name: "one group", flat: false, average: average_grouped },
+    Way { name: "packed into one buffer", flat: false, average: average_fused },
+    Way { name: "in one buffer from the start", flat: true, average: average_each },
+];
+
+impl Way {
+    /// What is averaged, each with its length.
+    fn lengths(&self, lengths: &[usize]) -> Vec<usize> {
+        if self.flat { vec![lengths.iter().sum()] } else { lengths.to_vec() }
+    }
+}
+
+/// Exits with 0 if all ways agree, with 1 if they don't, and with 2 if it couldn't be done.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", error_text(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a rank saw of one way.
+struct Seen {
+    /// Milliseconds of a round, by the GPU's clock.
+    milliseconds: f64,
+    /// The largest distance of an element from the average.
+    error: f64,
+}
+
+/// Does all of it, and tells the verdict.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let &Arguments { gpus, tensors, elements, rounds, count } = arguments;
+    // From the largest down to one element, and round again.
+    let lengths: Vec<usize> = (0..tensors).map(|tensor| elements - tensor % elements).collect();
+    if count {
+        count_calls(gpus, &lengths)?;
+        return Ok(true);
+    }
+    println!("tier: {}", lab::attach(gpus)?);
+    let counted = counted()?;
+    let streams = lab::streams(gpus)?;
+    let total: usize = lengths.iter().sum();
+    println!("world size {gpus}, {tensors} tensors of {total} elements in all");
+    println!("times:  {}\n", whose_times()?);
+    println!("{:<28}  calls    bytes  µs a round  off by at most", "");
+    let progress = ProgressBar::new((WAYS.len() * (WARM_UPS + rounds)) as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:40} round {pos} of {len}  {msg}")?);
+    let mut good = true;
+    for (way, [calls, elements]) in WAYS.iter().zip(counted) {
+        let name = way.name;
+        progress.set_message(name);
+        let seen = rendezvous(&streams, |comm| one_way(&comm, way, &lengths, rounds, &progress))?;
+        let slowest = 1e3 * seen.iter().map(|seen| seen.milliseconds).fold(0.0, f64::max);
+        let error = seen.iter().map(|seen| seen.error).fold(0.0, f64::max);
+        good &= error <= bound(gpus) && elements == total;
+        let bytes = elements * size_of::<f32>();
+        progress.suspend(|| {
+            println!("{name:<28}  {calls:>5}  {bytes:>7}  {slowest:>10.1}  {error:>14.1e}");
+        });
+    }
+    progress.finish_and_clear();
+    println!("\nverdict: {}", if good { "the same averages in every way" } else { "FAILED" });
+    Ok(good)
+}
+
+/// Calls and elements of a rank in each way, as NCCL writes them down. It does so in a process of its own: writing takes time.
+fn counted() -> anyhow::Result<[[usize; 2]; WAYS.len()]> {
+    let own = std::env::current_exe().context("where is this program?")?;
+    let output = Command::new(own).args(std::env::args_os().skip(1)).arg("--count").output()?;
+    let (text, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "the calls couldn't be counted: {}", why.trim_end());
+    let numbers: Vec<usize> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let each: Vec<[usize; 2]> = numbers.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+    each.try_into().map_err(|each| {
+        anyhow!("the calls of {} ways were counted, and these came back: {each:?}", WAYS.len())
+    })
+}
+
+/// Averages once in each way, and prints a line with the calls and the elements of a rank.
+fn count_calls(gpus: usize, lengths: &[usize]) -> anyhow::Result<()> {
+    // SAFETY: no other thread runs yet.
+    let log = unsafe { NcclLog::open() };
+    lab::attach(gpus)?;
+    let streams = lab::streams(gpus)?;
+    let mut before = 0;
+    for way in WAYS {
+        let lengths = way.lengths(lengths);
+        rendezvous(&streams, |comm| {
+            let stream = comm.stream();
+            let tensors = lengths.iter().map(|&len| Ok(stream.alloc_zeros::<f32>(len)?));
+            let mut tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
+            (way.average)(&comm, &mut tensors.iter_mut().map(CudaSlice::as_view_mut).collect::<Vec<_>>())?;
+            Ok(stream.synchronize()?)
+        })?;
+        let calls = log.calls("AllReduce")?;
+        let new = &calls[before..];
+        ensure!(new.len().is_multiple_of(gpus), "{} calls by {gpus} ranks: {}", new.len(), way.name);
+        println!("{} {}", new.len() / gpus, new.iter().sum::<usize>() / gpus);
+        before = calls.len();
+    }
+    Ok(())
+}
+
+/// How far an average of values up to 1000 may be off: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times
+/// over; then n − 1 sums of at most 1000, and the expected value's own rounding.
+fn bound(ranks: usize) -> f64 {
+    1000.0 * (2.0 + ranks as f64) * f64::powi(2.0, -24)
+}
+
+/// One rank's part of one way. Rank 0 reports the progress.
+fn one_way(
+    comm: &Comm,
+    way: &Way,
+    lengths: &[usize],
+    rounds: usize,
+    progress: &ProgressBar,
+) -> anyhow::Result<Seen> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    // The tensors of a rank, one behind the other.
+    let inputs: Vec<_> =
+        (0..world_size).map(|rank| irregular::integers(rank, lengths.iter().sum())).collect();
+    let (mut tensors, mut rest) = (Vec::new(), &inputs[rank][..]);
+    for len in way.lengths(lengths) {
+        let (tensor, others) = rest.split_at(len);
+        tensors.push(stream.clone_htod(tensor)?);
+        rest = others;
+    }
+    let mut views: Vec<_> = tensors.iter_mut().map(CudaSlice::as_view_mut).collect();
+    // The first average is compared. Averages of averages are the same again: every round costs the same.
+    (way.average)(comm, &mut views)?;
+    let mut got = Vec::new();
+    for view in &views {
+        got.extend(stream.clone_dtoh(view)?);
+    }
+    let distance = |(index, got): (usize, &f32)| {
+        let sum: f32 = inputs.iter().map(|input| input[index]).sum();
+        (f64::from(*got) - f64::from(sum) / world_size as f64).abs()
+    };
+    let error = got.iter().enumerate().map(distance).fold(0.0, f64::max);
+    let milliseconds = gpu_milliseconds(&stream, WARM_UPS, rounds, || {
+        if rank == 0 {
+            progress.inc(1);
+        }
+        (way.average)(comm, &mut views)
+    })?;
+    Ok(Seen { milliseconds, error })
+}

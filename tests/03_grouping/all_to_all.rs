@@ -1,0 +1,183 @@
+//! Checks of `grouping/all_to_all`.
+
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::grouping::all_to_all::{all_to_all, gather, scatter};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("all_to_all::scatter_gives_each_rank_its_part", || for_each_root(2, check_scatter))
+            .min_ranks(2),
+        Check::new("all_to_all::gather_brings_the_parts_in_rank_order", || for_each_root(2, check_gather))
+            .min_ranks(2),
+        Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
+            .min_ranks(2),
+        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has),
+        Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
+            .min_ranks(2),
+    ]
+}
+
+/// Elements of a part: one, and odd numbers beyond a warp and a block.
+const PARTS: [usize; 3] = [1, 37, 1031];
+
+type CheckOfRoot = fn(&Comm, usize, usize) -> anyhow::Result<()>;
+
+/// Runs a check for each length and each root, in each world of at least so many ranks.
+fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= least) {
+        for_each_root_of(world_size, check)?;
+    }
+    Ok(())
+}
+
+fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        let mut verdict = Ok(());
+        for root in (0..world_size).rev() {
+            for len in PARTS {
+                verdict = verdict.and(check(&comm, len, root));
+            }
+        }
+        verdict
+    })?;
+    Ok(())
+}
+
+/// What a rank has for all ranks.
+fn whole(rank: usize, world_size: usize, len: usize) -> Vec<f32> {
+    irregular::integers(rank, world_size * len)
+}
+
+/// Part `of` of what `rank` has for all ranks.
+fn part(rank: usize, world_size: usize, len: usize, of: usize) -> Vec<f32> {
+    whole(rank, world_size, len)[of * len..(of + 1) * len].to_vec()
+}
+
+/// What lies in the buffer of a rank before.
+fn stale(rank: usize, len: usize) -> Vec<f32> {
+    irregular::integers(1000 + rank, len)
+}
+
+fn check_scatter(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let send = Guarded::new(&stream, &whole(rank, world_size, len))?;
+    let mut recv = Guarded::new(&stream, &stale(rank, len))?;
+    let view = send.view();
+    // The others offer what is not the root's.
+    scatter(comm, Some(&view), &mut recv.view_mut(), root)?;
+    Expected::new(rank, &format!("the part that came from root {root}"), &part(root, world_size, len, rank))
+        .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
+        .if_instead(&part(root, world_size, len, 0), "it is part 0: does every rank get the same part?")
+        .if_instead(
+            &part(root, world_size, len, root),
+            "it is the root's own part: does every rank get the same part?",
+        )
+        .if_instead(
+            &part(rank, world_size, len, rank),
+            "it is a part of what this rank has, and not of what the root has",
+        )
+        .exactly(&recv.read()?)
+}
+
+fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let own = |rank| irregular::integers(rank, len);
+    let before = stale(rank, world_size * len);
+    let send = Guarded::new(&stream, &own(rank))?;
+    let mut recv = Guarded::new(&stream, &before)?;
+    // The others offer a buffer as well: it must stay as it is.
+    gather(comm, &send.view(), Some(&mut recv.view_mut()), root)?;
+    let got = recv.read()?;
+    if rank != root {
+        return Expected::new(rank, &format!("its buffer, where rank {root} is the root,"), &before)
+            .exactly(&got);
+    }
+    let expected: Vec<f32> = (0..world_size).flat_map(own).collect();
+    let without_its_own: Vec<f32> = (0..world_size)
+        .flat_map(|of| if of == rank { before[of * len..(of + 1) * len].to_vec() } else { own(of) })
+        .collect();
+    let reversed: Vec<f32> = (0..world_size).rev().flat_map(own).collect();
+    Expected::new(rank, "what the root gathered", &expected)
+        .if_instead(&before, "it is what was there before: nothing was received")
+        .if_instead(&without_its_own, "the root's own part is missing: it belongs to the whole as well")
+        .if_instead(&reversed, "the parts are in the wrong order")
+        .exactly(&got)
+}
+
+fn every_rank_hears_from_every_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        exchanges(world_size)?;
+    }
+    Ok(())
+}
+
+fn exchanges(world_size: usize) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let mut verdict = Ok(());
+        for len in PARTS {
+            verdict = verdict.and(check_all_to_all(&comm, len));
+        }
+        verdict
+    })?;
+    Ok(())
+}
+
+fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let own = whole(rank, world_size, len);
+    let before = stale(rank, world_size * len);
+    let outgoing = Guarded::new(&stream, &own)?;
+    let mut incoming = Guarded::new(&stream, &before)?;
+    all_to_all(comm, &outgoing.view(), &mut incoming.view_mut())?;
+    let got = incoming.read()?;
+    let of_each =
+        |which: &dyn Fn(usize) -> Vec<f32>| -> Vec<f32> { (0..world_size).flat_map(which).collect() };
+    Expected::new(
+        rank,
+        &format!("what came in from {world_size} ranks"),
+        &of_each(&|from| part(from, world_size, len, rank)),
+    )
+    .if_instead(&before, "it is what was there before: nothing was received")
+    .if_instead(&own, "these are the rank's own values")
+    .if_instead(
+        &of_each(&|from| match from == rank {
+            true => before[rank * len..(rank + 1) * len].to_vec(),
+            false => part(from, world_size, len, rank),
+        }),
+        "the rank's own part is missing: what it has for itself belongs there too",
+    )
+    .if_instead(
+        &of_each(&|from| part(from, world_size, len, from)),
+        "every rank sent the part of its own number, to all: a rank gets the part of the receiver's number",
+    )
+    .if_instead(&of_each(&|from| part(from, world_size, len, 0)), "every rank sent its part 0, to all")
+    .exactly(&got)?;
+    Expected::new(rank, "what went out", &own).exactly(&outgoing.read()?)
+}
+
+fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
+    for_each_root_of(1, check_scatter)?;
+    for_each_root_of(1, check_gather)?;
+    exchanges(1)
+}
+
+/// On the other ranks there is no whole at all.
+fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let mut part = Guarded::new(&stream, &stale(rank, len))?;
+    if rank != root {
+        scatter(comm, None, &mut part.view_mut(), root)?;
+        gather(comm, &part.view(), None, root)?;
+        return Ok(stream.synchronize()?);
+    }
+    let values = whole(root, world_size, len);
+    let send = Guarded::new(&stream, &values)?;
+    let mut recv = Guarded::new(&stream, &stale(rank, world_size * len))?;
+    scatter(comm, Some(&send.view()), &mut part.view_mut(), root)?;
+    gather(comm, &part.view(), Some(&mut recv.view_mut()), root)?;
+    Expected::new(rank, "what was scattered and gathered again", &values).exactly(&recv.read()?)
+}

@@ -1,0 +1,221 @@
+//! Checks of `grouping/fusion`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, NcclLog, irregular};
+
+use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_order};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("fusion::the_order_is_that_of_the_names", the_order_is_that_of_the_names),
+        Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped)),
+        Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused)),
+        Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order).min_ranks(2),
+        Check::new(
+            "fusion::a_group_is_launched_whole_or_not_at_all",
+            a_group_is_launched_whole_or_not_at_all,
+        )
+        .min_ranks(2),
+        Check::new("fusion::a_group_makes_the_same_calls", || {
+            calls("average_grouped", average_grouped, false)
+        })
+        .min_ranks(2),
+        Check::new("fusion::a_flat_buffer_makes_one_call", || calls("average_fused", average_fused, true))
+            .min_ranks(2),
+    ]
+}
+
+/// One of the ways to average.
+type Average = fn(&Comm, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
+
+/// Odd lengths, one element among them, not in the order of size.
+const LENGTHS: [usize; 5] = [37, 1, 1031, 300, 5];
+
+/// What a rank has in a tensor.
+fn input(rank: usize, tensor: usize, len: usize) -> Vec<f32> {
+    irregular::integers(100 * rank + tensor, len)
+}
+
+/// The inputs of all ranks in a tensor, added up.
+fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
+    let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, tensor, len)).collect();
+    (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+}
+
+/// Compares a tensor, one of these lengths, with the average over all ranks.
+fn compare(
+    (rank, world_size): (usize, usize),
+    (tensor, lengths): (usize, &[usize]),
+    name: &str,
+    got: &[f32],
+) -> anyhow::Result<()> {
+    let len = lengths[tensor];
+    let divided =
+        |values: &[f32]| -> Vec<f32> { values.iter().map(|value| value / world_size as f32).collect() };
+    let total = added(world_size, tensor, len);
+    let average = divided(&total);
+    let twice = divided(&average);
+    let flat = lengths.iter().enumerate().flat_map(|(tensor, &len)| divided(&added(world_size, tensor, len)));
+    let front: Vec<f32> = flat.take(len).collect();
+    // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over; then n − 1 sums of at
+    // most 1000, and the expected value's own rounding.
+    let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
+    Expected::new(rank, name, &average)
+        .if_instead(
+            &input(rank, tensor, len),
+            "these are the rank's own values: nothing was averaged, or the averages never came back from the flat buffer",
+        )
+        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has its own offset there")
+        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&twice, "this was divided by the number of ranks twice")
+        .within(bound, got)
+}
+
+fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    for count in [0, 1, 12] {
+        // The i-th name has i + 1 elements. Two digits: as text and as numbers, they come in one order.
+        let mut tensors: HashMap<String, CudaSlice<f32>> = HashMap::new();
+        for index in 0..count {
+            tensors.insert(format!("layer_{index:02}"), stream.alloc_zeros(index + 1)?);
+        }
+        let found: Vec<usize> = in_order(&mut tensors).iter().map(|view| view.len()).collect();
+        let expected: Vec<usize> = (1..=count).collect();
+        ensure!(
+            found == expected,
+            "{count} tensors, of 1, 2, … elements in the order of their names, came with lengths {found:?}\n  likely cause: \
+             this is the order of the map, which is another one on each rank"
+        );
+    }
+    Ok(())
+}
+
+/// Averages on each rank of each world, each tensor in a guarded buffer.
+fn averages(name: &str, average: Average) -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let buffers = LENGTHS.iter().enumerate();
+            let mut buffers = buffers
+                .map(|(tensor, &len)| Guarded::new(&stream, &input(rank, tensor, len)))
+                .collect::<anyhow::Result<Vec<_>>>()?;
+            let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+            average(&comm, &mut views)?;
+            stream.synchronize()?;
+            buffers.iter().enumerate().try_for_each(|(tensor, buffer)| {
+                let text = format!("tensor {tensor} of {}, after {name}, {world_size} ranks,", LENGTHS.len());
+                compare((rank, world_size), (tensor, &LENGTHS), &text, &buffer.read()?)
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Tensors of equal length: nothing but their names tells them apart.
+const EQUAL: [usize; 12] = [37; 12];
+
+fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String, CudaSlice<f32>>> {
+    (0..EQUAL.len())
+        .map(|tensor| {
+            Ok((format!("layer_{tensor:02}"), stream.clone_htod(&input(rank, tensor, EQUAL[tensor]))?))
+        })
+        .collect()
+}
+
+fn ranks_agree_on_the_order() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let mut tensors = named(&stream, rank)?;
+            average_fused(&comm, &mut in_order(&mut tensors))?;
+            stream.synchronize()?;
+            (0..EQUAL.len()).try_for_each(|tensor| {
+                let name = format!("layer_{tensor:02}");
+                let got = stream.clone_dtoh(&tensors[&name])?;
+                let text = format!("tensor `{name}` of {world_size} ranks");
+                compare((rank, world_size), (tensor, &EQUAL), &text, &got)
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// The last tensor of each rank lies on another rank's GPU, which NCCL sees when it is asked to look.
+fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let streams = lab::streams(world_size)?;
+        for stream in &streams {
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            unsafe { stream.context().disable_event_tracking() };
+        }
+        rendezvous(&streams, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let values = input(rank, 0, LENGTHS[0]);
+            let mut own = Guarded::new(&stream, &values)?;
+            let mut foreign = Guarded::new(&streams[(rank + 1) % world_size], &values)?;
+            stream.context().bind_to_thread()?;
+            let result = average_grouped(&comm, &mut [own.view_mut(), foreign.view_mut()]);
+            stream.synchronize()?;
+            ensure!(
+                result.is_err(),
+                "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
+            );
+            let name = "a tensor of a group in which another tensor was refused";
+            Expected::new(rank, name, &values).exactly(&own.read()?).context(
+                "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Compares the calls that NCCL itself counts with those of `average_each`.
+fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
+    let mut seen = 0;
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let mut made = |average: Average| -> anyhow::Result<Vec<usize>> {
+            rendezvous(&lab::streams(world_size)?, |comm| {
+                let stream = comm.stream();
+                let tensors = LENGTHS.iter().map(|&len| Ok(stream.alloc_zeros::<f32>(len)?));
+                let mut tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
+                let mut views: Vec<_> = tensors.iter_mut().map(CudaSlice::as_view_mut).collect();
+                average(&comm, &mut views)?;
+                Ok(stream.synchronize()?)
+            })?;
+            let all = log.calls("AllReduce")?;
+            let mut new = all[seen..].to_vec();
+            seen = all.len();
+            new.sort_unstable();
+            Ok(new)
+        };
+        let each = made(average_each)?;
+        ensure!(
+            each.len() == world_size * LENGTHS.len(),
+            "average_each made {} calls for {} tensors on {world_size} ranks: are they counted?",
+            each.len(),
+            LENGTHS.len()
+        );
+        let found = made(average)?;
+        let elements: usize = LENGTHS.iter().sum();
+        let expected = if in_one { vec![elements; world_size] } else { each };
+        ensure!(
+            found == expected,
+            "{name} averaged {} tensors of {elements} elements in all, on {world_size} ranks, with {} calls of {found:?} \
+             elements; expected {} calls of {expected:?}",
+            LENGTHS.len(),
+            found.len(),
+            expected.len()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! Checks of `grouping/recover`.
+
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use cudarc::driver::CudaEvent;
+use cudarc::nccl::{Comm, Id};
+use init::rendezvous::rendezvous;
+use lab::roll_call::roll_call;
+use lab::{Check, Expected, Guarded, Readable, irregular};
+
+use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("recover::survivors_make_a_world_without_gaps", survivors_make_a_world_without_gaps)
+            .min_ranks(2),
+        Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum).min_ranks(2),
+        Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
+        Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes),
+        Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin),
+    ]
+}
+
+const LEN: usize = 1031;
+/// How long a rank waits for the others to ask as well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Who watches over the ranks, for one loss: it knows who is lost, and waits until all others have asked.
+struct Watch {
+    survivors: Vec<usize>,
+    asked: Mutex<Vec<usize>>,
+    complete: Condvar,
+    id: Id,
+}
+
+impl Watch {
+    /// Of a world of so many ranks, in which `lost` is lost.
+    fn new(world_size: usize, lost: usize) -> anyhow::Result<Self> {
+        let survivors = (0..world_size).filter(|&rank| rank != lost).collect();
+        Ok(Self { survivors, asked: Mutex::default(), complete: Condvar::new(), id: Id::new().readable()? })
+    }
+
+    fn muster(&self, rank: usize) -> anyhow::Result<Muster> {
+        let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        ensure!(
+            asked.len() < self.survivors.len() && !asked.contains(&rank),
+            "rank {rank} asks for the survivors a second time, though nobody else is lost\n  likely cause: its stream is still \
+             held up by the old communicator, or another survivor's is: every one of them has to abort its own"
+        );
+        asked.push(rank);
+        self.complete.notify_all();
+        let waited =
+            self.complete.wait_timeout_while(asked, PATIENCE, |asked| asked.len() < self.survivors.len());
+        let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.len();
+        ensure!(
+            asked >= self.survivors.len(),
+            "rank {rank} asked for the survivors, and only {asked} of {} did so within {PATIENCE:?}",
+            self.survivors.len()
+        );
+        Ok(Muster { survivors: self.survivors.clone(), id: self.id })
+    }
+}
+
+/// Waits for events, but not for ever: for the first one, which is that of a sum without the lost rank, no longer than it takes to
+/// be sure; for each later one, longer than any sum takes.
+fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
+    let deadline = Cell::new(Duration::from_millis(50));
+    move |event| {
+        let since = Instant::now();
+        while !event.try_is_complete()? {
+            if since.elapsed() > deadline.get() {
+                deadline.set(Duration::from_secs(6));
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+        Ok(true)
+    }
+}
+
+/// Worlds of at least so many ranks, each with a rank to lose: each in turn in the largest world, one in the middle elsewhere.
+fn losses(least: usize) -> Vec<(usize, usize)> {
+    let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
+    let largest = sizes.pop().unwrap_or(least);
+    let middle = sizes.into_iter().map(|size| (size, (size - 1) / 2));
+    middle.chain((0..largest).map(|lost| (largest, lost))).collect()
+}
+
+/// The sum over these ranks of what each has.
+fn sum(ranks: &[usize]) -> Vec<f32> {
+    let inputs: Vec<_> = ranks.iter().map(|&rank| irregular::integers(rank, LEN)).collect();
+    (0..LEN).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
+}
+
+/// A communicator whose connections are set up, as they are in a program that has run for a while. Where a rank is missing in the
+/// first collective of all, a host may wait for ever.
+fn in_use(comm: &Comm) -> anyhow::Result<()> {
+    roll_call(comm)?;
+    let input = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
+    let mut total = comm.stream().alloc_zeros::<f32>(LEN)?;
+    collectives::all_reduce::sum(comm, &input.as_view(), &mut total.as_view_mut())?;
+    Ok(comm.stream().synchronize()?)
+}
+
+/// Compares the ranks and GPUs of a new world with those of the survivors, as they tell them over the wire.
+fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
+    let heard = roll_call(comm)?;
+    let seats: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
+    let expected: Vec<_> =
+        survivors.iter().enumerate().map(|(rank, &old)| (rank, survivors.len(), gpu_of[old])).collect();
+    ensure!(
+        seats == expected,
+        "the survivors are ranks {survivors:?}, and old rank {old_rank} hears in the new world, as (rank, world size, GPU): \
+         {seats:?}; expected {expected:?}: a rank's number is its place among the survivors"
+    );
+    Ok(())
+}
+
+/// The GPU of each rank: not that of its own number, where there are two.
+fn streams(
+    world_size: usize,
+) -> anyhow::Result<(Vec<std::sync::Arc<cudarc::driver::CudaStream>>, Vec<usize>)> {
+    let mut streams = lab::streams(world_size)?;
+    streams.reverse();
+    let gpus = streams.iter().map(|stream| stream.context().ordinal()).collect();
+    Ok((streams, gpus))
+}
+
+fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
+    for (world_size, lost) in losses(2) {
+        let watch = Watch::new(world_size, lost)?;
+        let (streams, gpu_of) = streams(world_size)?;
+        rendezvous(&streams, |comm| {
+            let rank = comm.rank();
+            in_use(&comm)?;
+            if rank == lost {
+                return Ok(());
+            }
+            let new = rejoin(comm, |rank| watch.muster(rank)).with_context(|| {
+                format!("rank {lost} of {world_size} is lost, and old rank {rank} could not rejoin as one of {:?}", watch.survivors)
+            })?;
+            compare_world(rank, &new, &watch.survivors, &gpu_of)
+        })?;
+    }
+    Ok(())
+}
+
+fn survivors_finish_the_sum() -> anyhow::Result<()> {
+    for (world_size, lost) in losses(2) {
+        let watch = Watch::new(world_size, lost)?;
+        let (streams, gpu_of) = streams(world_size)?;
+        rendezvous(&streams, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            in_use(&comm)?;
+            if rank == lost {
+                return Ok(());
+            }
+            let input = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
+            let mut total = Guarded::new(&stream, &irregular::integers(1000 + rank, LEN))?;
+            let muster = |rank| watch.muster(rank);
+            let new = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
+                .with_context(|| {
+                    format!("rank {lost} of {world_size} is lost, and old rank {rank} could not go on")
+                })?;
+            compare_total(rank, &watch.survivors, lost, &total)?;
+            compare_world(rank, &new, &watch.survivors, &gpu_of)
+        })?;
+    }
+    Ok(())
+}
+
+fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<f32>) -> anyhow::Result<()> {
+    let mut all = survivors.to_vec();
+    all.push(lost);
+    Expected::new(rank, &format!("the sum of the survivors {survivors:?}"), &sum(survivors))
+        .if_instead(
+            &irregular::integers(1000 + rank, LEN),
+            "it is what was there before: the sum that was broken off has to be made again, in the new world",
+        )
+        .if_instead(&sum(&all), format!("the values of rank {lost} are in it, which is lost"))
+        .if_instead(
+            &irregular::integers(rank, LEN),
+            "these are the rank's own values: it is alone in its world",
+        )
+        .exactly(&total.read()?)
+}
+
+fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
+    let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
+    // First rank 1 goes; then the one whose rank was 2, and is 1 among the survivors.
+    let watches = [Watch::new(world_size, 1)?, Watch::new(world_size - 1, 1)?];
+    rendezvous(&lab::streams(world_size)?, |mut comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        in_use(&comm)?;
+        let input = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
+        let mut total = Guarded::new(&stream, &irregular::integers(1000 + rank, LEN))?;
+        for (lost, watch) in (1..).zip(&watches) {
+            if rank == lost {
+                return Ok(());
+            }
+            let muster = |rank| watch.muster(rank);
+            comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
+                .with_context(|| format!("rank {lost} is lost, and old rank {rank} could not go on"))?;
+            let survivors: Vec<usize> = (0..world_size).filter(|&rank| rank == 0 || rank > lost).collect();
+            compare_total(rank, &survivors, lost, &total)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            in_use(&comm)?;
+            let input = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
+            let mut total = Guarded::new(&stream, &irregular::integers(1000 + rank, LEN))?;
+            let asked = Cell::new(false);
+            let muster = |rank| {
+                asked.set(true);
+                anyhow::bail!("rank {rank} asks for the survivors, though no rank is lost")
+            };
+            let comm = sum_of_survivors(
+                comm,
+                &input.view(),
+                &mut total.view_mut(),
+                |event| Ok(event.synchronize().map(|()| true)?),
+                muster,
+            )?;
+            ensure!(
+                !asked.get() && comm.world_size() == world_size,
+                "rank {rank}: nobody was lost, and the world of {world_size} became one of {}",
+                comm.world_size()
+            );
+            let all: Vec<usize> = (0..world_size).collect();
+            Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| {
+        let id = Id::new().readable()?;
+        let result = rejoin(comm, |_| Ok(Muster { survivors: vec![1, 3], id }));
+        let text = match result {
+            Ok(new) => anyhow::bail!(
+                "rank 0 is none of the survivors [1, 3], and rejoined as rank {} of {}",
+                new.rank(),
+                new.world_size()
+            ),
+            Err(error) => lab::explain::error_text(&error),
+        };
+        ensure!(
+            !text.contains("nccl"),
+            "rank 0 is none of the survivors [1, 3], and asked NCCL all the same: {text}"
+        );
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Checks of `grouping/ring`.
+
+use anyhow::ensure;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::grouping::ring::{neighbours, shift, sum_around};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle),
+        Check::new("ring::what_comes_is_the_left_neighbour_s", what_comes_is_the_left_neighbour_s)
+            .min_ranks(3),
+        Check::new("ring::two_ranks_exchange", || shifts(2)).min_ranks(2),
+        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)),
+        Check::new("ring::shift_returns_at_once", shift_returns_at_once).min_ranks(2),
+        Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
+        Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
+    ]
+}
+
+/// One element, and odd lengths beyond a warp and a block.
+const LENGTHS: [usize; 3] = [1, 37, 1031];
+
+fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
+    lab::world_sizes().into_iter().filter(|&size| size >= 3)
+}
+
+fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
+    for world_size in 1..=8 {
+        for rank in (0..world_size).rev() {
+            let (left, right) = neighbours(rank, world_size);
+            let seat = format!("rank {rank} of {world_size}: its neighbours are ranks {left} and {right}");
+            for neighbour in [left, right] {
+                ensure!(
+                    neighbour < world_size,
+                    "{seat}, but there is no rank {neighbour}: the circle closes behind the last one"
+                );
+            }
+            // The right neighbour of each rank but the last has the next number; the last one's is rank 0.
+            let next = if rank + 1 == world_size { 0 } else { rank + 1 };
+            let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
+            ensure!(
+                (left, right) == (previous, next),
+                "{seat}, expected {previous} to the left and {next} to the right{}",
+                if (left, right) == (next, previous) { ": left and right are swapped" } else { "" }
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What lies in the buffer of a rank before.
+fn stale(rank: usize, len: usize) -> Vec<f32> {
+    irregular::integers(1000 + rank, len)
+}
+
+fn what_comes_is_the_left_neighbour_s() -> anyhow::Result<()> {
+    worlds_of_three_and_more().try_for_each(shifts)
+}
+
+fn shifts(world_size: usize) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        let mut verdict = Ok(());
+        for len in LENGTHS {
+            verdict = verdict.and(check_shift(&comm, len));
+        }
+        verdict
+    })?;
+    Ok(())
+}
+
+fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let own = irregular::integers(rank, len);
+    let outgoing = Guarded::new(&stream, &own)?;
+    let mut incoming = Guarded::new(&stream, &stale(rank, len))?;
+    shift(comm, &outgoing.view(), &mut incoming.view_mut())?;
+    let got = incoming.read()?;
+    let (left, right) = ((rank + world_size - 1) % world_size, (rank + 1) % world_size);
+    Expected::new(rank, "what came in", &irregular::integers(left, len))
+        .if_instead(
+            &irregular::integers(right, len),
+            format!("it comes from rank {right}, the right neighbour: left and right are swapped"),
+        )
+        .if_instead(&own, "these are the rank's own values")
+        .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
+        .exactly(&got)?;
+    Expected::new(rank, "what went out", &own).exactly(&outgoing.read()?)
+}
+
+fn shift_returns_at_once() -> anyhow::Result<()> {
+    const SPIN: u64 = 10_000_000;
+    let world_size = lab::world_sizes().into_iter().max().unwrap_or(1);
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let kernels = Kernels::load(stream.context())?;
+        let outgoing = Guarded::new(&stream, &irregular::integers(rank, 37))?;
+        let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
+        // The first call sets up connections, and the first use of a kernel loads it: both may take the host a while.
+        kernels.spin(&stream, 0)?;
+        shift(&comm, &outgoing.view(), &mut incoming.view_mut())?;
+        stream.synchronize()?;
+        kernels.spin(&stream, SPIN)?;
+        let ready = stream.record_event(None)?;
+        shift(&comm, &outgoing.view(), &mut incoming.view_mut())?;
+        let early = !ready.try_is_complete()?;
+        stream.synchronize()?;
+        ensure!(
+            early,
+            "rank {rank}: the stream was busy for {} ms, and shift did not return before that: does it wait on the host?",
+            SPIN / 1_000_000
+        );
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn every_rank_gets_the_sum() -> anyhow::Result<()> {
+    worlds_of_three_and_more().try_for_each(sums)
+}
+
+fn the_sum_of_one_or_two_ranks() -> anyhow::Result<()> {
+    sums(1)?;
+    sums(2)
+}
+
+fn sums(world_size: usize) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let kernels = Kernels::load(comm.context())?;
+        let mut verdict = Ok(());
+        for len in LENGTHS {
+            verdict = verdict.and(check_sum(&comm, &kernels, len));
+        }
+        verdict
+    })?;
+    Ok(())
+}
+
+fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
+    let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+    let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
+    let own = Guarded::new(&stream, &inputs[rank])?;
+    let mut total = Guarded::new(&stream, &stale(rank, len))?;
+    sum_around(comm, kernels, &own.view(), &mut total.view_mut())?;
+    let got = total.read()?;
+    // Whole numbers below 2²⁴: an f32 rounds nothing.
+    let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..len).map(value).collect() };
+    let sum = |index: usize| inputs.iter().map(|input| input[index]).sum::<f32>();
+    let left = &inputs[(rank + world_size - 1) % world_size];
+    let right = &inputs[(rank + 1) % world_size];
+    let others = (world_size - 1) as f32;
+    Expected::new(rank, &format!("the sum of {world_size} ranks"), &each(&sum))
+        .if_instead(
+            &each(&|index| inputs[rank][index] + others * left[index]),
+            format!(
+                "the left neighbour's values are in it {others} times: each shift sends the rank's own values, \
+                 and not what came in"
+            ),
+        )
+        .if_instead(
+            &each(&|index| sum(index) + inputs[rank][index]),
+            "the rank's own values are in it twice: they have come all the way around, in one shift too many",
+        )
+        .if_instead(
+            &each(&|index| sum(index) - right[index]),
+            "one rank's values are missing, which would have come in the last shift: there was one too few",
+        )
+        .if_instead(&each(&|index| sum(index) - inputs[rank][index]), "the rank's own values are missing")
+        .if_instead(&inputs[rank], "these are the rank's own values: nothing was added")
+        .exactly(&got)?;
+    Expected::new(rank, "the rank's own values", &inputs[rank]).exactly(&own.read()?)
+}

@@ -1,0 +1,321 @@
+//! Checks of `grouping/straggler`.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use cudarc::driver::CudaSlice;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::explain::error_text;
+use lab::{Check, Expected, Kernels};
+
+use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes),
+        Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up),
+        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last),
+        Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much).min_ranks(2),
+        Check::new("straggler::a_missing_rank_is_named_by_all", a_missing_rank_is_named_by_all).min_ranks(2),
+        Check::new(
+            "straggler::a_gpu_that_is_too_late_is_named_by_all",
+            a_gpu_that_is_too_late_is_named_by_all,
+        )
+        .min_ranks(2),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const DEADLINE: Duration = Duration::from_millis(777);
+/// Further away than any deadline.
+const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
+/// After so long, whoever waits for a missing rank without looking at the clock is helped out.
+const RESCUE: Duration = Duration::from_secs(3);
+/// How long ranks that do come are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A clock that goes on by a millisecond with every look at it.
+fn ticking() -> impl Fn() -> Duration {
+    let looks = Cell::new(0);
+    move || Duration::from_millis(looks.replace(looks.get() + 1))
+}
+
+fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 2 * MILLISECOND)?;
+    let event = stream.record_event(None)?;
+    let complete = complete_by(&event, || Duration::ZERO, DEADLINE)?;
+    ensure!(complete, "time stood still, and the event came: complete_by says that it didn't");
+    ensure!(event.try_is_complete()?, "complete_by says that the event has come, and it has not");
+    let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
+    ensure!(complete, "an event that had come long ago: complete_by says that it hasn't, because time is up");
+    Ok(())
+}
+
+fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    kernels.spin(&stream, 10 * MILLISECOND)?;
+    let event = stream.record_event(None)?;
+    let complete = complete_by(&event, ticking(), Duration::from_millis(5))?;
+    ensure!(
+        !complete,
+        "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
+         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronises"
+    );
+    Ok(stream.synchronize()?)
+}
+
+fn who_waited_least_came_last() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let rank = comm.rank();
+            // Multiples of 1/8: an f32 rounds nothing. The one who came first is in the middle.
+            let waited: Vec<f32> =
+                (0..world_size).map(|rank| 4.0 - (rank as f32 - 1.0).abs() * 1.125).collect();
+            let longest = waited.iter().copied().fold(0.0, f32::max);
+            let least = waited.iter().copied().fold(f32::INFINITY, f32::min);
+            let each =
+                |value: &dyn Fn(f32) -> f32| -> Vec<f32> { waited.iter().map(|&one| value(one)).collect() };
+            let got = lateness(&comm, waited[rank])?;
+            Expected::new(
+                rank,
+                &format!("the lateness of {world_size} ranks that waited {waited:?} ms"),
+                &each(&|one| longest - one),
+            )
+            .if_instead(
+                &waited,
+                "this is how long each has waited: the longer one waits, the earlier one came",
+            )
+            .if_instead(&each(&|one| one - least), "it is the wrong way round: who waited least came last")
+            .if_instead(
+                &each(&|one| one - longest),
+                "it has the wrong sign: nobody came before the first one",
+            )
+            .if_instead(
+                &each(&|one| waited[rank] - one),
+                "it is reckoned from this rank, and not from who came first",
+            )
+            .exactly(&got)
+        })?;
+    }
+    Ok(())
+}
+
+/// A token to sum, and everything loaded and connected that a barrier needs. The first collective sets up connections: where a
+/// rank is missing in *that* one, a host may wait for ever.
+fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>, Kernels)> {
+    let stream = comm.stream();
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 0)?;
+    let mut token = stream.alloc_zeros::<f32>(1)?;
+    barrier(comm, &mut token, register, || Duration::ZERO, DEADLINE)?;
+    stream.synchronize()?;
+    Ok((token, kernels))
+}
+
+/// The smallest and the largest world in which somebody can be late: spins take their time.
+fn worlds() -> Vec<usize> {
+    let sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= 2).collect();
+    let mut ends: Vec<usize> = [sizes.first(), sizes.last()].into_iter().flatten().copied().collect();
+    ends.dedup();
+    ends
+}
+
+fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
+    const SPIN: u64 = 5;
+    for world_size in worlds() {
+        let late = world_size / 2;
+        let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
+        let start = Barrier::new(world_size);
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let rank = comm.rank();
+            let (mut token, kernels) = prepared(&comm, &warm_up)?;
+            // Each rank is on a host of its own, which was started at another time.
+            let (booted, up) = (Instant::now(), Duration::from_secs(1000 * (1 + rank as u64)));
+            start.wait();
+            if rank == late {
+                kernels.spin(&comm.stream(), SPIN * MILLISECOND)?;
+            }
+            let told = barrier(&comm, &mut token, &register, || up + booted.elapsed(), 100 * DEADLINE)?;
+            comm.stream().synchronize()?;
+            let of = format!(
+                "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \
+                 later than the first one by {told:?} ms"
+            );
+            ensure!(told.len() == world_size, "{of}: one for each rank is expected");
+            ensure!(
+                told.iter().all(|&late| (0.0..1e5).contains(&late)),
+                "{of}\n  likely cause: times of different hosts' clocks are compared; each only knows how long it has waited"
+            );
+            let last = (0..world_size).max_by(|&one, &other| told[one].total_cmp(&told[other]));
+            ensure!(
+                last == Some(late) && told[late] > 0.2 * SPIN as f32,
+                "{of}\n  likely cause: the waiting is not measured on the GPU, between an event right in front of the sum and \
+                 one right behind it"
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// What a rank was told, or `None` where it has not called.
+type Told = Option<Result<Vec<f32>, String>>;
+
+/// How far the ranks of a world have come.
+#[derive(Default)]
+struct Returned {
+    number: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Returned {
+    fn one_more(&self) {
+        *self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many have returned, but not for ever: says whether they have.
+    fn are(&self, number: usize) -> bool {
+        let returned = self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let waited = self.changed.wait_timeout_while(returned, RESCUE, |returned| *returned < number);
+        waited.is_ok_and(|(returned, _)| *returned >= number)
+    }
+}
+
+/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before.
+fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
+    let looks = AtomicUsize::new(0);
+    move || {
+        if looks.fetch_add(1, Ordering::Relaxed) == 0 || register.missing().contains(&rank) {
+            return Duration::ZERO;
+        }
+        let since = Instant::now();
+        while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+        LONG_AFTER
+    }
+}
+
+/// Judges what a rank was told where `late` did not come in time. `unnamed` says why it may not be named.
+fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str) -> anyhow::Result<()> {
+    let of =
+        format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
+    match told {
+        None => Ok(()),
+        Some(Ok(_)) => bail!(
+            "{of}, and barrier returned Ok when it came at last\n  likely cause: this rank waits without looking at the clock: \
+             the deadline is for every rank, and for both events"
+        ),
+        Some(Err(text)) => {
+            let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+            let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
+            let likely = match named.contains(&late) {
+                true => "others are named that have come: did they sign?",
+                false => unnamed,
+            };
+            ensure!(
+                named == [late],
+                "{of}: the error must name it, and no other rank; it says: {text}\n  likely cause: {likely}"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
+    for world_size in worlds() {
+        let missing = world_size / 2;
+        let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
+        let (returned, rescue, end) = (Returned::default(), OnceLock::new(), Barrier::new(world_size));
+        let told = rendezvous(&lab::streams(world_size)?, |comm| {
+            let rank = comm.rank();
+            let (mut token, _kernels) = prepared(&comm, &warm_up)?;
+            let mut call = |clock: &dyn Fn() -> Duration| -> Told {
+                Some(
+                    barrier(&comm, &mut token, &register, clock, DEADLINE)
+                        .map_err(|error| error_text(&error)),
+                )
+            };
+            if rank == missing {
+                // If somebody waits without end, it comes after all, so that the check ends on any GPU.
+                let stuck = !returned.are(world_size - 1);
+                rescue.set(stuck).ok();
+                if stuck {
+                    call(&|| Duration::ZERO);
+                }
+                end.wait();
+                return Ok(None);
+            }
+            let told = call(&until_the_others_have_signed(&register, rank, missing));
+            returned.one_more();
+            if *rescue.wait() && matches!(told, Some(Err(_))) {
+                // Those that wait without end will ask for the lateness too.
+                lateness(&comm, 0.0)?;
+            }
+            end.wait();
+            // The sum may be in flight, so the communicator goes first.
+            drop(comm);
+            Ok(told)
+        })?;
+        let unnamed = "the register says who has not signed";
+        told.iter()
+            .enumerate()
+            .try_for_each(|(rank, told)| judge(rank, world_size, missing, told, unnamed))?;
+    }
+    Ok(())
+}
+
+fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
+    for world_size in worlds() {
+        let late = world_size / 2;
+        let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
+        let (start, end) = (Barrier::new(world_size), Barrier::new(world_size));
+        let returned = Returned::default();
+        let told = rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let (mut token, kernels) = prepared(&comm, &warm_up)?;
+            start.wait();
+            let mut call = |clock: &dyn Fn() -> Duration| -> Told {
+                Some(
+                    barrier(&comm, &mut token, &register, clock, DEADLINE)
+                        .map_err(|error| error_text(&error)),
+                )
+            };
+            let told = if rank == late {
+                kernels.spin(&stream, 10 * MILLISECOND)?;
+                let looks = Cell::new(0);
+                // Up at once, after the look that the deadline is reckoned from.
+                let told =
+                    call(&|| if looks.replace(looks.get() + 1) == 0 { Duration::ZERO } else { LONG_AFTER });
+                returned.one_more();
+                told
+            } else {
+                let others = until_the_others_have_signed(&register, rank, late);
+                call(&|| {
+                    let time = others();
+                    if time == LONG_AFTER {
+                        returned.are(1);
+                    }
+                    time
+                })
+            };
+            // All have called: what is in flight comes to its end.
+            stream.synchronize()?;
+            end.wait();
+            Ok(told)
+        })?;
+        let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";
+        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told, unnamed))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Checks of `grouping/tracking`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
+use lab::{Check, Expected, Kernels, irregular};
+
+use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("tracking::two_slices_are_worked_on_at_once", two_slices_are_worked_on_at_once),
+        Check::new("tracking::two_slices_stay_tracked", two_slices_stay_tracked),
+        Check::new("tracking::one_slice_is_worked_on_at_once", one_slice_is_worked_on_at_once),
+        Check::new("tracking::a_late_upload_is_waited_for", a_late_upload_is_waited_for),
+        Check::new("tracking::a_late_half_is_waited_for", a_late_half_is_waited_for),
+        Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for),
+        Check::new("tracking::readers_read_at_once", readers_read_at_once),
+        Check::new("tracking::writing_after_reading_returns_at_once", writing_after_reading_returns_at_once),
+    ]
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const LEN: usize = 1031;
+
+/// Streams of one GPU, with tracking on, and kernels that are loaded.
+struct Bench {
+    streams: Vec<Arc<CudaStream>>,
+    kernels: Kernels,
+}
+
+impl Bench {
+    fn new(streams: usize) -> anyhow::Result<Self> {
+        let first = lab::streams(1)?.remove(0);
+        let context = first.context();
+        let kernels = Kernels::load(context)?;
+        // So that loading takes no part in what comes.
+        let mut some = first.alloc_zeros::<f32>(1)?;
+        kernels.spin(&first, 0)?;
+        kernels.scale(&first, &mut some, 1.0)?;
+        first.synchronize()?;
+        let others = (1..streams).map(|_| Ok(context.new_stream()?));
+        let streams = std::iter::once(Ok(first.clone())).chain(others).collect::<anyhow::Result<_>>()?;
+        Ok(Self { streams, kernels })
+    }
+}
+
+fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
+    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
+}
+
+/// Milliseconds that both last; negative where they are apart. Each is a pair of events of one GPU.
+fn overlap(one: &(CudaEvent, CudaEvent), other: &(CudaEvent, CudaEvent)) -> anyhow::Result<f32> {
+    let (starts, ends) = (one.0.elapsed_ms(&other.0)?, one.0.elapsed_ms(&other.1)?);
+    Ok(one.0.elapsed_ms(&one.1)?.min(ends) - starts.max(0.0))
+}
+
+/// One of the two ways to work on halves.
+type InHalves<'a> = &'a mut dyn FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+type Way = fn(&Arc<CudaStream>, &Arc<CudaStream>, &[f32], InHalves) -> anyhow::Result<Vec<f32>>;
+
+const TWO_SLICES: Way = |first, second, values, work| in_two_slices(first, second, values, work);
+const ONE_SLICE: Way = |first, second, values, work| in_one_slice(first, second, values, work);
+
+/// Multiplies each half by 6, each on its stream, spinning for so long between the 2 and the 3; compares, and returns the
+/// events around the two spins.
+fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Vec<(CudaEvent, CudaEvent)>> {
+    let [first, second] = &bench.streams[..] else { anyhow::bail!("two streams") };
+    let kernels = &bench.kernels;
+    let values = irregular::integers(0, LEN);
+    let mut marks = Vec::new();
+    let mut lengths = Vec::new();
+    let got = way(first, second, &values, &mut |stream, half| {
+        // The view is used before the first event: what tracking waits for lies before it too.
+        kernels.scale(stream, half, 2.0)?;
+        let start = timed(stream)?;
+        kernels.spin(stream, spins[usize::from(stream == second)])?;
+        marks.push((start, timed(stream)?));
+        lengths.push((stream == second, half.len()));
+        kernels.scale(stream, half, 3.0)
+    })?;
+    ensure!(
+        lengths.contains(&(false, LEN / 2)) && lengths.contains(&(true, LEN - LEN / 2)) && lengths.len() == 2,
+        "of {LEN} values, the first stream has to work on {}, once, and the second on the other {}; worked on, as (second \
+         stream, length): {lengths:?}",
+        LEN / 2,
+        LEN - LEN / 2
+    );
+    first.synchronize()?;
+    second.synchronize()?;
+    let times = |factors: [f32; 2]| -> Vec<f32> {
+        (0..LEN).map(|index| values[index] * factors[usize::from(index >= LEN / 2)]).collect()
+    };
+    Expected::new(0, "what came of both halves", &times([6.0, 6.0]))
+        .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
+        .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
+        .if_instead(&times([6.0, 1.0]), "the second half was read before its work had begun")
+        .exactly(&got)?;
+    Ok(marks)
+}
+
+fn worked_on_at_once(way: Way, likely: &str) -> anyhow::Result<()> {
+    let marks = halves(&Bench::new(2)?, way, [2 * MILLISECOND; 2])?;
+    let both = overlap(&marks[0], &marks[1])?;
+    ensure!(
+        both > 0.0,
+        "each half was worked on for 2 ms, on a stream of its own, and at no time both: the second began {:.1} ms after the \
+         first was done\n  likely cause: {likely}",
+        -both
+    );
+    Ok(())
+}
+
+fn two_slices_are_worked_on_at_once() -> anyhow::Result<()> {
+    worked_on_at_once(
+        TWO_SLICES,
+        "both are views of one slice, for which tracking lets the second stream wait; or the host read the first result \
+         before the second stream had its work. Safe is not yet concurrent",
+    )
+}
+
+fn two_slices_stay_tracked() -> anyhow::Result<()> {
+    let bench = Bench::new(2)?;
+    halves(&bench, TWO_SLICES, [0, 0])?;
+    ensure!(
+        bench.streams[0].context().is_event_tracking(),
+        "in_two_slices has switched event tracking off: with two slices there is no need to"
+    );
+    Ok(())
+}
+
+fn one_slice_is_worked_on_at_once() -> anyhow::Result<()> {
+    worked_on_at_once(
+        ONE_SLICE,
+        "tracking is still on, and lets the second stream wait for the first one's use of the slice; or it waits by hand for \
+         more than the upload",
+    )
+}
+
+fn a_late_upload_is_waited_for() -> anyhow::Result<()> {
+    let bench = Bench::new(2)?;
+    bench.kernels.spin(&bench.streams[0], 2 * MILLISECOND)?;
+    halves(&bench, ONE_SLICE, [0, 0])?;
+    Ok(())
+}
+
+fn a_late_half_is_waited_for() -> anyhow::Result<()> {
+    for way in [TWO_SLICES, ONE_SLICE] {
+        halves(&Bench::new(2)?, way, [0, 2 * MILLISECOND])?;
+    }
+    Ok(())
+}
+
+/// What the readers read, and when.
+struct Read {
+    outputs: Vec<CudaSlice<f32>>,
+    slice: CudaSlice<f32>,
+    marks: Vec<(CudaEvent, CudaEvent)>,
+}
+
+/// Three readers copy a slice, each after its spin, and a fourth stream overwrites it.
+fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
+    let kernels = &bench.kernels;
+    let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
+    let mut outputs = Vec::new();
+    for reader in readers {
+        outputs.push(reader.clone_htod(&stale())?);
+    }
+    let mut slice = writer.clone_htod(&irregular::integers(0, LEN))?;
+    let new = writer.clone_htod(&irregular::integers(1, LEN))?;
+    bench.streams.iter().try_for_each(|stream| stream.synchronize())?;
+    let mut marks = Vec::new();
+    write_after_reads(
+        &mut slice,
+        readers,
+        writer,
+        |index, slice| {
+            let start = timed(&readers[index])?;
+            kernels.spin(&readers[index], spins[index])?;
+            readers[index].memcpy_dtod(slice, &mut outputs[index])?;
+            marks.push((start, timed(&readers[index])?));
+            Ok(())
+        },
+        |slice| Ok(writer.memcpy_dtod(&new, slice)?),
+    )?;
+    Ok(Read { outputs, slice, marks })
+}
+
+/// What lies in an output before.
+fn stale() -> Vec<f32> {
+    irregular::integers(1000, LEN)
+}
+
+fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
+    // What is known to be wrong in the streams is said first; the numbers come after it.
+    bench.streams.iter().try_for_each(|stream| stream.synchronize())?;
+    for (index, output) in read.outputs.iter().enumerate() {
+        Expected::new(0, &format!("what reader {index} of 3 has read"), &irregular::integers(0, LEN))
+            .if_instead(
+                &irregular::integers(1, LEN),
+                "it is what was written afterwards: the writer did not wait for this reader",
+            )
+            .if_instead(&stale(), "it is what was there before: nothing was read")
+            .exactly(&output.stream().clone_dtoh(output)?)?;
+    }
+    Expected::new(0, "the slice in the end", &irregular::integers(1, LEN))
+        .if_instead(&irregular::integers(0, LEN), "it is what was read: nothing was written")
+        .exactly(&read.slice.stream().clone_dtoh(&read.slice)?)
+}
+
+fn all_readers_are_waited_for() -> anyhow::Result<()> {
+    for late in 0..3 {
+        let mut spins = [0; 3];
+        spins[late] = 2 * MILLISECOND;
+        let bench = Bench::new(4)?;
+        let read = written_after_reads(&bench, spins)?;
+        compare(&bench, &read)?;
+    }
+    Ok(())
+}
+
+fn readers_read_at_once() -> anyhow::Result<()> {
+    let bench = Bench::new(4)?;
+    let read = written_after_reads(&bench, [2 * MILLISECOND; 3])?;
+    compare(&bench, &read)?;
+    ensure!(read.marks.len() == 3, "there are 3 readers, and {} reads", read.marks.len());
+    for (index, pair) in read.marks.windows(2).enumerate() {
+        let both = overlap(&pair[0], &pair[1])?;
+        ensure!(
+            both > 0.0,
+            "readers {index} and {} were at work for 2 ms each, and at no time both\n  likely cause: one waits for the other, \
+             or the host for one of them; only the writer has to wait",
+            index + 1
+        );
+    }
+    Ok(())
+}
+
+fn writing_after_reading_returns_at_once() -> anyhow::Result<()> {
+    let bench = Bench::new(4)?;
+    let read = written_after_reads(&bench, [10 * MILLISECOND; 3])?;
+    ensure!(
+        !read.marks[0].1.try_is_complete()?,
+        "the readers were busy for 10 ms, and write_after_reads did not return before that: does it wait on the host?"
+    );
+    compare(&bench, &read)
+}

@@ -1,0 +1,44 @@
+// mistake: only the first survivor aborts, and the others let their communicator lie
+// fails: recover::survivors_finish_the_sum
+// says: every one of them has to abort its own
+
+use anyhow::Context;
+use collectives::all_reduce;
+use cudarc::driver::{CudaEvent, CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, Id};
+use lab::Readable;
+
+#[derive(Clone, Debug)]
+pub struct Muster {
+    pub survivors: Vec<usize>,
+    pub id: Id,
+}
+
+pub fn rejoin(comm: Comm, muster: impl FnOnce(usize) -> anyhow::Result<Muster>) -> anyhow::Result<Comm> {
+    let (stream, old_rank) = (comm.stream(), comm.rank());
+    let Muster { survivors, id } = muster(old_rank)?;
+    if old_rank == survivors[0] {
+        drop(comm);
+    } else {
+        std::mem::forget(comm);
+    }
+    let rank = survivors.iter().position(|&survivor| survivor == old_rank);
+    let rank = rank.with_context(|| format!("rank {old_rank} is none of the survivors {survivors:?}"))?;
+    Comm::from_rank(stream, rank, survivors.len(), id).readable()
+}
+
+pub fn sum_of_survivors(
+    mut comm: Comm,
+    values: &CudaView<f32>,
+    total: &mut CudaViewMut<f32>,
+    arrives: impl Fn(&CudaEvent) -> anyhow::Result<bool>,
+    muster: impl Fn(usize) -> anyhow::Result<Muster>,
+) -> anyhow::Result<Comm> {
+    loop {
+        all_reduce::sum(&comm, values, total)?;
+        if arrives(&comm.stream().record_event(None)?)? {
+            return Ok(comm);
+        }
+        comm = rejoin(comm, &muster)?;
+    }
+}

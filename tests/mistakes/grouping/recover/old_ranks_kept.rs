@@ -1,0 +1,43 @@
+// mistake: a survivor keeps its old number, which the smaller world may not have
+// fails: recover::survivors_make_a_world_without_gaps
+// says: could not rejoin as one of [1]
+// says: rank 1 of 1
+
+use anyhow::Context;
+use collectives::all_reduce;
+use cudarc::driver::{CudaEvent, CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, Id};
+use lab::Readable;
+
+#[derive(Clone, Debug)]
+pub struct Muster {
+    pub survivors: Vec<usize>,
+    pub id: Id,
+}
+
+pub fn rejoin(comm: Comm, muster: impl FnOnce(usize) -> anyhow::Result<Muster>) -> anyhow::Result<Comm> {
+    let (stream, old_rank) = (comm.stream(), comm.rank());
+    drop(comm);
+    let Muster { survivors, id } = muster(old_rank)?;
+    survivors
+        .contains(&old_rank)
+        .then_some(())
+        .with_context(|| format!("rank {old_rank} is none of the survivors {survivors:?}"))?;
+    Comm::from_rank(stream, old_rank, survivors.len(), id).readable()
+}
+
+pub fn sum_of_survivors(
+    mut comm: Comm,
+    values: &CudaView<f32>,
+    total: &mut CudaViewMut<f32>,
+    arrives: impl Fn(&CudaEvent) -> anyhow::Result<bool>,
+    muster: impl Fn(usize) -> anyhow::Result<Muster>,
+) -> anyhow::Result<Comm> {
+    loop {
+        all_reduce::sum(&comm, values, total)?;
+        if arrives(&comm.stream().record_event(None)?)? {
+            return Ok(comm);
+        }
+        comm = rejoin(comm, &muster)?;
+    }
+}
