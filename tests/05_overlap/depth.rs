@@ -258,12 +258,11 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let context = rank.compute.context();
         for depth in DEPTHS {
-            // Twice: what is in use shows in the mark only since it was reset.
             most_in_use(context)?;
-            let before = most_in_use(context)?;
             run(&rank.compute, &rank.comm.stream(), &mut Idle, 8, BUFFER / size_of::<f32>(), depth)?;
             rank.synchronize()?;
-            let used = (most_in_use(context)? - before) as f64 / BUFFER as f64;
+            // What else is in use is far less than half a buffer.
+            let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
                 (used - depth as f64).abs() < 0.5,
                 "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}",
