@@ -265,7 +265,8 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
                 (used - depth as f64).abs() < 0.5,
-                "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}",
+                "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}\n  \
+                 likely cause: an iteration has to take the buffer of an earlier one, and gets one of its own",
                 rank.number()
             );
         }
