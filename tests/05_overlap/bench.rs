@@ -1,0 +1,59 @@
+//! What the checks of several exercises share: ranks, and spans that are looked at.
+
+use anyhow::{Context, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::timeline::Span;
+
+pub(super) const MILLISECOND: u64 = 1_000_000;
+
+/// Runs `check` on each rank of each world of at least two.
+pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let mut worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
+    worlds.try_for_each(|world_size| on_ranks(world_size, &check))
+}
+
+/// Runs `check` on two ranks: for what takes long, since ranks spin, and depends little on the world.
+pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    on_ranks(2, check)
+}
+
+/// Runs `check` on so many ranks. Whatever it says, no communicator goes while it has work.
+pub(super) fn on_ranks(
+    world_size: usize,
+    check: impl Fn(&Comm) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let checked = check(&comm);
+        let done = comm.context().synchronize();
+        checked?;
+        Ok(done?)
+    })?;
+    Ok(())
+}
+
+/// The span of this name.
+pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
+    spans.iter().find(|span| span.name == name).with_context(|| format!("{name} was never enqueued"))
+}
+
+/// Both spans must have run at the same time for a while; `cause` says why they may not have.
+pub(super) fn ensure_beside(
+    rank: usize,
+    spans: &[Span],
+    one: &str,
+    other: &str,
+    cause: &str,
+) -> anyhow::Result<()> {
+    let (first, second) = (span(spans, one)?, span(spans, other)?);
+    ensure!(
+        first.overlap(second) > 0.0,
+        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both\n  \
+         likely cause: {cause}",
+        first.start,
+        first.end,
+        second.start,
+        second.end
+    );
+    Ok(())
+}
