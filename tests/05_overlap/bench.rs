@@ -3,6 +3,7 @@
 use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
+use lab::Tier;
 use lab::timeline::Span;
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
@@ -54,6 +55,37 @@ pub(super) fn ensure_beside(
         first.end,
         second.start,
         second.end
+    );
+    Ok(())
+}
+
+/// The mean length of the spans whose names have `what` in them, in milliseconds.
+pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
+    let lengths: Vec<f64> =
+        spans.iter().filter(|span| span.name.contains(what)).map(|span| span.end - span.start).collect();
+    lengths.iter().sum::<f64>() / lengths.len() as f64
+}
+
+/// How far a formula may be off, where times are modelled.
+const WITHIN: f64 = 0.03;
+
+/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modelled:
+/// nobody asks a real GPU how fast it is.
+pub(super) fn ensure_takes(
+    rank: usize,
+    spans: &[Span],
+    milliseconds: f64,
+    formula: &str,
+) -> anyhow::Result<()> {
+    if lab::attach(1)? != Tier::Virtual {
+        return Ok(());
+    }
+    let start = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
+    let end = spans.iter().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
+    let took = end - start;
+    ensure!(
+        (took / milliseconds - 1.0).abs() <= WITHIN,
+        "rank {rank}: it took {took:.2} ms, but {formula} is {milliseconds:.2} ms"
     );
     Ok(())
 }

@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-const LEN: usize = 1031;
+const LEN: usize = 257;
 
 /// Nanoseconds that the streams spin: the copy stream before all batches, the others before each one.
 #[derive(Clone, Copy, Default)]

@@ -4,10 +4,19 @@ mod bench;
 mod copies;
 mod graphs;
 mod interleave;
+mod layerwise;
+mod pipeline_parallel;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [interleave::checks(), copies::checks(), graphs::checks()].concat()
+    [
+        interleave::checks(),
+        layerwise::checks(),
+        pipeline_parallel::checks(),
+        copies::checks(),
+        graphs::checks(),
+    ]
+    .concat()
 }

@@ -3,3 +3,5 @@
 pub mod copies;
 pub mod graphs;
 pub mod interleave;
+pub mod layerwise;
+pub mod pipeline_parallel;
