@@ -1,5 +1,6 @@
 //! What module 05 must do: one file for each exercise.
 
+mod analysis;
 mod bench;
 mod copies;
 mod graphs;
@@ -17,6 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         pipeline_parallel::checks(),
         copies::checks(),
         graphs::checks(),
+        analysis::checks(),
     ]
     .concat()
 }

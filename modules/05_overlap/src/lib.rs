@@ -1,5 +1,6 @@
 //! Hide the communication behind the computation.
 
+pub mod analysis;
 pub mod copies;
 pub mod graphs;
 pub mod interleave;

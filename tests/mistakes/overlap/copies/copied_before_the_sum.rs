@@ -1,8 +1,7 @@
 // mistake: the result is copied out before the all-reduce is done
 // fails: copies::a_late_sum_is_waited_for
-// says: data race
-// says: by ncclAllReduce on stream 1
-// says: by a copy to the host
+// says: data race on GPU
+// says: read by a copy to the host on stream 3
 
 use std::sync::Arc;
 
