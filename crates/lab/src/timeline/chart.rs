@@ -1,7 +1,9 @@
 //! A timeline of several GPUs to look at: in the terminal, in Perfetto, on a slide.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use anyhow::Context;
 use serde_json::{Value, json};
 use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Text, Title};
@@ -60,8 +62,8 @@ const LANE: f64 = 40.0;
 const GAP: f64 = 22.0;
 const BELOW: f64 = 120.0;
 const FONT: f64 = 20.0;
-/// A letter's width of that font, roughly: 0.6 of its height.
-const LETTER: f64 = 0.6;
+/// A letter's width of that font, roughly, as a part of its height.
+const LETTER: f64 = 0.55;
 
 impl Chart {
     /// Lines of text, one for each GPU and kind of work.
@@ -144,6 +146,18 @@ impl Chart {
         document.to_string()
     }
 
+    /// Writes the trace of [`perfetto`](Self::perfetto) and the picture of [`svg`](Self::svg), each where a path is given.
+    ///
+    /// # Errors
+    /// A file can't be written: with its path.
+    pub fn write(&self, perfetto: Option<&Path>, svg: Option<&Path>) -> anyhow::Result<()> {
+        let write = |path: &Path, text: String| {
+            std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+        };
+        perfetto.map_or(Ok(()), |path| write(path, self.perfetto()))?;
+        svg.map_or(Ok(()), |path| write(path, self.svg()))
+    }
+
     /// The kinds of work that there is, in their order.
     fn kinds(&self) -> Vec<Kind> {
         let kinds: BTreeSet<Kind> =
@@ -159,10 +173,11 @@ impl Chart {
         if first < last { (first, last) } else { (0.0, 1.0) }
     }
 
-    /// Where a time is in the picture.
+    /// Where a time is in the picture, to a tenth of a unit.
     fn x(&self, time: f64) -> f64 {
         let (first, last) = self.range();
-        LEFT + (time - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        let x = LEFT + (time - first) / (last - first) * (WIDTH - LEFT - RIGHT);
+        (x * 10.0).round() / 10.0
     }
 
     fn axis(&self, bottom: f64) -> Group {
