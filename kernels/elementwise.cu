@@ -25,3 +25,13 @@ extern "C" __global__ void sgd_step(float* parameters, const float* gradient, fl
     unsigned int i = element();
     if (i < n) parameters[i] -= learning_rate * gradient[i];
 }
+
+// Gradient descent with momentum: velocity[i] = momentum * velocity[i] + gradient[i], then
+// parameters[i] -= learning_rate * velocity[i]
+extern "C" __global__ void momentum_step(float* parameters, float* velocity, const float* gradient, float learning_rate,
+                                         float momentum, unsigned int n) {
+    unsigned int i = element();
+    if (i >= n) return;
+    velocity[i] = momentum * velocity[i] + gradient[i];
+    parameters[i] -= learning_rate * velocity[i];
+}

@@ -1,10 +1,26 @@
 //! What module 04 must do: one file for each exercise.
 
+mod conditional;
 mod data_parallel;
+mod global_norm;
+mod hybrid;
+mod sharded_optimizer;
+mod tensor;
+mod tensor_backward;
+mod tensor_forward;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    data_parallel::checks()
+    [
+        data_parallel::checks(),
+        conditional::checks(),
+        global_norm::checks(),
+        tensor_forward::checks(),
+        tensor_backward::checks(),
+        hybrid::checks(),
+        sharded_optimizer::checks(),
+    ]
+    .concat()
 }

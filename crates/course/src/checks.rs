@@ -200,16 +200,17 @@ pub fn build(
 }
 
 impl Tests {
-    /// Runs those checks whose names contain `filter`.
+    /// Runs those checks whose names contain `filter`, and tells them in the order in which their authors put them.
     ///
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
     pub fn run(&self, filter: &str, stop: &Stop) -> anyhow::Result<Vec<Checked>> {
-        let mut command = Command::new(&self.program);
-        command.args(["--format", "json", filter]).current_dir(&self.folder);
+        let mut order = Vec::new();
+        let names = self.command(&["--list", "--format", "terse", filter]);
+        stop.run(names, |line| order.extend(line.strip_suffix(": test").map(str::to_owned)))?;
         let mut checks = Vec::new();
         let mut has_ended = false;
-        let (_, said) = stop.run(command, |line| {
+        let (_, said) = stop.run(self.command(&["--format", "json", filter]), |line| {
             let Ok(event) = serde_json::from_str::<Event>(line) else { return };
             match (event.of.as_str(), event.event.as_deref(), event.name) {
                 ("test", Some("started"), _) => {}
@@ -221,7 +222,15 @@ impl Tests {
             }
         })?;
         ensure!(has_ended, "the checks were not run: {}", said.trim_end());
+        checks.sort_by_key(|check| order.iter().position(|name| *name == check.name));
         Ok(checks)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        // A check says where it failed; the frames of the harness help nobody.
+        command.args(arguments).current_dir(&self.folder).env("RUST_BACKTRACE", "0");
+        command
     }
 }
 

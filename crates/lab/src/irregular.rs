@@ -16,6 +16,13 @@ pub fn integers(rank: usize, len: usize) -> Vec<f32> {
         .collect()
 }
 
+/// `len` whole numbers from −9 to 9 for a rank, never 0.
+///
+/// Sums of up to 2,500 products of four of them stay below 2²⁴, where `f32` is exact in any order.
+pub fn small_integers(rank: usize, len: usize) -> Vec<f32> {
+    integers(rank, len).into_iter().map(|value| value.signum() * (1.0 + value.abs() % 9.0)).collect()
+}
+
 /// `len` numbers from −1 to 1 for a rank, most of them with all 24 bits of an `f32`: sums of them round.
 pub fn fractions(rank: usize, len: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(0x6a09_e667 + rank as u64 * 0x1_0000_0001);
@@ -36,6 +43,13 @@ mod tests {
                 assert!(same < 5, "{same} of 257 elements are alike");
             }
         }
+    }
+
+    #[test]
+    fn small_integers_take_each_value() {
+        let values = small_integers(1, 1000);
+        assert!((1..=9).all(|size| values.contains(&(size as f32)) && values.contains(&(-size as f32))));
+        assert!(values.iter().all(|&x| x != 0.0 && x.abs() <= 9.0));
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig};
 
-use launch::{Call, File, elements, product};
+use launch::{Call, File, by_one_number, elements, product, reduction};
 
-/// PTX of `fill`, `axpy`, `scale` and `sgd_step`.
+/// PTX of `fill`, `axpy`, `scale`, `sgd_step` and `momentum_step`.
 pub const ELEMENTWISE: &str = include_str!("../../../kernels/elementwise.ptx");
 /// PTX of `matmul`, `matmul_ta` and `matmul_tb`.
 pub const MATMUL: &str = include_str!("../../../kernels/matmul.ptx");
@@ -21,6 +21,8 @@ pub const MATMUL: &str = include_str!("../../../kernels/matmul.ptx");
 pub const LAYER: &str = include_str!("../../../kernels/layer.ptx");
 /// PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct` and `sum`.
 pub const LOSS: &str = include_str!("../../../kernels/loss.ptx");
+/// PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide` and `count_not_finite`.
+pub const VECTOR: &str = include_str!("../../../kernels/vector.ptx");
 /// PTX of `spin`.
 pub const SPIN: &str = include_str!("../../../kernels/spin.ptx");
 
@@ -56,6 +58,7 @@ pub struct Kernels {
     axpy: CudaFunction,
     scale: CudaFunction,
     sgd_step: CudaFunction,
+    momentum_step: CudaFunction,
     matmul: CudaFunction,
     matmul_ta: CudaFunction,
     matmul_tb: CudaFunction,
@@ -67,6 +70,11 @@ pub struct Kernels {
     cross_entropy_gradient: CudaFunction,
     count_correct: CudaFunction,
     sum: CudaFunction,
+    sum_of_squares: CudaFunction,
+    maximum: CudaFunction,
+    exp_minus: CudaFunction,
+    divide: CudaFunction,
+    count_not_finite: CudaFunction,
     spin: CudaFunction,
 }
 
@@ -80,6 +88,7 @@ impl Kernels {
         let matmul = File::load(context, "matmul", MATMUL)?;
         let layer = File::load(context, "layer", LAYER)?;
         let loss = File::load(context, "loss", LOSS)?;
+        let vector = File::load(context, "vector", VECTOR)?;
         let spin = File::load(context, "spin", SPIN)?;
         Ok(Self {
             context: context.clone(),
@@ -87,6 +96,7 @@ impl Kernels {
             axpy: elementwise.kernel("axpy")?,
             scale: elementwise.kernel("scale")?,
             sgd_step: elementwise.kernel("sgd_step")?,
+            momentum_step: elementwise.kernel("momentum_step")?,
             matmul: matmul.kernel("matmul")?,
             matmul_ta: matmul.kernel("matmul_ta")?,
             matmul_tb: matmul.kernel("matmul_tb")?,
@@ -98,6 +108,11 @@ impl Kernels {
             cross_entropy_gradient: loss.kernel("cross_entropy_gradient")?,
             count_correct: loss.kernel("count_correct")?,
             sum: loss.kernel("sum")?,
+            sum_of_squares: vector.kernel("sum_of_squares")?,
+            maximum: vector.kernel("maximum")?,
+            exp_minus: vector.kernel("exp_minus")?,
+            divide: vector.kernel("divide")?,
+            count_not_finite: vector.kernel("count_not_finite")?,
             spin: spin.kernel("spin")?,
         })
     }
@@ -174,6 +189,34 @@ impl Kernels {
         let (parameters, _written) = parameters.device_ptr_mut(stream);
         // SAFETY: the kernel is sgd_step(float*, const float*, float, unsigned); both buffers hold n elements.
         unsafe { call.launch(elements(n), &[&parameters, &gradient, &learning_rate, &n]) }
+    }
+
+    /// Gradient descent with momentum: `velocity[i] = momentum · velocity[i] + gradient[i]`, then
+    /// `parameters[i] -= learning_rate · velocity[i]`. All three have one length.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn momentum_step(
+        &self,
+        stream: &CudaStream,
+        parameters: &mut impl DevicePtrMut<f32>,
+        velocity: &mut impl DevicePtrMut<f32>,
+        gradient: &impl DevicePtr<f32>,
+        learning_rate: f32,
+        momentum: f32,
+    ) -> anyhow::Result<()> {
+        let call = self.call("momentum_step", &self.momentum_step, stream)?;
+        let n = call.index("parameters", parameters.len())?;
+        call.expect_length("velocity", velocity.len(), parameters.len())?;
+        call.expect_length("gradient", gradient.len(), parameters.len())?;
+        let (gradient, _read) = gradient.device_ptr(stream);
+        let (velocity, _velocity_written) = velocity.device_ptr_mut(stream);
+        let (parameters, _written) = parameters.device_ptr_mut(stream);
+        // SAFETY: the kernel is momentum_step(float*, float*, const float*, float, float, unsigned); all three buffers
+        // hold n elements.
+        unsafe {
+            call.launch(elements(n), &[&parameters, &velocity, &gradient, &learning_rate, &momentum, &n])
+        }
     }
 
     /// `c = a · b`.
@@ -373,13 +416,78 @@ impl Kernels {
         sum: &mut impl DevicePtrMut<f32>,
         x: &impl DevicePtr<f32>,
     ) -> anyhow::Result<()> {
-        let call = self.call("sum", &self.sum, stream)?;
+        reduction(&self.call("sum", &self.sum, stream)?, "sum", sum, x)
+    }
+
+    /// `sum[0]` = the sum of all `x[i]²`, in an order that depends on the length alone; 0 if there are none.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn sum_of_squares(
+        &self,
+        stream: &CudaStream,
+        sum: &mut impl DevicePtrMut<f32>,
+        x: &impl DevicePtr<f32>,
+    ) -> anyhow::Result<()> {
+        reduction(&self.call("sum_of_squares", &self.sum_of_squares, stream)?, "sum", sum, x)
+    }
+
+    /// `most[0]` = the largest `x[i]`, −∞ if there are none. A NaN is passed over.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn maximum(
+        &self,
+        stream: &CudaStream,
+        most: &mut impl DevicePtrMut<f32>,
+        x: &impl DevicePtr<f32>,
+    ) -> anyhow::Result<()> {
+        reduction(&self.call("maximum", &self.maximum, stream)?, "most", most, x)
+    }
+
+    /// `x[i] = exp(x[i] − shift[0])`.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn exp_minus(
+        &self,
+        stream: &CudaStream,
+        x: &mut impl DevicePtrMut<f32>,
+        shift: &impl DevicePtr<f32>,
+    ) -> anyhow::Result<()> {
+        by_one_number(&self.call("exp_minus", &self.exp_minus, stream)?, x, "shift", shift)
+    }
+
+    /// `x[i] /= divisor[0]`.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn divide(
+        &self,
+        stream: &CudaStream,
+        x: &mut impl DevicePtrMut<f32>,
+        divisor: &impl DevicePtr<f32>,
+    ) -> anyhow::Result<()> {
+        by_one_number(&self.call("divide", &self.divide, stream)?, x, "divisor", divisor)
+    }
+
+    /// Adds to `count[0]` the number of elements that are infinite or not a number.
+    ///
+    /// # Errors
+    /// See [`Kernels`].
+    pub fn count_not_finite(
+        &self,
+        stream: &CudaStream,
+        count: &mut impl DevicePtrMut<u32>,
+        x: &impl DevicePtr<f32>,
+    ) -> anyhow::Result<()> {
+        let call = self.call("count_not_finite", &self.count_not_finite, stream)?;
         let n = call.index("x", x.len())?;
-        call.expect_length("sum", sum.len(), 1)?;
+        call.expect_length("count", count.len(), 1)?;
         let (x, _read) = x.device_ptr(stream);
-        let (sum, _written) = sum.device_ptr_mut(stream);
-        // SAFETY: the kernel is sum(float*, const float*, unsigned), for one block of 256 threads; 1 and n elements.
-        unsafe { call.launch(elements(1), &[&sum, &x, &n]) }
+        let (count, _written) = count.device_ptr_mut(stream);
+        // SAFETY: the kernel is count_not_finite(unsigned*, const float*, unsigned); 1 and n elements.
+        unsafe { call.launch(elements(n), &[&count, &x, &n]) }
     }
 
     /// Keeps the stream busy for at least so many nanoseconds of the GPU's global timer, and touches no memory. Makes a

@@ -4,6 +4,7 @@
 mod host;
 mod layout;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -48,16 +49,38 @@ impl Perceptron {
     /// # Errors
     /// `hidden` or `max_batch` is 0, or what the driver answers.
     pub fn new(stream: &Arc<CudaStream>, hidden: usize, max_batch: usize, seed: u64) -> anyhow::Result<Self> {
-        ensure!(hidden > 0, "a perceptron has at least one hidden unit");
+        Self::of_units(stream, hidden, 0..hidden, max_batch, seed)
+    }
+
+    /// One rank's part of that model, where several share its hidden layer: only the hidden units `units`. Its parameters
+    /// are theirs in the whole model ([`Layout::of_units`]); the biases of the classes, every part has.
+    ///
+    /// A part's [`forward`](Self::forward) computes something else than the whole model's. In its place come
+    /// [`forward_units`](Self::forward_units), the sum of [`scores_mut`](Self::scores_mut) over all parts, and
+    /// [`finish_scores`](Self::finish_scores). The backward pass of the part is then that of its units.
+    ///
+    /// # Errors
+    /// `units` is empty or reaches beyond `hidden`, `max_batch` is 0, or what the driver answers.
+    pub fn of_units(
+        stream: &Arc<CudaStream>,
+        hidden: usize,
+        units: Range<usize>,
+        max_batch: usize,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let Range { start, end } = units;
+        ensure!(start < end, "a perceptron has at least one hidden unit");
+        ensure!(end <= hidden, "hidden units {start}..{end} of {hidden}");
         ensure!(max_batch > 0, "a batch holds at least one sample");
-        let layout = Layout { hidden };
+        let (layout, whole) = (Layout { hidden: units.len() }, Layout { hidden });
+        let (initial, hidden) = (whole.of_units(&whole.initial(seed), units), layout.hidden);
         let zeros = |len| stream.alloc_zeros(len).with_context(|| format!("{len} floats for the perceptron"));
         Ok(Self {
             stream: stream.clone(),
             kernels: Kernels::load(stream.context())?,
             layout,
             max_batch,
-            parameters: stream.clone_htod(&layout.initial(seed))?,
+            parameters: stream.clone_htod(&initial)?,
             gradient_and_loss: zeros(layout.parameters() + 1)?,
             hidden: zeros(max_batch * hidden)?,
             hidden_gradient: zeros(max_batch * hidden)?,
@@ -104,6 +127,16 @@ impl Perceptron {
     /// # Errors
     /// More samples than `max_batch`, or what the driver answers.
     pub fn forward(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
+        self.forward_units(batch)?;
+        self.finish_scores()
+    }
+
+    /// Computes what the hidden units add to the classes' scores for each sample of the batch: the first half of
+    /// [`forward`](Self::forward), all but the classes' biases.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn forward_units(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
         let rows = batch.len();
         ensure!(rows <= self.max_batch, "a batch of {rows} samples, but buffers for {}", self.max_batch);
         let (layout, units) = (self.layout, self.layout.hidden);
@@ -119,9 +152,24 @@ impl Perceptron {
 
         let mut logits = self.logits.slice_mut(..rows * CLASSES);
         let shape = Product { m: rows, n: CLASSES, k: units };
-        kernels.matmul(stream, &mut logits, &hidden, &parameters.slice(layout.w2()), shape)?;
-        let bias = parameters.slice(layout.b2());
-        kernels.add_bias(stream, &mut logits, &bias, Matrix { rows, columns: CLASSES })
+        kernels.matmul(stream, &mut logits, &hidden, &parameters.slice(layout.w2()), shape)
+    }
+
+    /// The classes' scores for each sample of the last forward pass, to be changed: a row of [`CLASSES`] per sample.
+    pub fn scores_mut(&mut self) -> CudaViewMut<'_, f32> {
+        self.logits.slice_mut(..self.forwarded.unwrap_or(0) * CLASSES)
+    }
+
+    /// Adds the classes' biases to their scores: the second half of [`forward`](Self::forward).
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn finish_scores(&mut self) -> anyhow::Result<()> {
+        let rows = self.forwarded.unwrap_or(0);
+        let mut logits = self.logits.slice_mut(..rows * CLASSES);
+        let bias = self.parameters.slice(self.layout.b2());
+        let shape = Matrix { rows, columns: CLASSES };
+        self.kernels.add_bias(&self.stream, &mut logits, &bias, shape)
     }
 
     /// Computes `weight` × the gradient of the batch's mean loss, and behind it `weight` × that mean loss; over no

@@ -50,24 +50,46 @@ impl std::fmt::Display for Tier {
 pub struct Survey {
     /// The number of real GPUs, at least 1; or why there is none.
     pub gpus: Result<usize, String>,
+    /// The version of CUDA that the driver supports, encoded as 1000 × major + 10 × minor; 0 without a driver.
+    pub cuda: i32,
     /// The version of NCCL, encoded as 10000 × major + 100 × minor + patch; or why there is none.
     pub nccl: Result<i32, String>,
+}
+
+impl Survey {
+    /// `CUDA 12.9`, which the driver supports.
+    pub fn cuda_version(&self) -> String {
+        format!("CUDA {}.{}", self.cuda / 1000, self.cuda % 1000 / 10)
+    }
+
+    /// `NCCL 2.30.7`, or why there is none.
+    pub fn nccl_version(&self) -> String {
+        self.nccl.as_ref().map_or_else(Clone::clone, |&version| format!("NCCL {}", shown(version)))
+    }
 }
 
 /// Looks for a driver with a GPU, and for NCCL. Looks once; both are only asked for their figures.
 pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
-        let gpus = count_gpus();
+        let driver = driver();
+        let gpus = driver.as_ref().map(|driver| driver.gpus).map_err(Clone::clone);
+        let cuda = driver.map_or(0, |driver| driver.cuda);
         let nccl = match gpus {
             Ok(_) => nccl_version(),
             Err(_) => Err("not looked for without a GPU".to_owned()),
         };
-        Survey { gpus, nccl }
+        Survey { gpus, cuda, nccl }
     })
 }
 
-fn count_gpus() -> Result<usize, String> {
+/// An installed driver with at least one GPU.
+struct Driver {
+    gpus: usize,
+    cuda: i32,
+}
+
+fn driver() -> Result<Driver, String> {
     // By the driver's own SONAME, which the virtual library never has.
     let driver = Library::open(Path::new("libcuda.so.1"))
         .map_err(|_| "no NVIDIA driver is installed (libcuda.so.1 is not found)".to_owned())?;
@@ -80,9 +102,35 @@ fn count_gpus() -> Result<usize, String> {
         code => return Err(format!("the NVIDIA driver does not start (cuInit answers with error {code})")),
     }
     // SAFETY: `cuDeviceGetCount` writes an int and returns a result code.
-    match unsafe { driver.int_from(c"cuDeviceGetCount") }? {
-        count @ 1.. => Ok(count as usize),
-        _ => Err("the NVIDIA driver finds no GPU".to_owned()),
+    let gpus = match unsafe { driver.int_from(c"cuDeviceGetCount") }? {
+        count @ 1.. => count as usize,
+        _ => return Err("the NVIDIA driver finds no GPU".to_owned()),
+    };
+    // SAFETY: so does `cuDriverGetVersion`.
+    let cuda = unsafe { driver.int_from(c"cuDriverGetVersion") }?;
+    Ok(Driver { gpus, cuda })
+}
+
+/// Whether NCCL is there by the name that programs are linked with, `libnccl.so`. Its runtime packages have
+/// `libnccl.so.2` only; the course gives it the other name.
+pub fn has_plain_nccl() -> bool {
+    Library::open(Path::new("libnccl.so")).is_ok()
+}
+
+/// The version of NVRTC, the compiler that kernels are made with; or why there is none.
+pub fn nvrtc_version() -> Result<String, String> {
+    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
+    let nvrtc = names
+        .iter()
+        .find_map(|name| Library::open(Path::new(name)).ok())
+        .ok_or_else(|| format!("none of {} is found", names.join(", ")))?;
+    let version = nvrtc.symbol(c"nvrtcVersion").ok_or("the library has no nvrtcVersion")?;
+    // SAFETY: `nvrtcVersion` writes two ints and returns a result code.
+    let version: extern "C" fn(*mut c_int, *mut c_int) -> c_int = unsafe { std::mem::transmute(version) };
+    let (mut major, mut minor) = (0, 0);
+    match version(&raw mut major, &raw mut minor) {
+        0 => Ok(format!("{major}.{minor}")),
+        code => Err(format!("nvrtcVersion answers with error {code}")),
     }
 }
 
@@ -233,7 +281,7 @@ fn load(tier: Tier) -> anyhow::Result<()> {
                 unsafe { std::env::set_var("NCCL_MULTI_RANK_GPU_ENABLE", "1") };
             }
             if Library::open(Path::new("libnccl.so")).is_err() {
-                Library::open(&beside("libsystem_nccl.so")?)?;
+                Library::open(&built_library("libsystem_nccl.so")?)?;
             }
             Ok(())
         }
@@ -241,8 +289,8 @@ fn load(tier: Tier) -> anyhow::Result<()> {
 }
 
 fn load_virtual() -> anyhow::Result<()> {
-    let driver = Library::open(&beside("libvirtual_cuda.so")?)?;
-    Library::open(&beside("libvirtual_nccl.so")?)?;
+    let driver = Library::open(&built_library("libvirtual_cuda.so")?)?;
+    Library::open(&built_library("libvirtual_nccl.so")?)?;
     let hide =
         driver.symbol(c"virtualGpuHideLibrary").context("libvirtual_cuda.so is not the course's own")?;
     // SAFETY: the function takes a C string and returns nothing.
@@ -254,7 +302,10 @@ fn load_virtual() -> anyhow::Result<()> {
 }
 
 /// A library that Cargo built for this executable: in `deps`, or beside the executable.
-fn beside(name: &str) -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// It is in neither place.
+pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("can't tell where this program is")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
     let places = [folder.join("deps"), folder.to_owned(), folder.join("../deps")];
@@ -293,7 +344,7 @@ mod tests {
     use super::*;
 
     fn machine(gpus: Result<usize, &str>, nccl: Result<i32, &str>) -> Survey {
-        Survey { gpus: gpus.map_err(str::to_owned), nccl: nccl.map_err(str::to_owned) }
+        Survey { gpus: gpus.map_err(str::to_owned), cuda: 0, nccl: nccl.map_err(str::to_owned) }
     }
 
     #[test]

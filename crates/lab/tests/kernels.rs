@@ -9,7 +9,7 @@ use lab::digits::Digits;
 use lab::kernels::{Matrix, Product};
 use lab::perceptron::HostPerceptron;
 use lab::random::SplitMix64;
-use lab::{Check, Kernels, Perceptron};
+use lab::{Check, Kernels, Linear, Mlp, Momentum, Perceptron, Weights};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
@@ -18,10 +18,14 @@ fn main() -> ExitCode {
         Check::new("kernels::biases_and_relu_are_the_hosts", layers),
         Check::new("kernels::loss_gradient_and_count_are_the_hosts", losses),
         Check::new("kernels::a_sum_has_the_same_bits_on_every_run", sums),
+        Check::new("kernels::norms_softmax_and_finiteness_are_the_hosts", vectors),
+        Check::new("kernels::momentum_is_the_hosts", momentum),
         Check::new("kernels::spin_comes_to_an_end", spin),
         Check::new("kernels::a_wrong_length_is_named_and_nothing_is_launched", wrong_lengths),
         Check::new("kernels::a_stream_of_another_gpu_is_refused", other_gpu).min_ranks(2),
         Check::new("perceptron::its_gradient_is_that_of_the_host", perceptron),
+        Check::new("perceptron::parts_of_the_hidden_layer_add_up", perceptron_in_parts),
+        Check::new("linear::a_wrong_shape_is_named", wrong_shapes),
     ])
 }
 
@@ -217,6 +221,71 @@ fn sums() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn vectors() -> anyhow::Result<()> {
+    let mut bench = Bench::new()?;
+    for len in [0, 1, 255, 1000, 4099] {
+        let (mut x, mut device) = bench.values(len + 1)?;
+        let (kernels, stream) = (&bench.kernels, &bench.stream);
+        let mut number = stream.clone_htod(&[9.0_f32])?;
+        let values: Vec<f64> = x[..len].iter().map(|&value| f64::from(value)).collect();
+        kernels.sum_of_squares(stream, &mut number, &device.slice(..len))?;
+        let squares: f64 = values.iter().map(|value| value * value).sum();
+        expect("sum_of_squares", &bench.read(&number)?, &[squares], len / 256 + 11, len as f64)?;
+        kernels.maximum(stream, &mut number, &device.slice(..len))?;
+        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        ensure!(bench.read(&number)? == [most as f32], "maximum of {len}: expected {most}");
+
+        let shift = stream.clone_htod(&[0.75_f32])?;
+        kernels.exp_minus(stream, &mut device.slice_mut(..len), &shift)?;
+        kernels.divide(stream, &mut device.slice_mut(..len), &stream.clone_htod(&[3.0_f32])?)?;
+        let expected: Vec<f64> = values.iter().map(|value| (value - 0.75).exp() / 3.0).collect();
+        let after = bench.read(&device)?;
+        // expf is within 2 units of the last place (CUDA C++ Programming Guide); the difference and the quotient round.
+        expect("exp_minus, divide", &after[..len], &expected, 8, 1.0)?;
+        ensure!(after[len] == x[len], "an element behind the vector was changed");
+
+        for (index, value) in x.iter_mut().enumerate() {
+            *value = match index % 100 {
+                3 => f32::NAN,
+                31 => f32::INFINITY,
+                77 => f32::NEG_INFINITY,
+                _ => f32::MAX,
+            };
+        }
+        let (device, mut count) = (stream.clone_htod(&x)?, stream.clone_htod(&[5_u32])?);
+        kernels.count_not_finite(stream, &mut count, &device.slice(..len))?;
+        let expected = 5 + x[..len].iter().filter(|value| !value.is_finite()).count() as u32;
+        ensure!(stream.clone_dtoh(&count)? == [expected], "count_not_finite of {len}: expected {expected}");
+    }
+    Ok(())
+}
+
+fn momentum() -> anyhow::Result<()> {
+    const LEN: usize = 300;
+    let mut bench = Bench::new()?;
+    let (start, mut parameters) = bench.values(LEN)?;
+    let mut expected: Vec<f64> = start.iter().map(|&value| f64::from(value)).collect();
+    let mut velocity = vec![0.0; LEN];
+    let mut optimizer = Momentum::new(&bench.stream, LEN, 0.5)?;
+    for _ in 0..4 {
+        let (slopes, gradient) = bench.values(LEN)?;
+        optimizer.step(&mut parameters.as_view_mut(), &gradient.as_view(), 0.25)?;
+        for ((value, velocity), slope) in expected.iter_mut().zip(&mut velocity).zip(&slopes) {
+            *velocity = 0.5 * *velocity + f64::from(*slope);
+            *value -= 0.25 * *velocity;
+        }
+    }
+    // Velocities stay below 2, parameters below 3; each step rounds both.
+    expect("momentum_step", &bench.read(&parameters)?, &expected, 12, 3.0)?;
+    ensure!(optimizer.bytes() == 4 * LEN, "{} bytes", optimizer.bytes());
+    let gradient = bench.stream.alloc_zeros(LEN - 1)?;
+    let refused = optimizer.step(&mut parameters.as_view_mut(), &gradient.as_view(), 0.25);
+    let refused = refused.map_err(|error| error.to_string());
+    let words = "an optimizer for 300 parameters, but 300 parameters and 299 gradients";
+    ensure!(refused == Err(words.to_owned()), "{refused:?}");
+    Ok(())
+}
+
 fn spin() -> anyhow::Result<()> {
     let bench = Bench::new()?;
     bench.kernels.spin(&bench.stream, 0)?;
@@ -304,5 +373,59 @@ fn perceptron() -> anyhow::Result<()> {
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
     ensure!(refused == Err("a batch of 54 samples, but buffers for 53".to_owned()), "{refused:?}");
     ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
+    Ok(())
+}
+
+/// Scores are sums of at most 64 + 20 + 1 products below 4.
+fn perceptron_in_parts() -> anyhow::Result<()> {
+    const HIDDEN: usize = 20;
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let samples = Digits::load()?.train.to_device(&stream)?;
+    let batch = samples.batch(0..17)?;
+    let mut whole = Perceptron::new(&stream, HIDDEN, 17, 4)?;
+    whole.forward_units(&batch)?;
+    let expected = stream.clone_dtoh(&whole.scores_mut())?;
+    let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
+    let mut sum = vec![0.0; expected.len()];
+    for units in [0..3, 3..11, 11..20] {
+        let mut part = Perceptron::of_units(&stream, HIDDEN, units, 17, 4)?;
+        part.forward_units(&batch)?;
+        let scores = stream.clone_dtoh(&part.scores_mut())?;
+        sum.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
+    }
+    expect("the scores of all parts", &sum, &expected, 64 + HIDDEN + 3, 4.0)?;
+    let refused = Perceptron::of_units(&stream, HIDDEN, 11..21, 17, 4).map_err(|error| error.to_string());
+    ensure!(refused.as_ref().is_err_and(|text| text == "hidden units 11..21 of 20"), "{refused:?}");
+    Ok(())
+}
+
+fn wrong_shapes() -> anyhow::Result<()> {
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let of = |inputs: usize, outputs: usize, weights: usize, bias: usize| Weights {
+        inputs,
+        outputs,
+        weights: vec![1.0; weights],
+        bias: vec![1.0; bias],
+    };
+    let answer =
+        |weights: &Weights| Linear::new(&stream, weights).map(|_| ()).map_err(|error| error.to_string());
+    for (weights, words) in [
+        (of(0, 2, 0, 2), "a layer of 0 inputs and 2 outputs computes nothing"),
+        (of(3, 2, 5, 2), "5 weights, but 3 inputs and 2 outputs"),
+        (of(3, 2, 6, 3), "3 biases, but 2 outputs"),
+    ] {
+        ensure!(answer(&weights) == Err(words.to_owned()), "{:?}, expected {words}", answer(&weights));
+    }
+    let layer = Linear::new(&stream, &of(3, 2, 6, 2))?;
+    let input = stream.alloc_zeros(7)?;
+    let mut output = stream.alloc_zeros(4)?;
+    let refused = layer.multiply(&input.as_view(), &mut output.as_view_mut());
+    let refused = refused.map_err(|error| error.to_string());
+    let words = "7 elements are no whole number of rows of 3 inputs";
+    ensure!(refused == Err(words.to_owned()), "{refused:?}");
+    let mlp =
+        Mlp::new(&stream, &of(3, 2, 6, 2), &of(3, 1, 3, 1), 1).map(|_| ()).map_err(|error| error.to_string());
+    let words = "the first layer has 2 outputs, but the second one has 3 inputs";
+    ensure!(mlp == Err(words.to_owned()), "{mlp:?}");
     Ok(())
 }

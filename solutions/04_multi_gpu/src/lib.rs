@@ -1,3 +1,9 @@
 //! Module 04: a training loop on many GPUs. The model is given; what is parallel is the exercise.
 
+pub mod conditional;
 pub mod data_parallel;
+pub mod global_norm;
+pub mod hybrid;
+pub mod sharded_optimizer;
+pub mod tensor_backward;
+pub mod tensor_forward;

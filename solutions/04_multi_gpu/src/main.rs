@@ -1,27 +1,39 @@
-//! Trains a perceptron on handwritten digits, on several GPUs at once.
+//! Trains a perceptron on handwritten digits, on several GPUs at once, and holds it against the same training on the host.
+
+mod simulation;
 
 use std::process::ExitCode;
+use std::thread;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Parser;
-use collectives::broadcast::replicas_equal;
-use cudarc::nccl::Comm;
-use indicatif::{ProgressBar, ProgressStyle};
-use init::rendezvous::rendezvous;
-use lab::Perceptron;
 use lab::digits::Digits;
 use lab::explain::error_text;
-use s04_multi_gpu::data_parallel::{start_equal, step};
+use lab::perceptron::HostPerceptron;
+use s04_multi_gpu::hybrid::Mesh;
+use simulation::{Mode, Plan, Serial, assemble, on_gpus, on_the_host};
 
 /// Share of unseen digits that a trained model has to tell.
 const WANTED_ACCURACY: f64 = 0.95;
 
+/// What rounding alone makes of a parameter's way, in some hundred steps.
+const OF_ROUNDING: f64 = 1e-3;
+/// How often rounding may decide on which side of ReLU's bend a sample comes to lie. The sample's slope, at most 1, is then in
+/// the mean over the batch or isn't; momentum doubles what comes of it.
+const OF_BENDS: f64 = 3.0;
+
 /// Train a perceptron on handwritten digits, on several GPUs at once
 #[derive(Parser)]
 struct Arguments {
+    /// What the ranks divide among them
+    #[arg(long, value_enum, default_value_t = Mode::Data)]
+    mode: Mode,
     /// Ranks, each with a GPU of its own
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     gpus: usize,
+    /// Ranks of a row, which divide the model among them, in mode hybrid
+    #[arg(long, default_value_t = 2, value_parser = at_least_one)]
+    row: usize,
     /// Units in the hidden layer
     #[arg(long, default_value_t = 32, value_parser = at_least_one)]
     hidden: usize,
@@ -31,7 +43,10 @@ struct Arguments {
     /// Passes over the training digits
     #[arg(long, default_value_t = 20, value_parser = at_least_one)]
     epochs: usize,
-    /// Length of a step against the gradient
+    /// Stop after so many steps
+    #[arg(long, value_parser = at_least_one)]
+    steps: Option<usize>,
+    /// Length of a step against the gradient; with momentum, twice that in the long run
     #[arg(long, default_value_t = 0.5, value_parser = above_zero)]
     learning_rate: f32,
 }
@@ -49,11 +64,32 @@ fn above_zero(text: &str) -> Result<f32, String> {
     number.ok_or_else(|| "a number above 0".to_owned())
 }
 
-/// What a rank has at the end.
-#[derive(Clone, Copy)]
-struct Trained {
-    replicas_equal: bool,
-    accuracy: f64,
+impl Arguments {
+    /// # Errors
+    /// The ranks can't be rows of that length, or there are more of them in a row than hidden units.
+    fn plan(&self, samples: usize) -> anyhow::Result<Plan> {
+        let &Self { mode, gpus, row, hidden, .. } = self;
+        let tensor = match mode {
+            Mode::Data | Mode::Sharded => 1,
+            Mode::Tensor => gpus,
+            Mode::Hybrid => row,
+        };
+        ensure!(gpus.is_multiple_of(tensor), "--gpus {gpus} can't be cut into rows of {tensor} (--row)");
+        ensure!(hidden >= tensor, "--hidden {hidden}: {tensor} ranks divide them, so there must be {tensor}");
+        let batches = (0..samples).step_by(self.batch).map(|start| start..samples.min(start + self.batch));
+        let batches: Vec<_> = batches.collect();
+        let mut left = self.steps.unwrap_or(usize::MAX);
+        let mut epochs = Vec::new();
+        for _ in 0..self.epochs {
+            let steps = left.min(batches.len());
+            left -= steps;
+            if steps > 0 {
+                epochs.push(batches[..steps].to_vec());
+            }
+        }
+        let mesh = Mesh { data: gpus / tensor, tensor };
+        Ok(Plan { mode, hidden, learning_rate: self.learning_rate, mesh, epochs })
+    }
 }
 
 /// Exits with 0 if the training is as good as wanted, with 1 if it isn't, and with 2 if it couldn't be done.
@@ -68,55 +104,55 @@ fn main() -> ExitCode {
     }
 }
 
-/// Trains and tells the verdict.
+/// Trains on GPUs and on the host, and tells the verdict.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
-    let tier = lab::attach(arguments.gpus)?;
     let digits = Digits::load()?;
+    let plan = arguments.plan(digits.train.len())?;
+    let tier = lab::attach(arguments.gpus)?;
+    let (known, unseen, Mesh { data, tensor }) = (digits.train.len(), digits.test.len(), plan.mesh);
     println!("tier: {tier}");
-    let (known, unseen) = (digits.train.len(), digits.test.len());
     println!("world size {}, {known} digits to learn from, {unseen} unseen", arguments.gpus);
+    println!("the batch is divided by {data}, the model by {tensor}");
 
-    let ranks = rendezvous(&lab::streams(arguments.gpus)?, |comm| train(&comm, arguments, &digits))?;
-    let Trained { replicas_equal, accuracy } = ranks[0];
-    let good = replicas_equal && accuracy >= WANTED_ACCURACY;
+    println!("times: {}", lab::tier::whose_times()?);
 
-    println!("replicas: {}", if replicas_equal { "bit-identical on every rank" } else { "DIFFERENT" });
-    let (accuracy, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
-    println!("accuracy: {accuracy:.1} % of the unseen digits, at least {wanted:.0} % wanted");
+    let streams = lab::streams(arguments.gpus)?;
+    let (ranks, serial) = thread::scope(|scope| {
+        let serial = scope.spawn(|| on_the_host(&plan, &digits));
+        let ranks = on_gpus(&plan, &streams, &digits);
+        (ranks, serial.join())
+    });
+    let (ranks, serial) = (ranks?, serial.ok().context("the training on the host failed")?);
+    let (parameters, stray) = assemble(&ranks, plan.hidden)?;
+    let Serial { parameters: expected, losses } = serial;
+
+    let off = |got: &[f32], expected: &[f64]| {
+        let pairs = got.iter().zip(expected);
+        pairs.map(|(got, expected)| (f64::from(*got) - expected).abs()).fold(0.0, f64::max)
+    };
+    let of_losses = ranks.iter().map(|rank| off(&rank.losses, &losses)).fold(0.0, f64::max);
+    let of_parameters = off(&parameters, &expected);
+    let allowed = OF_ROUNDING + OF_BENDS * 2.0 * f64::from(plan.learning_rate) / arguments.batch as f64;
+    let as_one = of_losses <= allowed && of_parameters <= allowed;
+    match stray {
+        None => println!("replicas: bit-identical on every rank"),
+        Some(rank) => println!("replicas: rank {rank}'s DIFFERS from the others'"),
+    }
+    println!("beside the same training on the host:");
+    println!("  losses     at most {of_losses:.1e} apart in {} steps, {allowed:.0e} allowed", losses.len());
+    println!("  parameters at most {of_parameters:.1e} apart at the end, {allowed:.0e} allowed");
+
+    let mut model = HostPerceptron::new(plan.hidden, 0);
+    model.parameters_mut().iter_mut().zip(&parameters).for_each(|(to, from)| *to = f64::from(*from));
+    let accuracy = model.accuracy(&digits.test);
+    // A run that was cut short has not learned enough, and isn't asked to.
+    let learned = arguments.steps.is_some() || accuracy >= WANTED_ACCURACY;
+    let (percent, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
+    match arguments.steps {
+        None => println!("accuracy: {percent:.1} % of the unseen digits, at least {wanted:.0} % wanted"),
+        Some(_) => println!("accuracy: {percent:.1} % of the unseen digits"),
+    }
+    let good = stray.is_none() && as_one && learned;
     println!("verdict:  {}", if good { "trained as one" } else { "FAILED" });
     Ok(good)
-}
-
-/// One rank's training. Rank 0 reports.
-fn train(comm: &Comm, arguments: &Arguments, digits: &Digits) -> anyhow::Result<Trained> {
-    let stream = comm.stream();
-    let samples = digits.train.to_device(&stream)?;
-    let unseen = digits.test.to_device(&stream)?;
-    let most_samples = arguments.batch.min(samples.len()).div_ceil(comm.world_size());
-    let seed_of_its_own = comm.rank() as u64;
-    let mut model = Perceptron::new(&stream, arguments.hidden, most_samples, seed_of_its_own)?;
-    start_equal(comm, &mut model)?;
-
-    let steps = arguments.epochs * samples.len().div_ceil(arguments.batch);
-    let progress = if comm.rank() == 0 { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() };
-    progress.set_style(ProgressStyle::with_template("{bar:40} step {pos} of {len}  {msg}")?);
-    for epoch in 1..=arguments.epochs {
-        let mut loss = 0.0;
-        for start in (0..samples.len()).step_by(arguments.batch) {
-            let batch = start..samples.len().min(start + arguments.batch);
-            loss = step(comm, &mut model, &samples, batch, arguments.learning_rate)?;
-            ensure!(loss.is_finite(), "the loss is {loss} in epoch {epoch}: is the learning rate too large?");
-            progress.set_message(format!("loss {loss:.3}"));
-            progress.inc(1);
-        }
-        if comm.rank() == 0 {
-            let accuracy = 100.0 * model.accuracy(&unseen)?;
-            progress.suspend(|| println!("epoch {epoch:>3}  loss {loss:.3}  unseen digits {accuracy:.1} %"));
-        }
-    }
-    progress.finish_and_clear();
-    Ok(Trained {
-        replicas_equal: replicas_equal(comm, &model.parameters())?,
-        accuracy: model.accuracy(&unseen)?,
-    })
 }

@@ -11,7 +11,7 @@ use cudarc::nvrtc::Ptx;
 
 use super::{Matrix, Product};
 
-/// Threads per block where each thread has one element or one row. `sum` is written for exactly so many.
+/// Threads per block where each thread has one element or one row. Reductions are written for exactly so many.
 const THREADS: u32 = 256;
 /// Rows and columns of a matrix product's tile, as in `matmul.cu`.
 const TILE: u32 = 16;
@@ -155,6 +155,36 @@ pub(super) fn product(
     // SAFETY: all three are (float*, const float*, const float*, unsigned, unsigned, unsigned), for blocks of 16 × 16
     // threads; the buffers hold m × n, m × k and k × n elements, whichever of them is read as its transpose.
     unsafe { call.launch(shape, &[&c, &a, &b, &m, &n, &k]) }
+}
+
+/// One number of a vector; `name` is the argument that takes it.
+pub(super) fn reduction(
+    call: &Call<'_>,
+    name: &str,
+    result: &mut impl DevicePtrMut<f32>,
+    x: &impl DevicePtr<f32>,
+) -> anyhow::Result<()> {
+    let n = call.index("x", x.len())?;
+    call.expect_length(name, result.len(), 1)?;
+    let (x, _read) = x.device_ptr(call.stream);
+    let (result, _written) = result.device_ptr_mut(call.stream);
+    // SAFETY: every reduction is (float*, const float*, unsigned), for one block of 256 threads; 1 and n elements.
+    unsafe { call.launch(elements(1), &[&result, &x, &n]) }
+}
+
+/// Each element by the one number, named `name`, that lies in another buffer.
+pub(super) fn by_one_number(
+    call: &Call<'_>,
+    x: &mut impl DevicePtrMut<f32>,
+    name: &str,
+    number: &impl DevicePtr<f32>,
+) -> anyhow::Result<()> {
+    let n = call.index("x", x.len())?;
+    call.expect_length(name, number.len(), 1)?;
+    let (number, _read) = number.device_ptr(call.stream);
+    let (x, _written) = x.device_ptr_mut(call.stream);
+    // SAFETY: both are (float*, const float*, unsigned); n elements and 1.
+    unsafe { call.launch(elements(n), &[&x, &number, &n]) }
 }
 
 /// One thread per element.

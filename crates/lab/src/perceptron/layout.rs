@@ -49,6 +49,16 @@ impl Layout {
         parts.into_iter().find(|(range, _)| range.contains(&index)).map_or("no parameter", |(_, name)| name)
     }
 
+    /// Of all `parameters`, those of a perceptron that has only these `units` of the hidden layer: their columns of `w1`,
+    /// their biases, their rows of `w2`, and all of `b2`. Panics where there is no such unit.
+    pub fn of_units<T: Copy>(self, parameters: &[T], units: Range<usize>) -> Vec<T> {
+        let (w1, b1) = (&parameters[self.w1()], &parameters[self.b1()]);
+        let (w2, b2) = (&parameters[self.w2()], &parameters[self.b2()]);
+        let columns = w1.chunks_exact(self.hidden).flat_map(|row| &row[units.clone()]);
+        let rows = &w2[units.start * CLASSES..units.end * CLASSES];
+        columns.chain(&b1[units.clone()]).chain(rows).chain(b2).copied().collect()
+    }
+
     /// Parameters to start from, the same for the same seed. Weights are uniform in ±√(6 / inputs), which keeps the size
     /// of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015, arXiv 1502.01852);
     /// biases are 0.
@@ -60,5 +70,23 @@ impl Layout {
             parameters[weights].fill_with(|| random.uniform(-bound, bound));
         }
         parameters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameters_of_some_units_are_theirs() {
+        let (whole, part) = (Layout { hidden: 5 }, Layout { hidden: 2 });
+        // Each parameter's value is its index.
+        let parameters: Vec<f32> = (0..whole.parameters()).map(|index| index as f32).collect();
+        let own = whole.of_units(&parameters, 1..3);
+        assert_eq!(own.len(), part.parameters());
+        assert_eq!(own[part.w1()][..4], [1.0, 2.0, 6.0, 7.0]);
+        assert_eq!(own[part.b1()], parameters[whole.b1()][1..3]);
+        assert_eq!(own[part.w2()], parameters[whole.w2()][10..30]);
+        assert_eq!(own[part.b2()], parameters[whole.b2()]);
     }
 }

@@ -380,7 +380,10 @@ impl State {
         let others = self.nccl.meetings.len() - 1;
         let report = report.fact(given_up(self.patience)).help(match others {
             0 => "every rank must call ncclCommInitRank with the same id, each in its own thread or process, or in one group",
-            _ => "ranks came with different ids: make the id once, and give the same one to every rank",
+            _ => {
+                "ranks came with different ids: make the id once, and give the same one to every rank; \
+                 ranks that make several communicators make them in one order"
+            }
         });
         self.fail_meeting(id, NcclStatus::Timeout, &report, None);
     }

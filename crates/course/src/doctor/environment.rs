@@ -1,0 +1,84 @@
+//! Environment variables that change what the course, CUDA or NCCL does.
+
+use std::ffi::OsString;
+
+use super::{Finding, Status};
+
+/// What a variable does. NCCL's: <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
+const KNOWN: &[(&str, &str)] = &[
+    ("CUDA_VISIBLE_DEVICES", "hides GPUs and gives the others new numbers"),
+    ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel: nothing overlaps"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialise streams"),
+    ("LAB_TIER", "the tier on which the checks run"),
+    ("LAB_PATIENCE", "seconds after which a check that hangs is ended"),
+    ("NCCL_ALGO", "which algorithms NCCL may choose"),
+    ("NCCL_BUFFSIZE", "bytes of the buffers between two GPUs"),
+    ("NCCL_COMM_ID", "the address at which all ranks meet, in the place of the id's own"),
+    ("NCCL_CROSS_NIC", "whether rings use other network cards on other nodes"),
+    ("NCCL_CUMEM_ENABLE", "whether buffers are allocated with CUDA's virtual memory calls"),
+    ("NCCL_DEBUG", "how much NCCL tells of itself"),
+    ("NCCL_DEBUG_FILE", "where NCCL tells it"),
+    ("NCCL_DEBUG_SUBSYS", "of which of its parts NCCL tells"),
+    ("NCCL_HOSTID", "what counts as one machine"),
+    ("NCCL_IB_DISABLE", "1 keeps NCCL off InfiniBand and RoCE"),
+    ("NCCL_IB_HCA", "which InfiniBand cards NCCL uses"),
+    ("NCCL_LAUNCH_MODE", "whether a group of GPUs is launched at once"),
+    ("NCCL_MAX_CTAS", "how many blocks a collective may use at most"),
+    ("NCCL_MIN_CTAS", "how many blocks a collective uses at least"),
+    ("NCCL_MAX_NCHANNELS", "how many channels NCCL may use at most"),
+    ("NCCL_MIN_NCHANNELS", "how many channels NCCL uses at least"),
+    ("NCCL_MULTI_RANK_GPU_ENABLE", "lets ranks share a GPU (NCCL 2.30, experimental)"),
+    ("NCCL_NET_GDR_LEVEL", "how near a network card must be for direct access to GPU memory"),
+    ("NCCL_NTHREADS", "threads of a block: 64, 128, 256 or 512; NCCL refuses others, such as 16"),
+    ("NCCL_NVLS_ENABLE", "whether NVLink's switches add up"),
+    ("NCCL_P2P_DISABLE", "1 makes GPUs talk through the host's memory"),
+    ("NCCL_P2P_LEVEL", "how near two GPUs must be to talk directly"),
+    ("NCCL_PROTO", "which protocols NCCL may choose"),
+    ("NCCL_SHM_DISABLE", "1 makes GPUs without direct access talk over the network"),
+    ("NCCL_SOCKET_IFNAME", "the network interfaces on which ranks meet"),
+    ("NCCL_TOPO_FILE", "a file that says how the machine is wired"),
+    ("VIRTUAL_GPU_CHECKS", "what a finding of the virtual GPU does: error, warn or off"),
+    ("VIRTUAL_GPU_COUNT", "GPUs of the virtual tier"),
+    ("VIRTUAL_GPU_PATIENCE", "seconds before a wait that can't be decided is given up"),
+    ("VIRTUAL_GPU_TOPOLOGY", "whose times the virtual tier models"),
+    ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
+];
+
+/// Names that are often set and do nothing.
+const NOTHING: &[(&str, &str)] =
+    &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has a timeout of its own, NCCL waits for ever")];
+
+const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
+
+/// A finding for each variable that is set and concerns the course.
+pub(super) fn findings(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, value) in variables {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        let of =
+            |list: &[(&str, &'static str)]| list.iter().find(|known| known.0 == name).map(|known| known.1);
+        let finding = |says: &str| Finding::new(format!("{name}={value}"), Status::Note, says);
+        if let Some(says) = of(NOTHING) {
+            findings.push(finding(says).help(format!("unset {name}")));
+        } else if let Some(says) = of(KNOWN) {
+            findings.push(finding(says));
+        } else if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            findings.push(finding("is none of the variables that this course knows; is it spelt right?"));
+        }
+    }
+    findings.sort_by(|one, other| one.what.cmp(&other.what));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_variable_is_told_with_what_it_does() {
+        let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
+        let findings = super::findings(set.map(|(name, value)| (name.into(), value.into())));
+        let told: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
+        assert_eq!(told, ["NCCL_ALGO=Ring", "NCCL_ALGOS=Ring", "NCCL_TIMEOUT=3"]);
+        assert!(findings[1].says.contains("spelt right"));
+        assert_eq!(findings[2].help.as_deref(), Some("unset NCCL_TIMEOUT"));
+    }
+}

@@ -1,0 +1,84 @@
+//! What should be known a week before a workshop: can this machine build the course, and how long does that take?
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::Context;
+use course::checks::cargo;
+use course::progress::{folder, replace};
+
+use super::{Finding, Status};
+
+/// A build of everything takes about so much.
+const DISK_GIB: f64 = 10.0;
+
+/// The toolchain, the disk, a build without a network, the ports, and a build from nothing, timed.
+pub(super) fn findings(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = vec![version("rustc"), version("cargo"), disk(root)?, ports()];
+    eprintln!("building the course from nothing, without a network; this takes a few minutes …");
+    findings.push(cold_build(root)?);
+    Ok(findings)
+}
+
+fn version(tool: &str) -> Finding {
+    match Command::new(tool).arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            Finding::good(tool, String::from_utf8_lossy(&output.stdout).trim())
+        }
+        _ => Finding::new(tool, Status::Bad, "can't be run").help("https://rustup.rs"),
+    }
+}
+
+fn disk(root: &Path) -> anyhow::Result<Finding> {
+    let stats =
+        rustix::fs::statvfs(root).with_context(|| format!("can't ask for the disk of {}", root.display()))?;
+    let free = (stats.f_bavail * stats.f_frsize) as f64 / f64::from(1 << 30);
+    let says = format!("{free:.0} GiB free at {}", root.display());
+    Ok(match free < DISK_GIB {
+        true => Finding::new("disk", Status::Bad, says).help(format!("free {DISK_GIB} GiB")),
+        false => Finding::good("disk", says),
+    })
+}
+
+/// Ranks in several processes meet over TCP.
+fn ports() -> Finding {
+    let meet = || -> std::io::Result<u16> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let _guest = TcpStream::connect(address)?;
+        listener.accept()?;
+        Ok(address.port())
+    };
+    match meet() {
+        Ok(port) => Finding::good("ports", format!("processes reach each other, on port {port} for one")),
+        Err(error) => Finding::new("ports", Status::Bad, format!("a process can't reach another: {error}"))
+            .help("exercises with several processes need TCP on 127.0.0.1"),
+    }
+}
+
+fn cold_build(root: &Path) -> anyhow::Result<Finding> {
+    let target = folder(root).join("cold-build");
+    let started = Instant::now();
+    let output = cargo()
+        .args(["test", "--offline", "--locked", "--no-run", "--quiet", "--target-dir"])
+        .arg(&target)
+        .current_dir(root)
+        .output()
+        .context("can't run cargo")?;
+    let took = started.elapsed().as_secs();
+    std::fs::remove_dir_all(&target).with_context(|| format!("can't remove {}", target.display()))?;
+    Ok(match output.status.success() {
+        true => Finding::good("cold build", format!("{took} s, without a network")),
+        false => Finding::new("cold build", Status::Bad, String::from_utf8_lossy(&output.stderr).trim())
+            .help("with a network, once: cargo fetch"),
+    })
+}
+
+/// Writes all findings into the one file that is sent in.
+pub(super) fn write(root: &Path, findings: &[Finding]) -> anyhow::Result<PathBuf> {
+    let file = root.join("doctor.json");
+    replace(&file, &serde_json::to_string_pretty(findings)?)?;
+    Ok(file)
+}

@@ -1,0 +1,49 @@
+//! `cargo course exec`: any program on the virtual GPU, unchanged.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use course::progress::folder;
+
+/// The names by which programs look for the driver and NCCL, and which of our libraries answers.
+const NAMES: [(&str, &str); 4] = [
+    ("libcuda.so", "libvirtual_cuda.so"),
+    ("libcuda.so.1", "libvirtual_cuda.so"),
+    ("libnccl.so", "libvirtual_nccl.so"),
+    ("libnccl.so.2", "libvirtual_nccl.so"),
+];
+
+/// Becomes the program. Returns only if that can't be done.
+pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::convert::Infallible> {
+    let Some((name, arguments)) = program.split_first() else {
+        bail!("name the program: cargo course exec -- PROGRAM")
+    };
+    let libraries = libraries(root)?;
+    let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let paths = [libraries].into_iter().chain(std::env::split_paths(&inherited));
+    let error = Command::new(name)
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", std::env::join_paths(paths).context("LD_LIBRARY_PATH")?)
+        .exec();
+    Err(error).with_context(|| format!("can't run {name}"))
+}
+
+/// A folder in which our libraries have the names of the real ones.
+fn libraries(root: &Path) -> anyhow::Result<PathBuf> {
+    let libraries = folder(root).join("libraries");
+    let said = || format!("can't make {}", libraries.display());
+    std::fs::create_dir_all(&libraries).with_context(said)?;
+    for (name, of) in NAMES {
+        let (built, link) = (lab::tier::built_library(of)?, libraries.join(name));
+        if std::fs::read_link(&link).is_ok_and(|known| known == built) {
+            continue;
+        }
+        // Another program may be starting with them: the link is there at every moment.
+        let new = libraries.join(format!("{name}.{}", std::process::id()));
+        symlink(&built, &new).and_then(|()| std::fs::rename(&new, &link)).with_context(said)?;
+    }
+    Ok(libraries)
+}

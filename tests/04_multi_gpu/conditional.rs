@@ -1,0 +1,211 @@
+//! Checks of `multi_gpu/conditional`: what depends on data is decided by all ranks together.
+//!
+//! Parameters and gradients are whole numbers and the learning rate is a power of 2: on a world whose size is one too, every
+//! step is exact.
+
+use anyhow::{bail, ensure};
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::multi_gpu::conditional::{any_rank, step};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("conditional::one_yes_is_enough", one_yes_is_enough).min_ranks(2),
+        Check::new("conditional::an_overflow_on_any_rank_skips_the_step", any_overflow_skips_the_step)
+            .min_ranks(2),
+        Check::new("conditional::steps_are_those_of_one_gpu", steps_are_those_of_one_gpu).min_ranks(2),
+        Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too),
+    ]
+}
+
+/// Every way in which the ranks of a world can answer, those with a single yes first.
+fn answers(world_size: usize) -> Vec<Vec<bool>> {
+    let mut sets: Vec<u32> = (0..1 << world_size.min(6)).collect();
+    sets.sort_by_key(|set| (set.count_ones() != 1, *set));
+    sets.into_iter().map(|set| (0..world_size).map(|rank| set >> (rank % 6) & 1 == 1).collect()).collect()
+}
+
+/// Ranks as a sentence has them: `ranks [1, 3]`.
+fn those(yes: &[bool]) -> String {
+    let ranks: Vec<usize> = (0..yes.len()).filter(|&rank| yes[rank]).collect();
+    match ranks.as_slice() {
+        [] => "no rank".to_owned(),
+        [one] => format!("rank {one}"),
+        several => format!("ranks {several:?}"),
+    }
+}
+
+fn one_yes_is_enough() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let asked = answers(world_size);
+        let heard = rendezvous(&lab::streams(world_size)?, |comm| {
+            asked.iter().map(|yes| any_rank(&comm, yes[comm.rank()])).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        for (index, yes) in asked.iter().enumerate() {
+            let expected = yes.contains(&true);
+            let got: Vec<bool> = heard.iter().map(|heard| heard[index]).collect();
+            if got.iter().all(|&got| got == expected) {
+                continue;
+            }
+            // What would answer all the questions in this way?
+            let always = |rule: &dyn Fn(&[bool], usize) -> bool| {
+                let ranks = 0..world_size;
+                ranks
+                    .into_iter()
+                    .all(|rank| asked.iter().zip(&heard[rank]).all(|(yes, &got)| rule(yes, rank) == got))
+            };
+            let cause = if always(&|yes, rank| yes[rank]) {
+                "each rank has its own answer: nobody told the others"
+            } else if always(&|yes, _| yes[0]) {
+                "rank 0's answer alone is taken"
+            } else if always(&|yes, _| !yes.contains(&false)) {
+                "only if all say yes, it is a yes: whole numbers are averaged without a fraction, \
+                 so one in four rounds to 0; or is it the smallest, where the largest was needed?"
+            } else if always(&|yes, _| yes.iter().filter(|&&yes| yes).count() == 1) {
+                "two say yes, and it is a no: the answers were added up, and the sum compared with 1"
+            } else {
+                "every rank's answer counts, and every rank hears the same"
+            };
+            bail!(
+                "world size {world_size}: {} said yes, and any_rank says {got:?}, expected {expected} on every rank\n  \
+                 likely cause: {cause}",
+                those(yes)
+            );
+        }
+    }
+    Ok(())
+}
+
+const LEN: usize = 1031;
+const LEARNING_RATE: f32 = 0.5;
+
+/// What makes a gradient overflow: never at the same place, never the same way.
+fn overflow(gradient: &mut [f32], rank: usize, step: usize) {
+    let values = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
+    gradient[(rank * 401 + step * 77) % LEN] = values[(rank + step) % values.len()];
+}
+
+/// Another gradient on each rank and in each step.
+fn gradient(step: usize, rank: usize) -> Vec<f32> {
+    irregular::integers(1 + 100 * step + rank, LEN)
+}
+
+fn any_overflow_skips_the_step() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        train(world_size, &answers(world_size))?;
+    }
+    Ok(())
+}
+
+fn steps_are_those_of_one_gpu() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        // Two good steps, a bad one on the last rank, a good one, a bad one on rank 0, a good one.
+        let only = |bad: usize| (0..world_size).map(|rank| rank == bad).collect::<Vec<_>>();
+        let none = vec![false; world_size];
+        train(world_size, &[none.clone(), none.clone(), only(world_size - 1), none.clone(), only(0), none])?;
+    }
+    Ok(())
+}
+
+fn one_rank_is_a_world_too() -> anyhow::Result<()> {
+    train(1, &[vec![false], vec![true], vec![false]])
+}
+
+/// Makes a step for each set of ranks whose gradients overflow, and compares each with the step of one GPU.
+fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let kernels = Kernels::load(stream.context())?;
+        let start = irregular::integers(0, LEN);
+        let mut parameters = Guarded::new(&stream, &start)?;
+        let mut serial: Vec<f64> = start.into_iter().map(f64::from).collect();
+        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        let mut verdict = Ok(());
+        let mut made = 0;
+        for (index, overflowed) in overflows.iter().enumerate() {
+            let mut own = gradient(index, rank);
+            if overflowed[rank] {
+                overflow(&mut own, rank, index);
+            }
+            let mut own = Guarded::new(&stream, &own)?;
+            let stepped =
+                step(&comm, &kernels, &mut parameters.view_mut(), &mut own.view_mut(), LEARNING_RATE)?;
+            own.read()?;
+            let skip = overflowed.contains(&true);
+            let before: Vec<f32> = serial.iter().map(|&value| value as f32).collect();
+            if !skip {
+                made += 1;
+                descend(&mut serial, index, world_size);
+            }
+            let compared = compare(&Made {
+                place: (rank, world_size),
+                overflowed: &those(overflowed),
+                stepped,
+                skip,
+                before: &before,
+                right: &serial,
+                bound: bound(world_size, made),
+                got: &parameters.read()?,
+            });
+            verdict = verdict.and(compared);
+        }
+        verdict
+    })?;
+    Ok(())
+}
+
+fn descend(parameters: &mut [f64], step: usize, world_size: usize) {
+    let gradients: Vec<_> = (0..world_size).map(|rank| gradient(step, rank)).collect();
+    for (index, parameter) in parameters.iter_mut().enumerate() {
+        let sum: f64 = gradients.iter().map(|gradient| f64::from(gradient[index])).sum();
+        *parameter -= f64::from(LEARNING_RATE) * sum / world_size as f64;
+    }
+}
+
+/// How far a parameter may be off after so many steps, on a world whose size is no power of 2. An average of numbers up to
+/// 1000 rounds 1 / n, n products and n − 1 sums, each by 2⁻²⁴ of at most 1000, and half of that comes into a parameter. One is
+/// below 1000 · (1 + steps / 2), and rounds twice a step.
+fn bound(world_size: usize, steps: usize) -> f64 {
+    if world_size.is_power_of_two() {
+        return 0.0;
+    }
+    let (unit, steps) = (f64::powi(2.0, -24), steps as f64);
+    let parameter = 1000.0 * (1.0 + 0.5 * steps);
+    steps * unit * (0.5 * 1000.0 * (2.0 * world_size as f64 + 1.0) + 2.0 * parameter)
+}
+
+/// What a step made on a rank, and what it should have.
+struct Made<'a> {
+    place: (usize, usize),
+    overflowed: &'a str,
+    stepped: bool,
+    skip: bool,
+    before: &'a [f32],
+    right: &'a [f64],
+    bound: f64,
+    got: &'a [f32],
+}
+
+fn compare(made: &Made<'_>) -> anyhow::Result<()> {
+    let Made { place: (rank, world_size), overflowed, stepped, skip, before, right, bound, got } = *made;
+    let told = format!("rank {rank} of {world_size}: {overflowed} had an overflow");
+    ensure!(
+        !(skip && stepped),
+        "{told}, and the step was made\n  \
+         likely cause: the overflow was not heard of here: what all do, all decide together"
+    );
+    ensure!(skip || stepped, "{told}, and the step was skipped: it is skipped only where one overflows");
+    let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
+    let name = format!("the buffer of parameters, when {overflowed} had an overflow,");
+    let poisoned = got.iter().any(|value| !value.is_finite());
+    ensure!(
+        !poisoned,
+        "{told}, and parameters are no numbers any more: the step was made before it was decided"
+    );
+    let mut expected = Expected::new(rank, &name, &right);
+    if !skip {
+        expected = expected.if_instead(before, "nothing was stepped, and the answer says that it was");
+    }
+    expected.within(bound, got)
+}

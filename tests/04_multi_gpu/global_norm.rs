@@ -1,0 +1,238 @@
+//! Checks of `multi_gpu/global_norm`: numbers that are made of all ranks' parts.
+
+use anyhow::ensure;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("global_norm::it_is_the_norm_of_all_parts", || on_all_worlds(check_norm)).min_ranks(2),
+        Check::new("global_norm::a_long_average_is_shortened", || on_all_worlds(check_long)).min_ranks(2),
+        Check::new("global_norm::a_short_average_stays", || on_all_worlds(check_short)).min_ranks(2),
+        Check::new("global_norm::softmax_is_over_all_parts", || on_all_worlds(check_softmax)).min_ranks(2),
+        Check::new("global_norm::one_rank_is_a_world_too", || {
+            rendezvous(&lab::streams(1)?, |comm| {
+                let kernels = Kernels::load(comm.stream().context())?;
+                [check_norm, check_long, check_softmax]
+                    .into_iter()
+                    .try_for_each(|check| check(&comm, &kernels))
+            })?;
+            Ok(())
+        }),
+    ]
+}
+
+fn on_all_worlds(check: fn(&Comm, &Kernels) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            check(&comm, &Kernels::load(comm.stream().context())?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// Elements of a rank's part: another length on each rank.
+fn len_of(rank: usize) -> usize {
+    300 + 37 * rank
+}
+
+fn squares(values: &[f32]) -> f64 {
+    values.iter().map(|&value| f64::from(value) * f64::from(value)).sum()
+}
+
+fn norm(values: &[f32]) -> f64 {
+    squares(values).sqrt()
+}
+
+/// The first of these numbers that `got` is, and its cause.
+fn cause<'a>(got: f64, bound: f64, mistakes: &[(f64, &'a str)]) -> &'a str {
+    let found = mistakes.iter().find(|(value, _)| (got - value).abs() <= bound * value);
+    found.map_or("compare it with the contract", |(_, cause)| cause)
+}
+
+fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let parts: Vec<_> = (0..world_size).map(|rank| irregular::fractions(rank, len_of(rank))).collect();
+    let on_gpu = Guarded::new(&comm.stream(), &parts[rank])?;
+    let got = f64::from(global_norm(comm, kernels, &on_gpu.view())?);
+    let expected = parts.iter().map(|part| squares(part)).sum::<f64>().sqrt();
+    // Relative: a square, at most as many sums as there are elements and ranks, and half of that through the root, which
+    // rounds once more. All terms are positive.
+    let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT;
+    let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
+    let mistakes = [
+        (norms[rank], "this is the norm of its own part: the others' are missing"),
+        (norms.iter().sum(), "this is the sum of the parts' norms: norms don't add up, their squares do"),
+        (
+            norms.iter().map(|norm| norm * norm).sum::<f64>(),
+            "this is the sum of the squares: the root is missing",
+        ),
+        (norms.iter().copied().fold(0.0, f64::max), "this is the largest of the parts' norms"),
+        (
+            norms.iter().sum::<f64>() / world_size as f64,
+            "this is the mean of the parts' norms: norms don't add up, their squares do",
+        ),
+        (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not added up"),
+        (
+            norms.iter().sum::<f64>().sqrt(),
+            "the norms were added up and a root taken of that: add up squares",
+        ),
+    ];
+    ensure!(
+        (got - expected).abs() <= bound * expected,
+        "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}\n  likely cause: {}",
+        cause(got, bound, &mistakes)
+    );
+    Expected::new(rank, "the part", &parts[rank]).exactly(&on_gpu.read()?)
+}
+
+fn check_long(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
+    check_clip(comm, kernels, 2.0)
+}
+
+fn check_short(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
+    // From three ranks on, some rank's own gradient is longer than this; the average of up to twelve is shorter.
+    check_clip(comm, kernels, 40.0)
+}
+
+/// Gradients whose lengths differ much from rank to rank: rank r's is r + 1 times as large.
+fn gradient(rank: usize) -> Vec<f32> {
+    irregular::fractions(rank, LEN).into_iter().map(|value| value * (rank + 1) as f32).collect()
+}
+
+const LEN: usize = 1031;
+
+fn mean(gradients: &[Vec<f32>]) -> Vec<f64> {
+    let sum = |index: usize| gradients.iter().map(|gradient| f64::from(gradient[index])).sum::<f64>();
+    (0..LEN).map(|index| sum(index) / gradients.len() as f64).collect()
+}
+
+fn length(values: &[f64]) -> f64 {
+    values.iter().map(|value| value * value).sum::<f64>().sqrt()
+}
+
+fn shortened(values: &[f64], max_norm: f64) -> Vec<f32> {
+    let factor = (max_norm / length(values)).min(1.0);
+    values.iter().map(|value| (value * factor) as f32).collect()
+}
+
+fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let gradients: Vec<_> = (0..world_size).map(gradient).collect();
+    let mut buffer = Guarded::new(&comm.stream(), &gradients[rank])?;
+    let told = average_and_clip(comm, kernels, &mut buffer.view_mut(), max_norm)?;
+    let got = buffer.read()?;
+
+    let average = mean(&gradients);
+    let right = shortened(&average, max_norm.into());
+    let clipped: Vec<Vec<f32>> = gradients
+        .iter()
+        .map(|own| {
+            let own: Vec<f64> = own.iter().map(|&value| value.into()).collect();
+            shortened(&own, max_norm.into())
+        })
+        .collect();
+    let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<_>>();
+    let sum: Vec<f64> = average.iter().map(|value| value * world_size as f64).collect();
+    let stretched = |by: f64| narrow(&average.iter().map(|value| value * by).collect::<Vec<_>>());
+    // Values are at most the world size. The average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as
+    // there are elements, at most; the factor and the product once each, and the expected value once.
+    let bound = world_size as f64 * (2 * world_size + LEN + 6) as f64 * UNIT;
+    let mut expected = Expected::new(rank, "the gradient", &right);
+    if world_size > 1 {
+        expected = expected
+            .if_instead(
+                &narrow(&mean(&clipped)),
+                "each rank's gradient was clipped before the sum: average first, and clip what comes of it",
+            )
+            .if_instead(&clipped[rank], "these are its own values, clipped: nothing was averaged")
+            .if_instead(&shortened(&sum, max_norm.into()), "the gradients were added up, not averaged")
+            .if_instead(&narrow(&sum), "the gradients were added up, not averaged, and not clipped");
+    }
+    expected
+        .if_instead(&narrow(&average), "the average is not shortened")
+        .if_instead(
+            &stretched(f64::from(max_norm) / length(&average)),
+            "a gradient shorter than max_norm was made longer: only shorten",
+        )
+        .within(bound, &got)?;
+    let (norm, told) = (length(&average), f64::from(told));
+    let relative = (2 * world_size + LEN + 6) as f64 * UNIT * world_size as f64;
+    let mistakes = [
+        (norm.min(max_norm.into()), "this is the norm after it was shortened: return that before"),
+        (norm * norm, "the root is missing"),
+        (
+            norm * (world_size as f64).sqrt(),
+            "every rank has the whole average: its squares were summed over the ranks too",
+        ),
+    ];
+    ensure!(
+        (told - norm).abs() <= relative * norm,
+        "rank {rank} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
+        cause(told, relative, &mistakes)
+    );
+    Ok(())
+}
+
+/// Scores so large that exp overflows unless the largest is taken off, and another largest one on each rank.
+fn scores(rank: usize) -> Vec<f32> {
+    irregular::fractions(50 + rank, len_of(rank))
+        .into_iter()
+        .map(|value| 200.0 + 2.0 * value + 0.5 * rank as f32)
+        .collect()
+}
+
+fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let parts: Vec<_> = (0..world_size).map(scores).collect();
+    let mut buffer = Guarded::new(&comm.stream(), &parts[rank])?;
+    softmax(comm, kernels, &mut buffer.view_mut())?;
+    let got = buffer.read()?;
+
+    let largest = |part: &[f32]| part.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let most = parts.iter().map(|part| largest(part)).fold(f32::NEG_INFINITY, f32::max);
+    let exponentials = |part: &[f32], shift: f32| -> Vec<f64> {
+        part.iter().map(|&value| (f64::from(value) - f64::from(shift)).exp()).collect()
+    };
+    let over = |values: &[f64], divisor: f64| -> Vec<f32> {
+        values.iter().map(|value| (value / divisor) as f32).collect()
+    };
+    let own = exponentials(&parts[rank], most);
+    let total: f64 = parts.iter().flat_map(|part| exponentials(part, most)).sum();
+    let local = exponentials(&parts[rank], largest(&parts[rank]));
+    let local_total: f64 = parts.iter().flat_map(|part| exponentials(part, largest(part))).sum();
+    // Relative to a probability, of which none is above 0.05 here: the difference, below 8, rounds by 8 · 2⁻²⁴, expf is within 2
+    // units of the last place (CUDA C++ Programming Guide), the sums round as often as there are elements and ranks at most,
+    // and the quotient and the expected value once each.
+    let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT;
+    let right = over(&own, total);
+    ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
+    if let Some(index) = got.iter().position(|value| !value.is_finite()) {
+        anyhow::bail!(
+            "rank {rank} of {world_size}: the probability at index {index} is {}: exp({}) overflows; \
+             take the largest score off before",
+            got[index],
+            parts[rank][index]
+        );
+    }
+    let mut expected = Expected::new(rank, "the part, as probabilities,", &right);
+    if world_size > 1 {
+        expected = expected
+            .if_instead(
+                &over(&local, local_total),
+                "the local maximum was taken off on each rank: the same number must come off everywhere",
+            )
+            .if_instead(&over(&own, own.iter().sum()), "its own part adds up to 1: the sum is over all ranks")
+            .if_instead(
+                &over(&own, total / world_size as f64),
+                "the ranks' sums were averaged: all parts together add up to the world size",
+            );
+    }
+    expected.if_instead(&over(&own, 1.0), "nothing was divided by the sum").within(bound, &got)
+}

@@ -1,0 +1,170 @@
+//! Checks of `multi_gpu/hybrid`: a mesh of ranks trains as one GPU does.
+
+mod training;
+
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use cudarc::driver::CudaStream;
+use cudarc::nccl::Comm;
+use lab::perceptron::Layout;
+use lab::{Check, Expected, Perceptron, Readable};
+
+use super::tensor::part;
+use crate::multi_gpu::hybrid::{Groups, Mesh, Place, on_mesh, place, start_equal};
+use training::{HIDDEN, Serial, Training, seed};
+
+/// What four ranks can be.
+const OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
+/// What six ranks can be: here rows and columns differ in length.
+const OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
+
+pub(crate) fn checks() -> Vec<Check> {
+    let of_four = |name: &str, check: fn(Mesh) -> anyhow::Result<()>| {
+        Check::new(format!("hybrid::{name}"), move || OF_FOUR.into_iter().try_for_each(check)).min_ranks(4)
+    };
+    let of_six = |name: &str, check: fn(Mesh) -> anyhow::Result<()>| {
+        Check::new(format!("hybrid::{name}"), move || OF_SIX.into_iter().try_for_each(check)).min_ranks(6)
+    };
+    vec![
+        Check::new("hybrid::places_are_counted_row_by_row", places_are_counted_row_by_row),
+        of_four("each_rank_meets_its_row_and_its_column", meets_its_groups),
+        of_six("rows_and_columns_may_differ_in_length", meets_its_groups),
+        of_four("all_rows_start_as_row_0", rows_start_equal),
+        of_six("all_rows_of_six_start_as_row_0", rows_start_equal),
+        of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
+        of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
+    ]
+}
+
+/// The place as the picture has it.
+fn true_place(rank: usize, mesh: Mesh) -> Place {
+    Place { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+}
+
+fn places_are_counted_row_by_row() -> anyhow::Result<()> {
+    for (data, tensor) in [(2, 3), (3, 2), (2, 2), (1, 4), (4, 1), (3, 5)] {
+        let mesh = Mesh { data, tensor };
+        let transposed = Mesh { data: tensor, tensor: data };
+        for rank in 0..data * tensor {
+            let (got, expected) = (place(rank, mesh), true_place(rank, mesh));
+            let swapped = |place: Place| Place { data_rank: place.tensor_rank, tensor_rank: place.data_rank };
+            let cause = if (0..data * tensor).all(|rank| place(rank, mesh) == swapped(true_place(rank, mesh)))
+            {
+                "row and column are swapped"
+            } else if got == swapped(true_place(rank, transposed)) {
+                "the mesh is transposed: counted column by column"
+            } else if got == true_place(rank, transposed) {
+                "a row is as long as there are tensor ranks, not data ranks"
+            } else {
+                "which of the mesh's two numbers says how long a row is?"
+            };
+            ensure!(
+                got == expected,
+                "rank {rank} of {data} × {tensor}: data rank {}, tensor rank {}, expected {} and {}\n  \
+                 likely cause: {cause}",
+                got.data_rank,
+                got.tensor_rank,
+                expected.data_rank,
+                expected.tensor_rank
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The rank whose stream a communicator is on: what the check itself gave out.
+fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usize> {
+    let of = |comm: &Comm| streams.iter().position(|stream| Arc::ptr_eq(stream, &comm.stream()));
+    match (of(&groups.tensor), of(&groups.data)) {
+        (Some(rank), Some(other)) if rank == other => Ok(rank),
+        (rank, other) => {
+            bail!(
+                "the two communicators are on the streams of ranks {rank:?} and {other:?}, expected one stream"
+            )
+        }
+    }
+}
+
+/// Who is in a group, told over the wire: each rank of it sends its rank in the mesh.
+fn members(comm: &Comm, rank: usize) -> anyhow::Result<Vec<usize>> {
+    let stream = comm.stream();
+    let own = stream.clone_htod(&[rank as u32])?;
+    let mut all = stream.alloc_zeros::<u32>(comm.world_size())?;
+    comm.all_gather(&own, &mut all).readable()?;
+    let all = stream.clone_dtoh(&all)?;
+    stream.synchronize()?;
+    Ok(all.into_iter().map(|rank| rank as usize).collect())
+}
+
+fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
+    let streams = lab::streams(mesh.data * mesh.tensor)?;
+    let met = on_mesh(&streams, mesh, |groups| {
+        let rank = true_rank(&streams, &groups)?;
+        Ok((rank, members(&groups.tensor, rank)?, members(&groups.data, rank)?))
+    })?;
+    for (rank, (of_stream, row, column)) in met.into_iter().enumerate() {
+        let told = format!("rank {rank} of {} × {}", mesh.data, mesh.tensor);
+        ensure!(of_stream == rank, "{told} works on the stream of rank {of_stream}");
+        let Place { data_rank, tensor_rank } = true_place(rank, mesh);
+        let of_row: Vec<usize> = (0..mesh.tensor).map(|at| data_rank * mesh.tensor + at).collect();
+        let of_column: Vec<usize> = (0..mesh.data).map(|at| at * mesh.tensor + tensor_rank).collect();
+        let cause = match (row == of_column, column == of_row) {
+            (true, true) => "the groups are transposed: `tensor` is for the row, `data` for the column",
+            _ => "an id for each row and one for each column, and the rank's place in the other direction",
+        };
+        for (name, got, expected) in [("tensor", row, of_row), ("data", column, of_column)] {
+            ensure!(
+                got == expected,
+                "{told}: its {name} group has ranks {got:?}, expected {expected:?}\n  likely cause: {cause}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
+    let (layout, streams) = (Layout { hidden: HIDDEN }, lab::streams(mesh.data * mesh.tensor)?);
+    let starts = on_mesh(&streams, mesh, |groups| {
+        let Place { data_rank, tensor_rank } = true_place(true_rank(&streams, &groups)?, mesh);
+        let stream = groups.data.stream();
+        let units = part(HIDDEN, tensor_rank, mesh.tensor);
+        let mut model = Perceptron::of_units(&stream, HIDDEN, units, 1, seed(data_rank))?;
+        start_equal(&groups, &mut model)?;
+        let parameters = stream.clone_dtoh(&model.parameters())?;
+        stream.synchronize()?;
+        Ok(parameters)
+    })?;
+    for (rank, start) in starts.iter().enumerate() {
+        let Place { data_rank, tensor_rank } = true_place(rank, mesh);
+        let initial = |row: usize, column: usize| {
+            layout.of_units(&layout.initial(seed(row)), part(HIDDEN, column, mesh.tensor))
+        };
+        let right = initial(0, tensor_rank);
+        let mut expected = Expected::new(rank, "the model's part", &right);
+        for row in 1..mesh.data {
+            let cause = match row == data_rank {
+                true => "these are its own: nothing was broadcast to it".to_owned(),
+                false => format!("these are row {row}'s: the root is row 0, rank 0 of each data group"),
+            };
+            expected = expected.if_instead(&initial(row, tensor_rank), cause);
+        }
+        for column in (0..mesh.tensor).filter(|&column| column != tensor_rank) {
+            for row in 0..mesh.data {
+                let cause = format!(
+                    "this is the part of the model that rank {} has: was it broadcast along the row?",
+                    row * mesh.tensor + column
+                );
+                expected = expected.if_instead(&initial(row, column), cause);
+            }
+        }
+        expected.exactly(start)?;
+    }
+    Ok(())
+}
+
+fn each_step_is_that_of_one_gpu(mesh: Mesh) -> anyhow::Result<()> {
+    let training = Training::run(mesh)?;
+    let serial = Serial::of(&training);
+    training.compare(&serial)
+}

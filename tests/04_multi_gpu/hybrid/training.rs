@@ -1,0 +1,224 @@
+//! The run on a mesh, the serial run on the host, how far rounding may take them apart, and which mistake explains more.
+
+use std::ops::Range;
+
+use anyhow::bail;
+use lab::Perceptron;
+use lab::digits::{CLASSES, Digits, PIXELS, Samples};
+use lab::perceptron::{HostPerceptron, Layout};
+
+use super::super::tensor::part;
+use super::{true_place, true_rank};
+use crate::multi_gpu::hybrid::{Mesh, Place, on_mesh, start_equal, step};
+
+pub(super) const HIDDEN: usize = 12;
+const LEARNING_RATE: f32 = 0.1;
+/// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
+const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
+const LAYOUT: Layout = Layout { hidden: HIDDEN };
+/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// Each row's own, so that the rows differ until they are made equal.
+pub(super) fn seed(data_rank: usize) -> u64 {
+    300 + data_rank as u64
+}
+
+/// The samples of each step.
+fn batches() -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut next = |length| {
+        end += length;
+        end - length..end
+    };
+    BATCHES.into_iter().map(&mut next).collect()
+}
+
+/// What a step left on one rank.
+struct Step {
+    loss: f32,
+    parameters: Vec<f32>,
+}
+
+/// A training run on GPUs: the steps of each rank.
+pub(super) struct Training {
+    mesh: Mesh,
+    samples: Samples,
+    ranks: Vec<Vec<Step>>,
+}
+
+impl Training {
+    pub(super) fn run(mesh: Mesh) -> anyhow::Result<Self> {
+        let samples = Digits::load()?.train;
+        let streams = lab::streams(mesh.data * mesh.tensor)?;
+        let room = BATCHES.into_iter().max().unwrap_or(1).div_ceil(mesh.data);
+        let ranks = on_mesh(&streams, mesh, |groups| {
+            let Place { data_rank, tensor_rank } = true_place(true_rank(&streams, &groups)?, mesh);
+            let stream = groups.data.stream();
+            let device_samples = samples.to_device(&stream)?;
+            let units = part(HIDDEN, tensor_rank, mesh.tensor);
+            let mut model = Perceptron::of_units(&stream, HIDDEN, units, room, seed(data_rank))?;
+            start_equal(&groups, &mut model)?;
+            let mut steps = Vec::new();
+            for batch in batches() {
+                let own = row_of(&batch, data_rank, mesh.data);
+                let weight = (own.len() * mesh.data) as f32 / batch.len() as f32;
+                let own = device_samples.batch(own)?;
+                let loss = step(&groups, &mut model, &own, weight, LEARNING_RATE)?;
+                steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
+            }
+            stream.synchronize()?;
+            Ok(steps)
+        })?;
+        Ok(Self { mesh, samples, ranks })
+    }
+
+    /// Compares every parameter and the loss of every rank after every step.
+    pub(super) fn compare(&self, serial: &Serial) -> anyhow::Result<()> {
+        let Mesh { data, tensor } = self.mesh;
+        for (index, batch) in batches().into_iter().enumerate() {
+            let expected = &serial.steps[index];
+            for (rank, steps) in self.ranks.iter().enumerate() {
+                let told =
+                    format!("mesh {data} × {tensor}, step {} (samples {batch:?}), rank {rank}", index + 1);
+                let units = part(HIDDEN, true_place(rank, self.mesh).tensor_rank, tensor);
+                let of_rank = LAYOUT.of_units(&expected.parameters, units.clone());
+                let bound = serial.bound(index + 1);
+                for (at, (got, value)) in steps[index].parameters.iter().zip(&of_rank).enumerate() {
+                    let off = (f64::from(*got) - value).abs();
+                    if off.is_nan() || off > bound {
+                        bail!(
+                            "{told}: parameter {at} ({}) is {got}, expected {value:.7}\n\
+                             off by {off:.1e}; rounding explains {bound:.1e}\n\
+                             likely cause: {}",
+                            Layout { hidden: units.len() }.part(at),
+                            self.likely_cause(rank, index, serial)
+                        );
+                    }
+                }
+                let (got, bound) = (steps[index].loss, serial.loss_bound(index));
+                let off = (f64::from(got) - expected.loss).abs();
+                if off.is_nan() || off > bound {
+                    bail!(
+                        "{told}: the loss is {got}, expected {:.6}\n\
+                         off by {off:.1e}; rounding explains {bound:.1e}\n\
+                         likely cause: it is that of its own row; average it over the column, like the gradient",
+                        expected.loss
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes what known mistakes would have made of this step.
+    fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> &'static str {
+        let batch = batches()[step].clone();
+        let Place { data_rank, tensor_rank } = true_place(rank, self.mesh);
+        let units = part(HIDDEN, tensor_rank, self.mesh.tensor);
+        let own = row_of(&batch, data_rank, self.mesh.data);
+        let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;
+        let before = serial.before(step);
+        let alone = |model: &HostPerceptron, rows: Range<usize>, weight: f64| -> Vec<f64> {
+            let (_, gradient) = model.loss_and_gradient(&self.samples, rows);
+            gradient.into_iter().map(|slope| weight * slope).collect()
+        };
+        let whole = model(HIDDEN, before);
+        let part_only = model(units.len(), &LAYOUT.of_units(before, units.clone()));
+        let start = LAYOUT.of_units(before, units.clone());
+        let explains = |gradient: Vec<f64>| {
+            let pairs = self.ranks[rank][step].parameters.iter().zip(start.iter().zip(gradient));
+            pairs.into_iter().all(|(got, (start, slope))| {
+                (f64::from(*got) - (start - f64::from(LEARNING_RATE) * slope)).abs() <= serial.bound(step + 1)
+            })
+        };
+        let of_units = |gradient: Vec<f64>| LAYOUT.of_units(&gradient, units.clone());
+        if explains(of_units(alone(&whole, own.clone(), weight))) {
+            "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
+        } else if explains(alone(&part_only, batch, 1.0)) {
+            "its own hidden units' scores were used alone: sum them over the row, before `finish_scores`"
+        } else if explains(vec![0.0; start.len()]) {
+            "the step changed nothing: is `descend` called?"
+        } else if step > 0 {
+            "the first steps are right, so a later one shows it: what was 0 at first? The biases were"
+        } else {
+            "the scores are summed over the row, the gradient is averaged over the column: is each where it belongs?"
+        }
+    }
+}
+
+/// The samples of a row: the checks' own cut.
+fn row_of(batch: &Range<usize>, data_rank: usize, rows: usize) -> Range<usize> {
+    let cut = |row: usize| batch.start + batch.len() * row / rows;
+    cut(data_rank)..cut(data_rank + 1)
+}
+
+fn model(hidden: usize, parameters: &[f64]) -> HostPerceptron {
+    let mut model = HostPerceptron::new(hidden, 0);
+    model.parameters_mut().copy_from_slice(parameters);
+    model
+}
+
+/// The same training on the host, whole batches and the whole model, from parameters of its own at every step.
+pub(super) struct Serial {
+    start: Vec<f64>,
+    steps: Vec<SerialStep>,
+    /// How much larger a small difference becomes until the end.
+    growth: f64,
+    ranks: usize,
+}
+
+struct SerialStep {
+    loss: f64,
+    gradient: Vec<f64>,
+    parameters: Vec<f64>,
+}
+
+impl Serial {
+    /// What came about in one step grows in the others. How much, a second run says: all its parameters start off by a
+    /// little, up and down in turn. Other directions may grow more, so twice that is allowed.
+    pub(super) fn of(training: &Training) -> Self {
+        const LITTLE: f64 = 1e-6;
+        let start: Vec<f64> = LAYOUT.initial(seed(0)).into_iter().map(f64::from).collect();
+        let aside = |(index, value): (usize, &f64)| value + if index % 2 == 0 { LITTLE } else { -LITTLE };
+        let moved: Vec<f64> = start.iter().enumerate().map(aside).collect();
+        let (steps, moved) = (descend(&training.samples, &start), descend(&training.samples, &moved));
+        let pairs = steps.iter().zip(&moved).flat_map(|(a, b)| a.parameters.iter().zip(&b.parameters));
+        let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        Self { start, steps, growth: 2.0 * apart / LITTLE, ranks: training.ranks.len() }
+    }
+
+    fn before(&self, step: usize) -> &[f64] {
+        step.checked_sub(1).map_or(&self.start, |previous| &self.steps[previous].parameters)
+    }
+
+    /// How far a parameter may be off after so many steps. A gradient's component is a mean over samples; each sample's part
+    /// is below 2 here, and comes of at most PIXELS + HIDDEN + CLASSES additions in a row, one for each sample, and one for
+    /// each rank in either direction. Each rounds by at most 2⁻²⁴ of the values added; the step itself rounds once.
+    fn bound(&self, steps: usize) -> f64 {
+        let per_step = f64::from(LEARNING_RATE) * self.roundings() * 2.0 + 1.0;
+        self.growth * steps as f64 * per_step * UNIT
+    }
+
+    /// How far the loss of a step may be off: its own rounding (each sample's is below 5), and what the difference in
+    /// parameters before the step makes of it, by the gradient.
+    fn loss_bound(&self, step: usize) -> f64 {
+        let slopes: f64 = self.steps[step].gradient.iter().map(|slope| slope.abs()).sum();
+        2.0 * 5.0 * self.roundings() * UNIT + slopes * self.bound(step)
+    }
+
+    fn roundings(&self) -> f64 {
+        let samples = BATCHES.into_iter().max().unwrap_or(0);
+        (PIXELS + HIDDEN + CLASSES + samples + 2 * self.ranks) as f64
+    }
+}
+
+fn descend(samples: &Samples, start: &[f64]) -> Vec<SerialStep> {
+    let mut model = model(HIDDEN, start);
+    let step = |batch: Range<usize>| {
+        let (loss, gradient) = model.loss_and_gradient(samples, batch);
+        model.descend(&gradient, LEARNING_RATE.into());
+        SerialStep { loss, gradient, parameters: model.parameters().to_vec() }
+    };
+    batches().into_iter().map(step).collect()
+}

@@ -1,0 +1,231 @@
+//! Checks of `multi_gpu/sharded_optimizer`: parts of an optimizer make the step of a whole one.
+//!
+//! Parameters and gradients are whole numbers, the learning rate and the momentum are ½ and the like. So where the world
+//! size is a power of 2, which an average divides by without rounding, every number is exact for the few steps made here.
+
+use anyhow::ensure;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, irregular};
+
+use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("sharded_optimizer::a_padded_length_has_equal_parts", padded_lengths),
+        Check::new("sharded_optimizer::each_rank_remembers_its_part_alone", each_rank_remembers_its_part)
+            .min_ranks(2),
+        Check::new("sharded_optimizer::each_step_is_that_of_one_optimizer", each_step_is_that_of_one)
+            .min_ranks(2),
+        Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical).min_ranks(2),
+        Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too),
+    ]
+}
+
+const STEPS: usize = 5;
+const LEARNING_RATE: f32 = 0.25;
+/// What the exercise's optimizer keeps of a velocity.
+const MOMENTUM: f32 = 0.5;
+/// Parameters: lengths that divide by hardly any world size, one that mostly does, and fewer than ranks.
+const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
+
+fn padded_lengths() -> anyhow::Result<()> {
+    for world_size in 1..=9 {
+        for len in [1, 2, 3, 8, 10, 37, 60, 1031] {
+            let padded = padded_len(len, world_size);
+            let told = format!("{len} parameters on {world_size} ranks: a padded length of {padded}");
+            ensure!(
+                padded >= len,
+                "{told} drops {} parameters: the remainder of the division needs a place",
+                len - padded
+            );
+            ensure!(padded.is_multiple_of(world_size), "{told} can't be cut into {world_size} equal parts");
+            ensure!(padded - len < world_size, "{told}, but {} would do", padded - world_size);
+        }
+    }
+    Ok(())
+}
+
+fn each_rank_remembers_its_part() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        for len in LENGTHS {
+            rendezvous(&lab::streams(world_size)?, |comm| {
+                let padded = len.next_multiple_of(world_size);
+                let bytes = ShardedOptimizer::new(&comm, padded)?.momentum.bytes();
+                let expected = padded / world_size * size_of::<f32>();
+                let cause = match bytes {
+                    _ if bytes == padded * size_of::<f32>() => {
+                        "it remembers the whole: each rank has only its part to step"
+                    }
+                    _ => "all parts together are as long as the buffers",
+                };
+                ensure!(
+                    bytes == expected,
+                    "rank {} of {world_size}, buffers of {padded}: the optimizer keeps {bytes} bytes, expected {expected}\n  \
+                     likely cause: {cause}",
+                    comm.rank()
+                );
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A run on one rank: what the parameters are after each step.
+fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyhow::Result<Vec<Vec<f32>>> {
+    let (stream, rank) = (comm.stream(), comm.rank());
+    // The check's own padding: where the student's is wrong, another check says so.
+    let padded = |mut values: Vec<f32>| {
+        values.resize(len.next_multiple_of(comm.world_size()), 0.0);
+        values
+    };
+    let mut parameters = Guarded::new(&stream, &padded(irregular::integers(0, len)))?;
+    let mut optimizer = ShardedOptimizer::new(comm, padded(Vec::new()).len())?;
+    let mut steps = Vec::new();
+    for step in 0..STEPS {
+        let own = padded(gradient(seed(step, rank), len));
+        let on_gpu = Guarded::new(&stream, &own)?;
+        optimizer.step(comm, &mut parameters.view_mut(), &on_gpu.view(), LEARNING_RATE)?;
+        steps.push(parameters.read()?[..len].to_vec());
+        Expected::new(rank, "the gradient, which the step only reads,", &own).exactly(&on_gpu.read()?)?;
+    }
+    Ok(steps)
+}
+
+/// Another gradient on each rank and in each step.
+fn seed(step: usize, rank: usize) -> usize {
+    1 + 100 * step + rank
+}
+
+/// One optimizer with the whole gradient, and what becomes of it by mistake.
+struct Serial {
+    parameters: Vec<f64>,
+    velocity: Vec<f64>,
+}
+
+impl Serial {
+    fn new(len: usize) -> Self {
+        let parameters = irregular::integers(0, len).into_iter().map(f64::from).collect();
+        Self { parameters, velocity: vec![0.0; len] }
+    }
+
+    /// Steps with `of_sum` times the sum of these ranks' gradients.
+    fn step(&mut self, step: usize, ranks: std::ops::Range<usize>, of_sum: f64) {
+        let gradients: Vec<_> =
+            ranks.map(|rank| irregular::integers(seed(step, rank), self.parameters.len())).collect();
+        for (index, (parameter, velocity)) in self.parameters.iter_mut().zip(&mut self.velocity).enumerate() {
+            let sum: f64 = gradients.iter().map(|gradient| f64::from(gradient[index])).sum();
+            *velocity = f64::from(MOMENTUM) * *velocity + of_sum * sum;
+            *parameter -= f64::from(LEARNING_RATE) * *velocity;
+        }
+    }
+
+    fn values(&self) -> Vec<f32> {
+        self.parameters.iter().map(|&value| value as f32).collect()
+    }
+}
+
+/// How far a parameter may be off after so many steps, on a world whose size is no power of 2. An average of numbers up to
+/// 1000 rounds 1 / n, n products and n − 1 sums, each by 2⁻²⁴ of at most 1000; a velocity, at most 2000, rounds twice a step, a
+/// parameter, below 4000, twice too. A velocity's error comes into the parameters a quarter at a time, halved in each step:
+/// into all of them together by half of it.
+fn bound(world_size: usize, steps: usize) -> f64 {
+    if world_size.is_power_of_two() {
+        return 0.0;
+    }
+    let unit = f64::powi(2.0, -24);
+    let average = 1000.0 * (2.0 * world_size as f64 + 1.0);
+    steps as f64 * unit * (0.5 * (average + 2.0 * 2000.0) + 2.0 * 4000.0)
+}
+
+fn each_step_is_that_of_one() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        for len in LENGTHS {
+            let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, len, irregular::integers))?;
+            for (rank, steps) in ranks.iter().enumerate() {
+                compare(world_size, len, rank, steps)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one_rank_is_a_world_too() -> anyhow::Result<()> {
+    let ranks = rendezvous(&lab::streams(1)?, |comm| run(&comm, 37, irregular::integers))?;
+    compare(1, 37, 0, &ranks[0])
+}
+
+fn compare(world_size: usize, len: usize, rank: usize, steps: &[Vec<f32>]) -> anyhow::Result<()> {
+    let part = len.div_ceil(world_size);
+    let own = (rank * part).min(len)..((rank + 1) * part).min(len);
+    let mut serial = Serial::new(len);
+    for (step, got) in steps.iter().enumerate() {
+        let before = serial.values();
+        let aside = |ranks, of_sum| {
+            let mut other =
+                Serial { parameters: serial.parameters.clone(), velocity: serial.velocity.clone() };
+            other.step(step, ranks, of_sum);
+            other.values()
+        };
+        let sum = aside(0..world_size, 1.0);
+        let unaveraged: Vec<f32> = (0..world_size)
+            .flat_map(|rank| {
+                let own = (rank * part).min(len)..((rank + 1) * part).min(len);
+                aside(rank..rank + 1, 1.0)[own].to_vec()
+            })
+            .collect();
+        let without_memory = {
+            let velocity = vec![0.0; len];
+            let mut other = Serial { parameters: serial.parameters.clone(), velocity };
+            other.step(step, 0..world_size, 1.0 / world_size as f64);
+            other.values()
+        };
+        serial.step(step, 0..world_size, 1.0 / world_size as f64);
+        let right = serial.values();
+        // `inside` in this rank's part, `outside` elsewhere.
+        let joined = |inside: &[f32], outside: &[f32]| {
+            let mut values = outside.to_vec();
+            values[own.clone()].copy_from_slice(&inside[own.clone()]);
+            values
+        };
+        let name = format!(
+            "the buffer of parameters after step {} of {STEPS}, {len} on {world_size} ranks,",
+            step + 1
+        );
+        let mut expected = Expected::new(rank, &name, &right);
+        if world_size > 1 {
+            expected = expected
+                .if_instead(&before, "nothing was stepped")
+                .if_instead(
+                    &joined(&right, &before),
+                    "only its own part is new, the others' are those from before the step: gather after it",
+                )
+                .if_instead(
+                    &joined(&before, &right),
+                    "its own part is that from before the step: gather after it, not before",
+                )
+                .if_instead(&sum, "the gradients were added up, not averaged")
+                .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged");
+        }
+        if step > 0 {
+            expected = expected.if_instead(&without_memory, "the velocities were forgotten between steps");
+        }
+        expected.within(bound(world_size, step + 1), got)?;
+    }
+    Ok(())
+}
+
+fn replicas_stay_identical() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, 1031, irregular::fractions))?;
+        for step in 0..STEPS {
+            for (rank, steps) in ranks.iter().enumerate() {
+                let name =
+                    format!("the buffer of parameters after step {}, beside those of rank 0,", step + 1);
+                Expected::new(rank, &name, &ranks[0][step]).exactly(&steps[step])?;
+            }
+        }
+    }
+    Ok(())
+}

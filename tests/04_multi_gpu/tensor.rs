@@ -1,0 +1,139 @@
+//! Two layers on the host, whole and cut, with whole numbers: what both tensor exercises are compared with.
+//!
+//! Inputs and weights are whole numbers up to 9, and a layer has few of them: every value on the way, and every sum in any
+//! order, is below 2²⁴, where an `f32` rounds nothing. So every comparison is exact, whatever the world size.
+
+use std::ops::Range;
+
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::{Guarded, Weights, irregular};
+
+pub(crate) const SAMPLES: usize = 7;
+
+/// Sizes of the two layers: of the input, of what lies between them, of the output.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) inputs: usize,
+    pub(crate) hidden: usize,
+    pub(crate) outputs: usize,
+}
+
+/// Sizes that hardly divide.
+pub(crate) const ODD: Sizes = Sizes { inputs: 23, hidden: 29, outputs: 19 };
+
+/// One rank of a check.
+pub(crate) struct Seat<'a> {
+    pub(crate) comm: &'a Comm,
+    pub(crate) sizes: Sizes,
+}
+
+impl Seat<'_> {
+    /// This rank's part of `0..len`.
+    pub(crate) fn part(&self, len: usize) -> Range<usize> {
+        part(len, self.comm.rank(), self.comm.world_size())
+    }
+
+    /// A buffer that nothing has written yet.
+    pub(crate) fn stale(&self, len: usize) -> anyhow::Result<Guarded<f32>> {
+        Guarded::new(&self.comm.stream(), &irregular::integers(500 + self.comm.rank(), len))
+    }
+}
+
+/// The part of `0..len` that is `rank`'s: equal parts where `len` divides; else the last rank has more, often by far.
+pub(crate) fn part(len: usize, rank: usize, world_size: usize) -> Range<usize> {
+    let each = if len.is_multiple_of(world_size) { len / world_size } else { len / (world_size + 1) };
+    rank * each..if rank + 1 == world_size { len } else { (rank + 1) * each }
+}
+
+/// Runs `check` on every rank of a world: with sizes that divide by the world size, then with sizes that don't.
+pub(crate) fn on_all_ranks(
+    world_size: usize,
+    check: impl Fn(&Seat<'_>) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    let even = |size: usize| size.next_multiple_of(world_size);
+    let Sizes { inputs, hidden, outputs } = ODD;
+    let even = Sizes { inputs: even(inputs), hidden: even(hidden), outputs: even(outputs) };
+    for sizes in [even, ODD] {
+        rendezvous(&lab::streams(world_size)?, |comm| check(&Seat { comm: &comm, sizes }))?;
+    }
+    Ok(())
+}
+
+/// A layer of whole numbers; no two seeds give the same.
+pub(crate) fn layer(seed: usize, inputs: usize, outputs: usize) -> Weights {
+    let mut values = irregular::small_integers(1000 + seed, (inputs + 1) * outputs);
+    let bias = values.split_off(inputs * outputs);
+    Weights { inputs, outputs, weights: values, bias }
+}
+
+/// `input · weights`, for rows of `inputs` values.
+pub(crate) fn product(layer: &Weights, input: &[f32]) -> Vec<f32> {
+    let Weights { inputs, outputs, weights, .. } = layer;
+    let of_row = |row: &[f32]| -> Vec<f32> {
+        let sum = |column: usize| (0..*inputs).map(|i| row[i] * weights[i * outputs + column]).sum();
+        (0..*outputs).map(sum).collect()
+    };
+    input.chunks_exact(*inputs).flat_map(of_row).collect()
+}
+
+/// Adds the layer's bias to each row, `times` over.
+pub(crate) fn biased(layer: &Weights, values: &[f32], times: usize) -> Vec<f32> {
+    let bias = layer.bias.iter().cycle();
+    values.iter().zip(bias).map(|(value, bias)| value + times as f32 * bias).collect()
+}
+
+/// `input · weights + bias`.
+pub(crate) fn linear(layer: &Weights, input: &[f32]) -> Vec<f32> {
+    biased(layer, &product(layer, input), 1)
+}
+
+pub(crate) fn relu(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|value| value.max(0.0)).collect()
+}
+
+/// The layer with only these columns.
+pub(crate) fn with_columns(layer: &Weights, columns: Range<usize>) -> Weights {
+    let weights = columns_of(&layer.weights, layer.outputs, columns.clone());
+    Weights { outputs: columns.len(), weights, bias: layer.bias[columns].to_vec(), inputs: layer.inputs }
+}
+
+/// The layer with only these rows.
+pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
+    let weights = layer.weights[rows.start * layer.outputs..rows.end * layer.outputs].to_vec();
+    Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }
+}
+
+/// These columns of a row-major matrix of `width` columns.
+pub(crate) fn columns_of(matrix: &[f32], width: usize, columns: Range<usize>) -> Vec<f32> {
+    matrix.chunks_exact(width).flat_map(|row| row[columns.clone()].to_vec()).collect()
+}
+
+/// The gradient of the layer's weights: `inputᵀ · output_gradient`.
+pub(crate) fn weights_gradient(layer: &Weights, input: &[f32], output_gradient: &[f32]) -> Vec<f32> {
+    let samples = || input.chunks_exact(layer.inputs).zip(output_gradient.chunks_exact(layer.outputs));
+    let of = |i: usize, o: usize| samples().map(|(input, slopes)| input[i] * slopes[o]).sum();
+    (0..layer.inputs * layer.outputs).map(|at| of(at / layer.outputs, at % layer.outputs)).collect()
+}
+
+/// The gradient of the layer's bias: the sum over the samples.
+pub(crate) fn bias_gradient(layer: &Weights, output_gradient: &[f32]) -> Vec<f32> {
+    added(output_gradient.chunks_exact(layer.outputs).map(<[f32]>::to_vec))
+}
+
+/// The gradient of the layer's input: `output_gradient · weightsᵀ`.
+pub(crate) fn input_gradient(layer: &Weights, output_gradient: &[f32]) -> Vec<f32> {
+    let rows = || layer.weights.chunks_exact(layer.outputs);
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let of_sample = |slopes: &[f32]| rows().map(|row| dot(row, slopes)).collect::<Vec<_>>();
+    output_gradient.chunks_exact(layer.outputs).flat_map(of_sample).collect()
+}
+
+/// The sum of all parts.
+pub(crate) fn added(parts: impl IntoIterator<Item = Vec<f32>>) -> Vec<f32> {
+    let sum = |mut sum: Vec<f32>, part: Vec<f32>| {
+        sum.iter_mut().zip(part).for_each(|(sum, value)| *sum += value);
+        sum
+    };
+    parts.into_iter().reduce(sum).unwrap_or_default()
+}

@@ -1,0 +1,229 @@
+//! Checks of `multi_gpu/tensor_backward`: the gradients of layers that lie on several GPUs are those of one GPU.
+
+mod training;
+
+use std::ops::Range;
+
+use anyhow::Context;
+use cudarc::driver::CudaView;
+use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular};
+
+use super::tensor::{
+    ODD, SAMPLES, Seat, Sizes, added, bias_gradient, columns_of, input_gradient, layer, linear, on_all_ranks,
+    part, relu, weights_gradient, with_columns, with_rows,
+};
+use crate::multi_gpu::tensor_backward::{column_backward, mlp_backward, row_backward};
+use training::{STEPS, Serial, train};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("tensor_backward::back_through_columns", || on_all_worlds(check_columns)).min_ranks(2),
+        Check::new("tensor_backward::back_through_rows", || on_all_worlds(check_rows)).min_ranks(2),
+        Check::new("tensor_backward::back_through_two_layers", || on_all_worlds(check_mlp)).min_ranks(2),
+        Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .min_ranks(2),
+        Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+    ]
+}
+
+fn on_all_worlds(check: impl Fn(&Seat<'_>) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    lab::world_sizes().into_iter().try_for_each(|world_size| on_all_ranks(world_size, &check))
+}
+
+/// A number of samples with so many whole numbers each; no two seeds give the same.
+fn rows(seed: usize, columns: usize) -> Vec<f32> {
+    irregular::small_integers(2000 + seed, SAMPLES * columns)
+}
+
+fn read(seat: &Seat<'_>, view: CudaView<'_, f32>) -> anyhow::Result<Vec<f32>> {
+    Ok(seat.comm.stream().clone_dtoh(&view)?)
+}
+
+fn check_columns(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = seat.sizes;
+    let whole = layer(0, inputs, outputs);
+    let (input, output_gradient) = (rows(0, inputs), rows(1, outputs));
+    let columns = seat.part(outputs);
+    let own_gradient = columns_of(&output_gradient, outputs, columns.clone());
+
+    let stream = seat.comm.stream();
+    let mut shard = Linear::new(&stream, &with_columns(&whole, columns))?;
+    let on_gpu = (Guarded::new(&stream, &input)?, Guarded::new(&stream, &own_gradient)?);
+    let mut back = seat.stale(SAMPLES * inputs)?;
+    column_backward(seat.comm, &mut shard, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
+
+    compare_columns(seat, &whole, &shard, &input, &output_gradient)?;
+    compare_input_of_columns(seat, &whole, &output_gradient, &back.read()?)?;
+    Expected::new(seat.comm.rank(), "the input", &input).exactly(&on_gpu.0.read()?)?;
+    Expected::new(seat.comm.rank(), "the output's gradient", &own_gradient).exactly(&on_gpu.1.read()?)
+}
+
+fn check_rows(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = seat.sizes;
+    let whole = layer(0, inputs, outputs);
+    let (input, output_gradient) = (rows(0, inputs), rows(1, outputs));
+    let own = seat.part(inputs);
+    let own_input = columns_of(&input, inputs, own.clone());
+
+    let stream = seat.comm.stream();
+    let mut shard = Linear::new(&stream, &with_rows(&whole, own.clone()))?;
+    let on_gpu = (Guarded::new(&stream, &own_input)?, Guarded::new(&stream, &output_gradient)?);
+    let mut back = seat.stale(SAMPLES * own.len())?;
+    row_backward(&mut shard, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
+
+    compare_rows(seat, &whole, &shard, &input, &output_gradient)?;
+    let expected = columns_of(&input_gradient(&whole, &output_gradient), inputs, own);
+    Expected::new(seat.comm.rank(), "the input's gradient", &expected).exactly(&back.read()?)?;
+    Expected::new(seat.comm.rank(), "the output's gradient", &output_gradient).exactly(&on_gpu.1.read()?)
+}
+
+fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, hidden: units, outputs } = seat.sizes;
+    let (first, second) = (layer(1, inputs, units), layer(2, units, outputs));
+    let own = seat.part(units);
+    let stream = seat.comm.stream();
+    let own_layers = (with_columns(&first, own.clone()), with_rows(&second, own.clone()));
+    let mut mlp = Mlp::new(&stream, &own_layers.0, &own_layers.1, SAMPLES)?;
+    // Twice, so that what the first pass left behind is in the way of the second.
+    for pass in [0, 10] {
+        let (input, output_gradient) = (rows(pass, inputs), rows(pass + 1, outputs));
+        let hidden = relu(&linear(&first, &input));
+        let own_hidden = columns_of(&hidden, units, own.clone());
+        stream.memcpy_htod(&own_hidden, &mut mlp.hidden)?;
+        let on_gpu = (Guarded::new(&stream, &input)?, Guarded::new(&stream, &output_gradient)?);
+        let mut back = seat.stale(SAMPLES * inputs)?;
+        mlp_backward(seat.comm, &mut mlp, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
+
+        compare_rows(seat, &second, &mlp.second, &hidden, &output_gradient)?;
+        let unbent = input_gradient(&second, &output_gradient);
+        let hidden_gradient = bend(&unbent, &hidden);
+        let own_units = |values: &[f32]| columns_of(values, units, own.clone());
+        let mixed = added(all_parts(seat, units).map(|part| columns_of(&unbent, units, part)));
+        Expected::new(seat.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
+            .if_instead(&own_units(&unbent), "ReLU is missing on the way back")
+            .if_instead(&bend(&mixed, &own_hidden), THE_WRONG_SIDE)
+            .if_instead(
+                &added(all_parts(seat, units).map(|part| columns_of(&hidden_gradient, units, part))),
+                THE_WRONG_SIDE,
+            )
+            .exactly(&read(seat, mlp.hidden_gradient.as_view())?)?;
+        compare_columns(seat, &first, &mlp.first, &input, &hidden_gradient)?;
+        compare_input_of_columns(seat, &first, &hidden_gradient, &back.read()?)?;
+        Expected::new(seat.comm.rank(), "mlp.hidden", &own_hidden)
+            .exactly(&read(seat, mlp.hidden.as_view())?)?;
+    }
+    Ok(())
+}
+
+const THE_WRONG_SIDE: &str =
+    "the ranks' gradients were added up on the wrong side: each rank has hidden units of its own";
+
+/// What each rank has of `0..len`.
+fn all_parts(seat: &Seat<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let world_size = seat.comm.world_size();
+    (0..world_size).map(move |rank| part(len, rank, world_size))
+}
+
+/// Back through ReLU, whose results are `values`.
+fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
+    let bent = |(slope, value): (&f32, &f32)| if *value > 0.0 { *slope } else { 0.0 };
+    gradient.iter().zip(values).map(bent).collect()
+}
+
+/// Compares a part's gradient with its own, and with what the ranks' parts make when they are mixed. `parts` are those of all
+/// ranks.
+fn compare_part(seat: &Seat<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]) -> anyhow::Result<()> {
+    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
+    let own = parts[rank].clone();
+    let mut expected = Expected::new(rank, buffer, &own);
+    if world_size > 1 {
+        let sum = added(parts);
+        let mean: Vec<f32> = sum.iter().map(|value| value / world_size as f32).collect();
+        let cause =
+            "was taken over all ranks, but each has weights of its own, and their gradients are its own too";
+        expected = expected
+            .if_instead(&sum, format!("a sum {cause}"))
+            .if_instead(&mean, format!("an average {cause}"));
+    }
+    expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
+}
+
+/// The gradients that a column shard holds: their columns of the whole layer's. `output_gradient` is the whole one.
+fn compare_columns(
+    seat: &Seat<'_>,
+    whole: &Weights,
+    shard: &Linear,
+    input: &[f32],
+    output_gradient: &[f32],
+) -> anyhow::Result<()> {
+    let parts = |values: &[f32]| -> Vec<Vec<f32>> {
+        all_parts(seat, whole.outputs).map(|part| columns_of(values, whole.outputs, part)).collect()
+    };
+    let weights = parts(&weights_gradient(whole, input, output_gradient));
+    compare_part(seat, "the gradient of the columns", weights, &read(seat, shard.weights_gradient())?)?;
+    let bias = parts(&bias_gradient(whole, output_gradient));
+    compare_part(seat, "the gradient of the columns' biases", bias, &read(seat, shard.bias_gradient())?)
+}
+
+/// The gradients that a row shard holds: their rows of the whole layer's, and the whole bias'.
+fn compare_rows(
+    seat: &Seat<'_>,
+    whole: &Weights,
+    shard: &Linear,
+    input: &[f32],
+    output_gradient: &[f32],
+) -> anyhow::Result<()> {
+    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
+    let all = weights_gradient(whole, input, output_gradient);
+    let of_rows = |rows: Range<usize>| all[rows.start * whole.outputs..rows.end * whole.outputs].to_vec();
+    let weights = all_parts(seat, whole.inputs).map(of_rows).collect();
+    compare_part(seat, "the gradient of the rows", weights, &read(seat, shard.weights_gradient())?)?;
+    let bias = bias_gradient(whole, output_gradient);
+    let sum: Vec<f32> = bias.iter().map(|value| value * world_size as f32).collect();
+    let mut expected = Expected::new(rank, "the gradient of the bias", &bias);
+    if world_size > 1 {
+        let cause = format!("it is in it {world_size} times: every rank has the whole of it already");
+        expected = expected.if_instead(&sum, cause);
+    }
+    expected.exactly(&read(seat, shard.bias_gradient())?)
+}
+
+/// The gradient of the input that every column goes into. `output_gradient` is the whole one.
+fn compare_input_of_columns(
+    seat: &Seat<'_>,
+    whole: &Weights,
+    output_gradient: &[f32],
+    got: &[f32],
+) -> anyhow::Result<()> {
+    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
+    let columns = seat.part(whole.outputs);
+    let own_gradient = columns_of(output_gradient, whole.outputs, columns.clone());
+    let right = input_gradient(whole, output_gradient);
+    let mut expected = Expected::new(rank, "the input's gradient", &right);
+    if world_size > 1 {
+        let own = input_gradient(&with_columns(whole, columns), &own_gradient);
+        let mean: Vec<f32> = right.iter().map(|value| value / world_size as f32).collect();
+        expected = expected
+            .if_instead(
+                &own,
+                "this is what its own columns give back: the input goes into the columns of all ranks, \
+                 so its gradient is the sum over them",
+            )
+            .if_instead(&mean, "the ranks' terms were averaged: the gradient is their sum");
+    }
+    expected.exactly(got)
+}
+
+fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
+    let serial = Serial::run();
+    for world_size in lab::world_sizes() {
+        for (rank, steps) in train(world_size)?.iter().enumerate() {
+            let units = part(ODD.hidden, rank, world_size);
+            for (step, got) in steps.iter().enumerate() {
+                let place = format!("world size {world_size}, step {} of {STEPS}, rank {rank}", step + 1);
+                serial.compare(step, units.clone(), got).with_context(|| place)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Checks of `multi_gpu/tensor_forward`: layers that lie on several GPUs compute what they compute on one.
+
+use anyhow::ensure;
+use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular};
+
+use super::tensor::{
+    ODD, SAMPLES, Seat, Sizes, biased, columns_of, layer, linear, on_all_ranks, product, relu, with_columns,
+    with_rows,
+};
+use crate::multi_gpu::tensor_forward::{column_parallel, column_shard, mlp, row_parallel, row_shard};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("tensor_forward::a_column_shard_has_its_columns", a_column_shard_has_its_columns),
+        Check::new("tensor_forward::a_row_shard_has_its_rows", a_row_shard_has_its_rows),
+        Check::new("tensor_forward::each_rank_computes_its_columns", each_rank_computes_its_columns)
+            .min_ranks(2),
+        Check::new("tensor_forward::rows_add_up_to_the_whole_output", rows_add_up_to_the_whole_output)
+            .min_ranks(2),
+        Check::new("tensor_forward::two_layers_are_those_of_one_gpu", two_layers_are_those_of_one_gpu)
+            .min_ranks(2),
+        Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+    ]
+}
+
+fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = ODD;
+    let whole = layer(0, inputs, outputs);
+    for (rank, columns) in [0..5, 5..6, 6..outputs, 0..outputs].into_iter().enumerate() {
+        let shard = column_shard(&whole, columns.clone());
+        let told = format!("columns {columns:?} of a layer of {inputs} inputs and {outputs} outputs");
+        ensure!(
+            (shard.inputs, shard.outputs) == (inputs, columns.len()),
+            "{told}: the shard says {} inputs and {} outputs, expected {inputs} and {}\n  \
+             likely cause: the wrong axis: columns are outputs, and the input stays whole",
+            shard.inputs,
+            shard.outputs,
+            columns.len()
+        );
+        let expected = with_columns(&whole, columns.clone());
+        let in_a_row = &whole.weights[columns.start * inputs..columns.end * inputs];
+        Expected::new(rank, &format!("the weight matrix of {told}"), &expected.weights)
+            .if_instead(
+                in_a_row,
+                "the wrong axis: these lie one behind the other in the buffer, so they are of rows; \
+                 a column has one element in each row",
+            )
+            .exactly(&shard.weights)?;
+        ensure!(
+            shard.bias.len() == columns.len(),
+            "{told}: there are {} biases, expected {}: each output's bias goes with its column",
+            shard.bias.len(),
+            columns.len()
+        );
+        Expected::new(rank, &format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
+    }
+    Ok(())
+}
+
+fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = ODD;
+    let whole = layer(0, inputs, outputs);
+    for (rank, rows) in [0..5, 5..6, 6..inputs, 0..inputs].into_iter().enumerate() {
+        let shard = row_shard(&whole, rows.clone());
+        let told = format!("rows {rows:?} of a layer of {inputs} inputs and {outputs} outputs");
+        ensure!(
+            (shard.inputs, shard.outputs) == (rows.len(), outputs),
+            "{told}: the shard says {} inputs and {} outputs, expected {} and {outputs}\n  \
+             likely cause: the wrong axis: rows are inputs, and the output stays whole",
+            shard.inputs,
+            shard.outputs,
+            rows.len()
+        );
+        let expected = with_rows(&whole, rows.clone());
+        let end = rows.end.min(outputs);
+        let columns = rows.start.min(end)..end;
+        Expected::new(rank, &format!("the weight matrix of {told}"), &expected.weights)
+            .if_instead(&columns_of(&whole.weights, outputs, columns), "the wrong axis: these are columns")
+            .exactly(&shard.weights)?;
+        Expected::new(rank, &format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
+    }
+    Ok(())
+}
+
+fn each_rank_computes_its_columns() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        on_all_ranks(world_size, |seat| {
+            let (comm, stream) = (seat.comm, seat.comm.stream());
+            let Sizes { inputs, outputs, .. } = seat.sizes;
+            let whole = layer(0, inputs, outputs);
+            let input = irregular::small_integers(0, SAMPLES * inputs);
+            let columns = seat.part(outputs);
+            let own = with_columns(&whole, columns.clone());
+            let shard = Linear::new(&stream, &own)?;
+            let on_gpu = Guarded::new(&stream, &input)?;
+            let mut output = seat.stale(SAMPLES * columns.len())?;
+            column_parallel(&shard, &on_gpu.view(), &mut output.view_mut())?;
+            let expected = columns_of(&linear(&whole, &input), outputs, columns.clone());
+            Expected::new(comm.rank(), &format!("the output's columns {columns:?}"), &expected)
+                .if_instead(&product(&own, &input), "the bias is missing")
+                .if_instead(&biased(&own, &expected, 1), "the bias was added twice")
+                .exactly(&output.read()?)?;
+            Expected::new(comm.rank(), "the input", &input).exactly(&on_gpu.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        on_all_ranks(world_size, |seat| {
+            let (comm, stream) = (seat.comm, seat.comm.stream());
+            let Sizes { inputs, outputs, .. } = seat.sizes;
+            let whole = layer(0, inputs, outputs);
+            let input = irregular::small_integers(0, SAMPLES * inputs);
+            let rows = seat.part(inputs);
+            let own = with_rows(&whole, rows.clone());
+            let own_input = columns_of(&input, inputs, rows);
+            let shard = Linear::new(&stream, &own)?;
+            let on_gpu = Guarded::new(&stream, &own_input)?;
+            let mut output = seat.stale(SAMPLES * outputs)?;
+            row_parallel(comm, &shard, &on_gpu.view(), &mut output.view_mut())?;
+            compare_output(seat, &whole, &input, &output.read()?)?;
+            Expected::new(comm.rank(), "the input", &own_input).exactly(&on_gpu.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Compares what a layer gives, of which each rank has rows, with what it must give and what it gives by mistake.
+fn compare_output(seat: &Seat<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
+    let world_size = seat.comm.world_size();
+    let rows = seat.part(whole.inputs);
+    let own_input = columns_of(input, whole.inputs, rows.clone());
+    let own = product(&with_rows(whole, rows), &own_input);
+    let all = product(whole, input);
+    let mean: Vec<f32> = all.iter().map(|value| value / world_size as f32).collect();
+    let right = biased(whole, &all, 1);
+    let mut expected = Expected::new(seat.comm.rank(), "the output", &right);
+    if world_size > 1 {
+        expected = expected
+            .if_instead(
+                &biased(whole, &own, 1),
+                "this is the term of its own rows: the terms of all ranks must be added up",
+            )
+            .if_instead(&own, "this is the term of its own rows, without the bias")
+            .if_instead(
+                &biased(whole, &mean, 1),
+                "the terms were averaged: a product over all rows is their sum",
+            )
+            .if_instead(
+                &biased(whole, &all, world_size),
+                format!("the bias is in it {world_size} times: every rank added it before the sum"),
+            );
+    }
+    expected.if_instead(&all, "the bias is missing").exactly(got)
+}
+
+fn two_layers_are_those_of_one_gpu() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        on_all_ranks(world_size, check_mlp)?;
+    }
+    Ok(())
+}
+
+fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (seat.comm, seat.comm.stream());
+    let Sizes { inputs, hidden: hidden_units, outputs } = seat.sizes;
+    let (first, second) = (layer(1, inputs, hidden_units), layer(2, hidden_units, outputs));
+    let units = seat.part(hidden_units);
+    let (own_first, own_second) = (with_columns(&first, units.clone()), with_rows(&second, units.clone()));
+    let mut layers = Mlp::new(&stream, &own_first, &own_second, SAMPLES)?;
+    let mut verdict = Ok(());
+    // Twice, so that what the first pass left behind is in the way of the second.
+    for pass in 0..2 {
+        let input = irregular::small_integers(pass, SAMPLES * inputs);
+        let on_gpu = Guarded::new(&stream, &input)?;
+        let mut output = seat.stale(SAMPLES * outputs)?;
+        mlp(comm, &mut layers, &on_gpu.view(), &mut output.view_mut())?;
+        let before_relu = linear(&first, &input);
+        let hidden = relu(&before_relu);
+        let got = stream.clone_dtoh(&layers.hidden)?;
+        let units_of = |values: &[f32]| columns_of(values, hidden_units, units.clone());
+        let own_units = Expected::new(comm.rank(), "mlp.hidden", &units_of(&hidden))
+            .if_instead(&units_of(&before_relu), "ReLU is missing")
+            .if_instead(&vec![0.0; got.len()], "nothing was written")
+            .exactly(&got);
+        verdict = verdict.and(own_units).and(compare_output(seat, &second, &hidden, &output.read()?));
+    }
+    verdict
+}

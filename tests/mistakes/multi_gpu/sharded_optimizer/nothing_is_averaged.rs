@@ -1,0 +1,46 @@
+// mistake: each rank steps with its own gradient
+// fails: sharded_optimizer::each_step_is_that_of_one_optimizer
+// says: each rank stepped with its own gradient: nothing was averaged
+
+use std::ops::Range;
+
+use collectives::all_gather::all_gather_in_place;
+use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
+use cudarc::nccl::Comm;
+use lab::Momentum;
+
+const MOMENTUM: f32 = 0.5;
+
+pub fn padded_len(parameters: usize, world_size: usize) -> usize {
+    parameters.next_multiple_of(world_size)
+}
+
+pub struct ShardedOptimizer {
+    pub momentum: Momentum,
+    gradient: CudaSlice<f32>,
+    own: Range<usize>,
+}
+
+impl ShardedOptimizer {
+    pub fn new(comm: &Comm, padded_len: usize) -> anyhow::Result<Self> {
+        let (stream, len) = (comm.stream(), padded_len / comm.world_size());
+        Ok(Self {
+            momentum: Momentum::new(&stream, len, MOMENTUM)?,
+            gradient: stream.alloc_zeros(len)?,
+            own: comm.rank() * len..(comm.rank() + 1) * len,
+        })
+    }
+
+    pub fn step(
+        &mut self,
+        comm: &Comm,
+        parameters: &mut CudaViewMut<f32>,
+        gradient: &CudaView<f32>,
+        learning_rate: f32,
+    ) -> anyhow::Result<()> {
+        comm.stream().memcpy_dtod(&gradient.slice(self.own.clone()), &mut self.gradient)?;
+        let mut own = parameters.slice_mut(self.own.clone());
+        self.momentum.step(&mut own, &self.gradient.as_view(), learning_rate)?;
+        all_gather_in_place(comm, parameters)
+    }
+}

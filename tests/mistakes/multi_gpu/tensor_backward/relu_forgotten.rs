@@ -1,0 +1,42 @@
+// mistake: the gradient goes back past ReLU
+// fails: tensor_backward::back_through_two_layers
+// says: ReLU is missing on the way back
+
+use cudarc::driver::{CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::{Linear, Mlp, Readable};
+
+pub fn column_backward(
+    comm: &Comm,
+    shard: &mut Linear,
+    input: &CudaView<f32>,
+    output_gradient: &CudaView<f32>,
+    input_gradient: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    shard.differentiate(input, output_gradient)?;
+    shard.multiply_back(output_gradient, input_gradient)?;
+    comm.all_reduce_in_place(input_gradient, &ReduceOp::Sum).readable()?;
+    Ok(())
+}
+
+pub fn row_backward(
+    shard: &mut Linear,
+    input: &CudaView<f32>,
+    output_gradient: &CudaView<f32>,
+    input_gradient: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    shard.differentiate(input, output_gradient)?;
+    shard.multiply_back(output_gradient, input_gradient)
+}
+
+pub fn mlp_backward(
+    comm: &Comm,
+    mlp: &mut Mlp,
+    input: &CudaView<f32>,
+    output_gradient: &CudaView<f32>,
+    input_gradient: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    let mut hidden_gradient = mlp.hidden_gradient.as_view_mut();
+    row_backward(&mut mlp.second, &mlp.hidden.as_view(), output_gradient, &mut hidden_gradient)?;
+    column_backward(comm, &mut mlp.first, input, &mlp.hidden_gradient.as_view(), input_gradient)
+}

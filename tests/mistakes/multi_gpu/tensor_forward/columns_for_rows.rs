@@ -1,0 +1,54 @@
+// mistake: the first layer's cut is used for the second one too
+// fails: tensor_forward::a_row_shard_has_its_rows
+// says: the wrong axis: rows are inputs, and the output stays whole
+
+use std::ops::Range;
+
+use cudarc::driver::{CudaView, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::{Linear, Mlp, Readable, Weights};
+
+pub fn column_shard(whole: &Weights, columns: Range<usize>) -> Weights {
+    let rows = whole.weights.chunks_exact(whole.outputs);
+    Weights {
+        inputs: whole.inputs,
+        outputs: columns.len(),
+        weights: rows.flat_map(|row| &row[columns.clone()]).copied().collect(),
+        bias: whole.bias[columns].to_vec(),
+    }
+}
+
+pub fn row_shard(whole: &Weights, rows: Range<usize>) -> Weights {
+    column_shard(whole, rows)
+}
+
+pub fn column_parallel(
+    shard: &Linear,
+    input: &CudaView<f32>,
+    output: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    shard.multiply(input, output)?;
+    shard.add_bias(output)
+}
+
+pub fn row_parallel(
+    comm: &Comm,
+    shard: &Linear,
+    input: &CudaView<f32>,
+    output: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    shard.multiply(input, output)?;
+    comm.all_reduce_in_place(output, &ReduceOp::Sum).readable()?;
+    shard.add_bias(output)
+}
+
+pub fn mlp(
+    comm: &Comm,
+    mlp: &mut Mlp,
+    input: &CudaView<f32>,
+    output: &mut CudaViewMut<f32>,
+) -> anyhow::Result<()> {
+    column_parallel(&mlp.first, input, &mut mlp.hidden.as_view_mut())?;
+    mlp.relu()?;
+    row_parallel(comm, &mlp.second, &mlp.hidden.as_view(), output)
+}
