@@ -267,7 +267,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
         for layer in 0..LAYERS {
             for part in [Part::Attention, Part::Mlp] {
                 let cause = "something keeps the compute stream, or the host, until the all-reduce is over: is it waited for \
-                             before the other half's product is enqueued, or does the other half wait for it?";
+                             before the other half's product is enqueued?";
                 let (sum, other) = (named("all-reduce", 0, layer, part), named("product", 1, layer, part));
                 ensure_beside(rank, &spans, &sum, &other, cause)?;
                 let next = match part {
