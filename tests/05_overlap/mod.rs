@@ -1,9 +1,15 @@
 //! What module 05 must do: one file for each exercise.
 
+mod analysis;
+mod bench;
 mod buckets;
+mod copies;
 mod depth;
+mod graphs;
 mod hooks;
 mod interleave;
+mod layerwise;
+mod pipeline_parallel;
 mod training;
 mod two_streams;
 mod waiting;
@@ -12,5 +18,17 @@ use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [waiting::checks(), interleave::checks(), depth::checks(), hooks::checks(), buckets::checks()].concat()
+    [
+        waiting::checks(),
+        interleave::checks(),
+        depth::checks(),
+        hooks::checks(),
+        buckets::checks(),
+        layerwise::checks(),
+        pipeline_parallel::checks(),
+        copies::checks(),
+        graphs::checks(),
+        analysis::checks(),
+    ]
+    .concat()
 }

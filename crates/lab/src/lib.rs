@@ -21,6 +21,7 @@ pub mod ranks;
 pub mod roll_call;
 pub mod stopwatch;
 pub mod tier;
+pub mod timeline;
 
 pub use check::Check;
 pub use compare::Expected;
@@ -37,3 +38,4 @@ pub use perceptron::Perceptron;
 pub use ranks::each_rank;
 pub use stopwatch::Stopwatch;
 pub use tier::{Tier, attach, streams, world_sizes};
+pub use timeline::Timeline;
