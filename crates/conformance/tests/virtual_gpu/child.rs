@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{overlap, same_reports, topology, trace};
+use crate::{nccl, overlap, same_reports, topology, trace};
 
 /// The variable that says which program this process is.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,7 +11,8 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 10] = [
+const PROGRAMS: [(&str, Program); 11] = [
+    ("nccl::late", nccl::late),
     ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),
     ("trace::alone", trace::alone),

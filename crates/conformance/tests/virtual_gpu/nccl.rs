@@ -12,6 +12,7 @@ use crate::{contains, text};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
+        Check::new("nccl::who_runs_a_kernel_is_waited_for", waited_for),
         Check::new("nccl::every_rank_gets_the_sum", every_rank_gets_the_sum),
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
@@ -369,4 +370,30 @@ fn wait_inside_a_group() -> anyhow::Result<()> {
     assert!(report.contains("group_end()?"), "{report}");
     group_end().unwrap();
     Ok(own.synchronize()?)
+}
+
+/// Rank 1's kernel takes longer than the patience of rank 0, which waits for it.
+pub(crate) fn late() -> anyhow::Result<()> {
+    lab::attach(2)?;
+    let id = Id::new().unwrap();
+    lab::each_rank(2, |rank| {
+        let stream = CudaContext::new(rank)?.new_stream()?;
+        let kernels = lab::Kernels::load(stream.context())?;
+        let comm = Comm::from_rank(stream.clone(), rank, 2, id).unwrap();
+        let mut buffer = stream.clone_htod(&[1.0f32; 4])?;
+        if rank == 1 {
+            kernels.spin(&stream, 20_000_000)?;
+            stream.synchronize()?;
+        }
+        comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
+        anyhow::ensure!(stream.clone_dtoh(&buffer)? == [2.0; 4]);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn waited_for() -> anyhow::Result<()> {
+    let (is_well, said) = crate::child::start("nccl::late", &[("VIRTUAL_GPU_PATIENCE", "0.1")])?;
+    anyhow::ensure!(is_well, "{said}");
+    Ok(())
 }

@@ -130,6 +130,8 @@ pub(crate) struct State {
     enqueued: u64,
     /// Operations done since the start.
     finished: u64,
+    /// Operations that threads are running.
+    under_way: usize,
     /// Host functions whose turn has come, each with its place in its stream.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
@@ -189,6 +191,7 @@ impl Engine {
             any_failure: false,
             enqueued: 0,
             finished: 0,
+            under_way: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,
             blocked: BTreeSet::new(),

@@ -26,6 +26,7 @@ impl Engine {
             if !state.blocked.is_empty() && !state.runnable.is_empty() {
                 self.changed.notify_one();
             }
+            state.under_way += 1;
             drop(state);
             state = match job {
                 Job::Op { stream, device, work, site, start_ns } => {
@@ -48,6 +49,7 @@ impl Engine {
                 }
                 Job::Nccl(job) => self.run_nccl(job),
             };
+            state.under_way -= 1;
         }
         if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
             self.changed.notify_all();

@@ -55,7 +55,8 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, site: Site::here() });
         state.blocked.insert(me);
-        let since = Instant::now();
+        // While something runs, whoever is waited for may be running it.
+        let mut idle = Duration::ZERO;
         loop {
             state = self.run_ready(state);
             if state.is_over(&wait) {
@@ -64,12 +65,16 @@ impl Engine {
             if let Some(hopeless) = state.hopeless(me) {
                 let report = deadlock_report(&state, &hopeless);
                 state.fail_calls(&hopeless, CudaStatus::LaunchTimeout, &report);
-            } else if since.elapsed() < self.config().patience || !state.give_up(me) {
+            } else if idle < self.config().patience || !state.give_up(me) {
+                let since = Instant::now();
                 let (guard, _) = self
                     .changed
                     .wait_timeout(state, LOOK_AGAIN)
                     .unwrap_or_else(|poisoned| poisoned.into_inner());
                 state = guard;
+                if state.under_way == 0 {
+                    idle += since.elapsed();
+                }
                 continue;
             }
             self.changed.notify_all();
