@@ -1,5 +1,6 @@
 //! Module 04: a training loop on many GPUs. The model is given; what is parallel is the exercise.
 
+pub mod accumulate;
 pub mod conditional;
 pub mod data_parallel;
 pub mod global_norm;
