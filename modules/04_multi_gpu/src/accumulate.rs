@@ -45,18 +45,23 @@ impl Accumulator {
         batch_len: usize,
         learning_rate: f32,
     ) -> anyhow::Result<f32> {
-        let (stream, total, parameters) = (comm.stream(), &mut self.total, model.parameters().len());
+        let stream = comm.stream();
         // ANCHOR: step
-        // Add up the micro-batches in `total`, and average that over the ranks, once.
+        // Add up the micro-batches in `self.total`, average that over the ranks, once, and step.
         // Of a micro-batch, `samples.batch(range)`, `model.forward(&own)` and `model.backward(&own, weight)` leave in
-        // `model.gradient_and_loss()` `weight` × its means, in place of those of the one before. `total` still holds the last
-        // step's. `self.kernels.axpy(&stream, total, &x, 1.0)` adds x to it; `stream.memset_zeros(total)` clears it.
-        // Which weight makes the average over the ranks the mean over the batch?
-        todo!("Add up the micro-batches in `total`, and average that over the ranks, once")
+        // `model.gradient_and_loss()` `weight` × its means, in place of those of the one before. `self.total` still holds the
+        // last step's. `self.kernels.axpy(&stream, &mut self.total, &x, 1.0)` adds x to it, `stream.memset_zeros(&mut self.total)`
+        // clears it. Which weight makes the average over the ranks the mean over the batch? `self.descend(…)` is below.
+        todo!("Add up the micro-batches in `self.total`, average that over the ranks, once, and step")
         // ANCHOR_END: step
-        let gradient = total.slice(..parameters);
+    }
+
+    /// Steps with the gradient in `total`, and brings the loss behind it to the host.
+    fn descend(&self, model: &mut Perceptron, learning_rate: f32) -> anyhow::Result<f32> {
+        let (stream, parameters) = (model.stream().clone(), model.parameters().len());
+        let gradient = self.total.slice(..parameters);
         self.kernels.sgd_step(&stream, &mut model.parameters_mut(), &gradient, learning_rate)?;
-        let loss = stream.clone_dtoh(&total.slice(parameters..))?;
+        let loss = stream.clone_dtoh(&self.total.slice(parameters..))?;
         Ok(loss[0])
     }
 }

@@ -45,26 +45,32 @@ impl Accumulator {
         batch_len: usize,
         learning_rate: f32,
     ) -> anyhow::Result<f32> {
-        let (stream, total, parameters) = (comm.stream(), &mut self.total, model.parameters().len());
+        let stream = comm.stream();
         // ANCHOR: step
-        // Add up the micro-batches in `total`, and average that over the ranks, once.
+        // Add up the micro-batches in `self.total`, average that over the ranks, once, and step.
         // Of a micro-batch, `samples.batch(range)`, `model.forward(&own)` and `model.backward(&own, weight)` leave in
-        // `model.gradient_and_loss()` `weight` × its means, in place of those of the one before. `total` still holds the last
-        // step's. `self.kernels.axpy(&stream, total, &x, 1.0)` adds x to it; `stream.memset_zeros(total)` clears it.
-        // Which weight makes the average over the ranks the mean over the batch?
-        stream.memset_zeros(total)?;
+        // `model.gradient_and_loss()` `weight` × its means, in place of those of the one before. `self.total` still holds the
+        // last step's. `self.kernels.axpy(&stream, &mut self.total, &x, 1.0)` adds x to it, `stream.memset_zeros(&mut self.total)`
+        // clears it. Which weight makes the average over the ranks the mean over the batch? `self.descend(…)` is below.
+        stream.memset_zeros(&mut self.total)?;
         for micro_batch in micro_batches {
             let weight = (micro_batch.len() * comm.world_size()) as f32 / batch_len as f32;
             let own = samples.batch(micro_batch.clone())?;
             model.forward(&own)?;
             model.backward(&own, weight)?;
-            self.kernels.axpy(&stream, total, &model.gradient_and_loss(), 1.0)?;
+            self.kernels.axpy(&stream, &mut self.total, &model.gradient_and_loss(), 1.0)?;
         }
-        average_in_place(comm, &mut total.as_view_mut())?;
+        average_in_place(comm, &mut self.total.as_view_mut())?;
+        self.descend(model, learning_rate)
         // ANCHOR_END: step
-        let gradient = total.slice(..parameters);
+    }
+
+    /// Steps with the gradient in `total`, and brings the loss behind it to the host.
+    fn descend(&self, model: &mut Perceptron, learning_rate: f32) -> anyhow::Result<f32> {
+        let (stream, parameters) = (model.stream().clone(), model.parameters().len());
+        let gradient = self.total.slice(..parameters);
         self.kernels.sgd_step(&stream, &mut model.parameters_mut(), &gradient, learning_rate)?;
-        let loss = stream.clone_dtoh(&total.slice(parameters..))?;
+        let loss = stream.clone_dtoh(&self.total.slice(parameters..))?;
         Ok(loss[0])
     }
 }

@@ -32,18 +32,23 @@ impl Accumulator {
         batch_len: usize,
         learning_rate: f32,
     ) -> anyhow::Result<f32> {
-        let (stream, total, parameters) = (comm.stream(), &mut self.total, model.parameters().len());
+        let stream = comm.stream();
         for micro_batch in micro_batches {
             let weight = (micro_batch.len() * comm.world_size()) as f32 / batch_len as f32;
             let own = samples.batch(micro_batch.clone())?;
             model.forward(&own)?;
             model.backward(&own, weight)?;
-            self.kernels.axpy(&stream, total, &model.gradient_and_loss(), 1.0)?;
+            self.kernels.axpy(&stream, &mut self.total, &model.gradient_and_loss(), 1.0)?;
         }
-        average_in_place(comm, &mut total.as_view_mut())?;
-        let gradient = total.slice(..parameters);
+        average_in_place(comm, &mut self.total.as_view_mut())?;
+        self.descend(model, learning_rate)
+    }
+
+    fn descend(&self, model: &mut Perceptron, learning_rate: f32) -> anyhow::Result<f32> {
+        let (stream, parameters) = (model.stream().clone(), model.parameters().len());
+        let gradient = self.total.slice(..parameters);
         self.kernels.sgd_step(&stream, &mut model.parameters_mut(), &gradient, learning_rate)?;
-        let loss = stream.clone_dtoh(&total.slice(parameters..))?;
+        let loss = stream.clone_dtoh(&self.total.slice(parameters..))?;
         Ok(loss[0])
     }
 }
