@@ -5,6 +5,7 @@ mod conditional;
 mod data_parallel;
 mod global_norm;
 mod hybrid;
+mod pools;
 mod sharded_optimizer;
 mod tensor;
 mod tensor_backward;
@@ -24,6 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
         tensor_backward::checks(),
         hybrid::checks(),
         sharded_optimizer::checks(),
+        pools::checks(),
     ]
     .concat()
 }

@@ -5,6 +5,7 @@ pub mod conditional;
 pub mod data_parallel;
 pub mod global_norm;
 pub mod hybrid;
+pub mod pools;
 pub mod sharded_optimizer;
 pub mod tensor_backward;
 pub mod tensor_forward;
