@@ -7,6 +7,7 @@ mod global_norm;
 mod hybrid;
 mod pools;
 mod sharded_optimizer;
+mod staging;
 mod tensor;
 mod tensor_backward;
 mod tensor_forward;
@@ -25,6 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
         tensor_backward::checks(),
         hybrid::checks(),
         sharded_optimizer::checks(),
+        staging::checks(),
         pools::checks(),
     ]
     .concat()

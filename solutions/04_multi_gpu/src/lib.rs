@@ -7,5 +7,6 @@ pub mod global_norm;
 pub mod hybrid;
 pub mod pools;
 pub mod sharded_optimizer;
+pub mod staging;
 pub mod tensor_backward;
 pub mod tensor_forward;
