@@ -7,6 +7,7 @@ mod global_norm;
 mod hybrid;
 mod pools;
 mod sharded_optimizer;
+mod single_process;
 mod staging;
 mod tensor;
 mod tensor_backward;
@@ -19,6 +20,7 @@ use lab::Check;
 pub(crate) fn checks() -> Vec<Check> {
     [
         data_parallel::checks(),
+        single_process::checks(),
         accumulate::checks(),
         conditional::checks(),
         global_norm::checks(),

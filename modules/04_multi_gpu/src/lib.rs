@@ -7,6 +7,7 @@ pub mod global_norm;
 pub mod hybrid;
 pub mod pools;
 pub mod sharded_optimizer;
+pub mod single_process;
 pub mod staging;
 pub mod tensor_backward;
 pub mod tensor_forward;
