@@ -4,7 +4,6 @@ mod deletions;
 mod examples;
 mod features;
 mod findings;
-mod mistakes;
 mod scratch;
 mod test_output;
 
@@ -12,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use course::mistakes::{self, Mistake};
 use course::syllabus::Course;
 
 use crate::{kernels, starters};
 use findings::Findings;
-use mistakes::Mistake;
 use scratch::Scratch;
 
 /// Runs every point, and fails if any of them has findings.

@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 /// Kernels that the virtual GPU's own tests run. Their PTX lies in a folder for each NVRTC and architecture.
-const TESTS: &str = "crates/virtual-gpu/tests/kernels";
+const TESTS: &str = "crates/conformance/tests/kernels";
 const TEST_COMPILERS: [(i32, i32); 2] = [(12, 0), (12, 9)];
 const TEST_ARCHITECTURES: [&str; 2] = ["compute_70", "compute_90"];
 

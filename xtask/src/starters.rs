@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use course::starter;
+use course::starter::{self, read_folder};
 
 /// Options of `cargo xtask starters`.
 #[derive(Args)]
@@ -99,26 +99,6 @@ fn make(path: &Path, text: &str) -> anyhow::Result<String> {
         Some("md") => Ok(text.to_owned()),
         _ => bail!("only .rs, .toml and .md files belong to a module"),
     }
-}
-
-/// Every file below a folder, by its path there.
-pub(crate) fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(next) = folders.pop() {
-        let entries = fs::read_dir(&next).with_context(|| format!("can't read {}", next.display()))?;
-        for entry in entries {
-            let path = entry.with_context(|| format!("can't read {}", next.display()))?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let text =
-                    fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-                files.insert(path.strip_prefix(folder)?.to_owned(), text);
-            }
-        }
-    }
-    Ok(files)
 }
 
 #[cfg(test)]

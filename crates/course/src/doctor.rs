@@ -180,6 +180,10 @@ fn gpus() -> anyhow::Result<Vec<Finding>> {
     if count > 1 {
         findings.push(match unreachable.as_slice() {
             [] => Finding::good("peer access", "each GPU reaches each other's memory"),
+            pairs if pairs.len() == count * (count - 1) => {
+                Finding::new("peer access", Status::Note, "no GPU reaches another's memory")
+                    .help("copies and NCCL go through the host's memory, and kernels can't")
+            }
             pairs => Finding::new("peer access", Status::Note, format!("not from {}", pairs.join(", ")))
                 .help("copies and NCCL go through the host's memory there, which is slower"),
         });

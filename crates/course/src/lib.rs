@@ -2,6 +2,7 @@
 
 pub mod answers;
 pub mod checks;
+pub mod mistakes;
 pub mod progress;
 pub mod starter;
 pub mod syllabus;

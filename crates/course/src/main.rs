@@ -1,5 +1,7 @@
 //! `cargo course`: where you are, and how to go on.
 
+mod bench;
+mod class;
 mod demo;
 mod doctor;
 mod exec;
@@ -10,7 +12,7 @@ mod watch;
 mod work;
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -120,6 +122,25 @@ enum Command {
         #[arg(long)]
         workshop: bool,
     },
+    /// Measure a collective: nccl-tests' table, as a file and a picture too
+    #[command(
+        after_help = "Example: cargo course bench --svg all-gather.svg -- --gpus 4 --operation all-gather --to 16M"
+    )]
+    Bench {
+        #[command(flatten)]
+        files: bench::Files,
+        /// Passed on to module 02's program: operation, types, sizes, ranks; `-- --help` shows all
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Compare two tables that were written: of bench, or of module 05's ladder
+    #[command(after_help = "Example: cargo course compare before.csv after.csv")]
+    Compare {
+        /// The first table
+        one: PathBuf,
+        /// The second table
+        other: PathBuf,
+    },
     /// Work out what hiding communication behind compute can bring
     #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
     Overlap {
@@ -139,6 +160,27 @@ enum Command {
         /// The program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
+    },
+    /// For instructors: a row for each student of a class
+    #[command(
+        after_help = "Example: cargo course report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
+    )]
+    Report {
+        /// Files that `cargo course verify --keep-going --json` wrote, or folders of them
+        #[arg(required = true)]
+        places: Vec<PathBuf>,
+    },
+    /// For instructors: the mistakes that are planted in an exercise, and what is said of each
+    #[command(after_help = "Example: cargo course mistakes init/devices")]
+    Mistakes {
+        /// The exercise, such as init/devices
+        id: String,
+    },
+    /// For instructors: the course without its solutions, to hand out
+    #[command(after_help = "Example: cargo course starter-archive ncclings.tar.gz")]
+    StarterArchive {
+        /// The file to write
+        file: PathBuf,
     },
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
@@ -161,8 +203,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// The course that the current folder is in; elsewhere, the one that this program was built in.
+fn root() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("there is no current folder")?;
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
+    root.map(Path::to_owned).with_context(|| format!("no course.toml lies in {} or above it", here.display()))
+}
+
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("."));
+    let root = root()?;
+    let root = root.as_path();
     let course = Course::read(root)?;
     let mut session = Session::new(root, &course)?;
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -185,12 +236,19 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return work::catch_up(&session, course.module(module)?, *yes);
         }
         Some(Command::Doctor { json, workshop }) => return doctor::run(root, *json, *workshop),
+        Some(Command::Bench { files, arguments }) => {
+            return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
+        }
+        Some(Command::Compare { one, other }) => bench::compare(one, other)?,
         Some(Command::Overlap { compute, comm, efficiency }) => overlap::show(&overlap::Step {
             compute: *compute,
             communication: *comm,
             efficiency: *efficiency,
         })?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
+        Some(Command::Report { places }) => class::report(&course, places)?,
+        Some(Command::Mistakes { id }) => class::show_mistakes(root, &course, id)?,
+        Some(Command::StarterArchive { file }) => class::starter_archive(root, &course, file)?,
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
     match anstream::stdout().write_all(text.as_bytes()) {

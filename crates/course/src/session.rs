@@ -114,11 +114,14 @@ pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
 
 fn told(counts: &Counts) -> String {
     let Counts { passed, failed, ignored } = *counts;
+    let checks = |count: usize| if count == 1 { "1 check".to_owned() } else { format!("{count} checks") };
     let parts = [(passed, "passed"), (failed, "failed"), (ignored, "can't run here")];
-    let parts: Vec<String> =
-        parts.iter().filter(|part| part.0 > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    let checks = if passed + failed + ignored == 1 { "check" } else { "checks" };
-    format!("{checks}: {}", parts.join(", "))
+    let mut told = Vec::new();
+    for (count, what) in parts.into_iter().filter(|part| part.0 > 0) {
+        let count = if told.is_empty() { checks(count) } else { count.to_string() };
+        told.push(format!("{count} {what}"));
+    }
+    told.join(", ")
 }
 
 /// What to look at first: the compiler's errors, or one check that failed.

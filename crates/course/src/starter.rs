@@ -3,6 +3,10 @@
 //! A region is what lies between `// ANCHOR: name` and `// ANCHOR_END: name`. It starts with a comment, the contract,
 //! whose first sentence says what to do; behind the comment stands the answer.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, bail, ensure};
 
 const START: &str = "// ANCHOR: ";
@@ -63,6 +67,29 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
         bail!("region `{}` is never closed: write {END}{}", region.name, region.name);
     }
     Ok(starter)
+}
+
+/// Every file below a folder, by its path there.
+///
+/// # Errors
+/// A folder or a file can't be read.
+pub fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        let entries = fs::read_dir(&next).with_context(|| format!("can't read {}", next.display()))?;
+        for entry in entries {
+            let path = entry.with_context(|| format!("can't read {}", next.display()))?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+                files.insert(path.strip_prefix(folder)?.to_owned(), text);
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// How many regions a source has.

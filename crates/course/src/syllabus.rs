@@ -158,14 +158,24 @@ impl Course {
         match named.as_slice() {
             [exercise] => Ok(exercise),
             [] => {
-                let ids: Vec<&str> = self.exercises.iter().map(|exercise| exercise.id.as_str()).collect();
-                bail!("there is no exercise `{id}`; there are {}", ids.join(", "))
+                let near = self.nearest(id);
+                bail!("there is no exercise `{id}`; did you mean {near}? All of them: cargo course list")
             }
             several => {
                 let ids: Vec<&str> = several.iter().map(|exercise| exercise.id.as_str()).collect();
                 bail!("`{id}` may be {}", ids.join(" or "))
             }
         }
+    }
+
+    /// The id that is most like a name that is none.
+    fn nearest(&self, name: &str) -> &str {
+        let alike = |id: &str| {
+            let last = id.rsplit('/').next().unwrap_or(id);
+            strsim::jaro_winkler(id, name).max(strsim::jaro_winkler(last, name))
+        };
+        let ids = self.exercises.iter().map(|exercise| exercise.id.as_str());
+        ids.max_by(|one, other| alike(one).total_cmp(&alike(other))).unwrap_or_default()
     }
 
     /// The module of that folder, such as `01_init`; its number or its name is enough.
@@ -362,7 +372,7 @@ pub(crate) mod tests {
         let course = Course::parse(GOOD).unwrap();
         assert_eq!(course.exercise("devices").unwrap().id, course.exercise("init/devices").unwrap().id);
         let error = course.exercise("device").unwrap_err().to_string();
-        assert_eq!(error, "there is no exercise `device`; there are init/devices");
+        assert!(error.starts_with("there is no exercise `device`; did you mean init/devices?"), "{error}");
         assert_eq!(course.module("1").unwrap().starter_package(), "m01_init");
         assert_eq!(course.exercises[0].test_command(), "cargo test -p m01_init devices::");
     }

@@ -8,7 +8,7 @@ use course::answers::{Backup, Change, compare, solution, starter};
 use course::checks::Verdict;
 use course::progress::{State, read_answer};
 use course::syllabus::{Exercise, Module};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::overview::next_step;
 use crate::session::{BAD, DIM, GOOD, Session, details, headline};
@@ -54,18 +54,20 @@ fn show(verdicts: &[(&Exercise, Verdict)]) {
 }
 
 /// An exercise in the output of `verify --json`.
-#[derive(Serialize)]
-struct Line<'a> {
-    id: &'a str,
-    state: &'static str,
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    pub(crate) id: String,
+    /// `right`, `wrong`, `broken` where it doesn't compile, or `ignored` where none of its checks can run.
+    pub(crate) state: String,
     passed: usize,
     failed: usize,
     ignored: usize,
-    hints: usize,
+    pub(crate) hints: usize,
 }
 
-impl<'a> Line<'a> {
-    fn of(session: &Session, exercise: &'a Exercise, verdict: &Verdict) -> Self {
+impl Line {
+    fn of(session: &Session, exercise: &Exercise, verdict: &Verdict) -> Self {
         let (state, counts) = match verdict {
             Verdict::Passed(counts) => ("right", *counts),
             Verdict::Failed(counts, _) => ("wrong", *counts),
@@ -73,14 +75,8 @@ impl<'a> Line<'a> {
             Verdict::Ignored(counts) => ("ignored", *counts),
         };
         let hints = session.progress.hints(exercise);
-        Self {
-            id: &exercise.id,
-            state,
-            passed: counts.passed,
-            failed: counts.failed,
-            ignored: counts.ignored,
-            hints,
-        }
+        let (id, state) = (exercise.id.clone(), state.to_owned());
+        Self { id, state, passed: counts.passed, failed: counts.failed, ignored: counts.ignored, hints }
     }
 }
 

@@ -16,6 +16,7 @@ mod interfaces;
 mod managed;
 mod nccl;
 mod occupancy;
+mod peer;
 mod pointer;
 mod pool;
 
@@ -60,6 +61,10 @@ macro_rules! exports {
                 fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
                 fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
                 fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
+                fn cuDeviceCanAccessPeer(can: Out<c_int>, device: Device, peer: Device) = peer::can_access;
+                fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_uint, device: Device, peer: Device) = peer::attribute;
+                fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) = peer::enable;
+                fn cuCtxDisablePeerAccess(peer: Context) = peer::disable;
                 fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = driver::device_total_memory;
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;

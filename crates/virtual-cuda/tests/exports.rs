@@ -82,6 +82,7 @@ const TYPES: &[(&str, &[&str])] = &[
         &[
             "u32",
             "CUfunc_cache_enum",
+            "CUdevice_P2PAttribute_enum",
             "CUlimit_enum",
             "CUmemPool_attribute_enum",
             "CUmem_advise_enum",

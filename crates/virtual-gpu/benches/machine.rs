@@ -11,11 +11,11 @@ use virtual_gpu::memory::DeviceMemory;
 use virtual_gpu::ptx::{self, Module};
 use virtual_gpu::site::Site;
 
-const AXPY: &str = include_str!("../tests/ptx/axpy.ptx");
-const TRAINING: &str = include_str!("../tests/ptx/training.ptx");
-const WAITING: &str = include_str!("../tests/ptx/waiting.ptx");
-const MATH: &str = include_str!("../tests/kernels/12.0-compute_70/math.ptx");
-const CONTROL: &str = include_str!("../tests/kernels/12.0-compute_70/control.ptx");
+const AXPY: &str = include_str!("../../conformance/tests/ptx/axpy.ptx");
+const TRAINING: &str = include_str!("../../conformance/tests/ptx/training.ptx");
+const WAITING: &str = include_str!("../../conformance/tests/ptx/waiting.ptx");
+const MATH: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/math.ptx");
+const CONTROL: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/control.ptx");
 
 /// Touches only every second element, so that each needs its bits.
 const STRIDED: &str = "\

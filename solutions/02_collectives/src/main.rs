@@ -1,9 +1,11 @@
 //! The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
 
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
@@ -38,6 +40,9 @@ struct Arguments {
     /// How many times larger each size is than the one before it
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=1024))]
     factor: u64,
+    /// Write the table to a file as well
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -119,6 +124,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     let streams = lab::streams(ranks)?;
     let mut good = true;
+    let mut csv = String::from("operation,type,world_size,bytes,time_us,algbw_gbps,busbw_gbps,times\n");
     for &kind in &arguments.types {
         let tables = rendezvous(&streams, |comm| match kind {
             Type::Uint8 => table::<u8>(&comm, operation, kind, &sizes),
@@ -135,6 +141,14 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         );
         good &= wrong == 0;
         predict(&rows);
+        let clock = lab::tier::whose_times()?;
+        for Row { bytes, microseconds, algbw, busbw } in rows {
+            let (operation, kind) = (name(&arguments.operation), name(&kind));
+            writeln!(csv, "{operation},{kind},{ranks},{bytes},{microseconds},{algbw},{busbw},\"{clock}\"")?;
+        }
+    }
+    if let Some(file) = &arguments.csv {
+        std::fs::write(file, csv).with_context(|| format!("can't write {}", file.display()))?;
     }
     if operation == Operation::AllReduce {
         good &= backends(&streams, to)?;
@@ -235,6 +249,11 @@ fn expected(operation: Operation, rank: usize, ranks: usize, count: usize, at: u
     }
 }
 
+/// What an option's value is called on the command line.
+fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// A row in nccl-tests' columns.
 fn print_row(operation: Operation, kind: Type, count: usize, row: &Row, wrong: u32) {
     let Row { bytes, microseconds, algbw, busbw } = row;
@@ -246,7 +265,7 @@ fn print_row(operation: Operation, kind: Type, count: usize, row: &Row, wrong: u
         Operation::Broadcast | Operation::Reduce => ROOT.to_string(),
         Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => "-1".to_owned(),
     };
-    let kind = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let kind = name(&kind);
     let [algbw, busbw] = [algbw, busbw].map(|bandwidth| shown(*bandwidth));
     println!(
         "  {bytes:>10} {count:>12} {kind:>8} {redop:>7} {root:>6} {microseconds:>9.2} {algbw:>7} {busbw:>7} {wrong:>7}"

@@ -11,10 +11,12 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::{Course, Exercise};
 
 use super::deletions::Deletion;
-use super::mistakes::Mistake;
 use super::test_output::{self, Outcomes};
 use super::{cargo, deletion_package, examples, mistake_package, target};
-use crate::starters::{Starters, read_folder};
+use course::mistakes::Mistake;
+use course::starter::read_folder;
+
+use crate::starters::Starters;
 
 /// Seconds after which a rank that never comes is given up: some mistakes hang, and a busy machine takes its time for the others.
 const GPU_PATIENCE: &str = "8";

@@ -172,6 +172,14 @@ impl Engine {
         self.state().thread().contexts.last().copied()
     }
 
+    /// That there is such a context.
+    ///
+    /// # Errors
+    /// `InvalidContext` or `ContextIsDestroyed`.
+    pub fn check_context(&self, context: ContextHandle) -> CudaResult<()> {
+        self.state().context(context).map(|_| ())
+    }
+
     /// The GPU of the calling thread's current context.
     ///
     /// # Errors

@@ -1,0 +1,321 @@
+//! Contexts beside the primary one, and what a program asks of a context: its flags, limits and preferences.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUctx_flags, CUdevice_attribute, CUevent_flags, CUfunc_cache, CUlimit, CUresult};
+use cudarc::driver::{CudaContext, DriverError, Profiler, result, sys};
+use lab::Check;
+
+use crate::fails;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("contexts::limits_are_kept_or_refused_by_name", limits),
+        Check::new("contexts::flags_are_checked", flags),
+        Check::new("contexts::a_cache_preference_is_kept", cache_preference),
+        Check::new("contexts::streams_of_any_priority", priorities),
+        Check::new("contexts::event_and_wait_flags_are_checked", event_flags),
+        Check::new("contexts::the_profiler_has_nothing_to_tell", profiler),
+        Check::new("contexts::synchronous_memory_operations", synchronous_memory_operations),
+        Check::new("contexts::device_attributes", device_attributes),
+        Check::new("contexts::settings_need_a_context", settings_need_a_context),
+        Check::new("contexts::a_new_context_supplants_the_current_one", supplants),
+        Check::new("contexts::destroying_one_takes_its_memory_with_it", destroyed_with_its_memory),
+        Check::new("contexts::one_destroyed_stays_on_other_threads", destroyed_elsewhere),
+        Check::new("contexts::streams_and_kernels_belong_to_one_context", belongs_to_one_context),
+        Check::new("contexts::a_failure_stays_in_its_context", failure_stays),
+        Check::new("contexts::no_gpu_reaches_another_s_memory", peers),
+        Check::new("contexts::bad_arguments_are_named", bad_arguments),
+    ]
+}
+
+fn context() -> anyhow::Result<Arc<CudaContext>> {
+    Ok(CudaContext::new(0)?)
+}
+
+fn peers() -> anyhow::Result<()> {
+    let (one, other) = (context()?, CudaContext::new(1)?);
+    one.bind_to_thread()?;
+    // SAFETY: the number can be written, and the contexts are alive.
+    unsafe {
+        let mut value = 7;
+        sys::cuDeviceCanAccessPeer(&mut value, 0, 1).result()?;
+        assert_eq!(value, 0);
+        fails(
+            sys::cuDeviceCanAccessPeer(&mut value, 0, 8).result(),
+            CUresult::CUDA_ERROR_INVALID_DEVICE,
+            &["8"],
+        );
+        let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
+        value = 7;
+        sys::cuDeviceGetP2PAttribute(&mut value, attribute, 0, 1).result()?;
+        assert_eq!(value, 0);
+        let same = sys::cuDeviceGetP2PAttribute(&mut value, attribute, 1, 1).result();
+        fails(same, CUresult::CUDA_ERROR_INVALID_DEVICE, &["both devices are 1"]);
+        let enable = |peer: &CudaContext, flags| sys::cuCtxEnablePeerAccess(peer.cu_ctx(), flags).result();
+        fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, &["another GPU's memory"]);
+        fails(enable(&other, 1), CUresult::CUDA_ERROR_INVALID_VALUE, &["flags are 1"]);
+        fails(enable(&one, 0), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["current context itself"]);
+        let disable = sys::cuCtxDisablePeerAccess(other.cu_ctx()).result();
+        fails(disable, CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["not enabled"]);
+    }
+    Ok(())
+}
+
+fn limits() -> anyhow::Result<()> {
+    let context = context()?;
+    assert_eq!(context.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 1024);
+    context.set_limit(CUlimit::CU_LIMIT_STACK_SIZE, 4096)?;
+    assert_eq!(context.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 4096);
+    assert_eq!(context.get_limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE)?, 8 << 20);
+    // Each context has its own.
+    assert_eq!(CudaContext::new(1)?.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 1024);
+
+    let depth = CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
+    assert_eq!(context.get_limit(depth)?, 2);
+    fails(context.set_limit(depth, 2), CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT, &["limit 3", "9.0"]);
+    let most = context.set_limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1 << 50);
+    fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["limit 2", "more than the GPU's memory"]);
+    Ok(())
+}
+
+fn flags() -> anyhow::Result<()> {
+    let context = context()?;
+    context.set_blocking_synchronize()?;
+    context.set_flags(CUctx_flags::CU_CTX_SCHED_SPIN)?;
+    let both = context.set_flags(CUctx_flags::CU_CTX_SCHED_MASK);
+    fails(both, CUresult::CUDA_ERROR_INVALID_VALUE, &["0x7", "only one of"]);
+    let dumps = context.set_flags(CUctx_flags::CU_CTX_COREDUMP_ENABLE);
+    fails(dumps, CUresult::CUDA_ERROR_NOT_SUPPORTED, &["core dumps are not supported"]);
+    Ok(())
+}
+
+fn cache_preference() -> anyhow::Result<()> {
+    let context = context()?;
+    assert_eq!(context.get_cache_config()?, CUfunc_cache::CU_FUNC_CACHE_PREFER_NONE);
+    context.set_cache_config(CUfunc_cache::CU_FUNC_CACHE_PREFER_EQUAL)?;
+    assert_eq!(context.get_cache_config()?, CUfunc_cache::CU_FUNC_CACHE_PREFER_EQUAL);
+    Ok(())
+}
+
+fn priorities() -> anyhow::Result<()> {
+    let context = context()?;
+    assert_eq!(result::stream::get_priority_range()?, (0, -5));
+    // Out of range is clamped.
+    for priority in [0, -5, -100, 100] {
+        let stream = context.new_stream_with_priority(priority)?;
+        assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[priority])?)?, [priority]);
+    }
+    // SAFETY: both pointers may be null.
+    unsafe { sys::cuCtxGetStreamPriorityRange(std::ptr::null_mut(), std::ptr::null_mut()) }.result()?;
+    Ok(())
+}
+
+fn event_flags() -> anyhow::Result<()> {
+    let context = context()?;
+    let alone = context.new_event(Some(CUevent_flags::CU_EVENT_INTERPROCESS));
+    fails(alone, CUresult::CUDA_ERROR_INVALID_VALUE, &["needs CU_EVENT_DISABLE_TIMING"]);
+    let (stream, event) = (context.new_stream()?, context.new_event(None)?);
+    for (flags, words) in [(1, "captures only"), (6, "0x6 are no flags")] {
+        // SAFETY: stream and event live.
+        let wait = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.cu_event(), flags) };
+        fails(wait.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
+    }
+    let mut made = std::ptr::null_mut();
+    // SAFETY: `made` can be written.
+    let stream = unsafe { sys::cuStreamCreate(&raw mut made, 2) };
+    fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are no stream flags"]);
+    Ok(())
+}
+
+fn profiler() -> anyhow::Result<()> {
+    let _context = context()?;
+    drop(Profiler::new()?);
+    drop(Profiler::new()?);
+    Ok(())
+}
+
+fn synchronous_memory_operations() -> anyhow::Result<()> {
+    use cudarc::driver::DevicePtr;
+    let context = context()?;
+    // SAFETY: nothing here runs beside anything else.
+    unsafe { context.disable_event_tracking() };
+    let stream = context.default_stream();
+    let buffer = stream.alloc_zeros::<u8>(16)?;
+    let address = buffer.device_ptr(&stream).0;
+    let other = context.new_stream()?;
+    context.set_flags(CUctx_flags::CU_CTX_SYNC_MEMOPS)?;
+    // SAFETY: 16 bytes are there.
+    unsafe { sys::cuMemsetD8_v2(address, 7, 16) }.result()?;
+    // A copy on a stream that waits for nothing sees it, since the memset has waited.
+    assert_eq!(other.clone_dtoh(&buffer)?, [7; 16]);
+    Ok(())
+}
+
+fn device_attributes() -> anyhow::Result<()> {
+    let context = context()?;
+    let attribute = |attribute| context.attribute(attribute);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?, 1024);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)?, 0);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID)?, 0x2330_10de);
+    let texture = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH);
+    fails(texture, CUresult::CUDA_ERROR_NOT_SUPPORTED, &["device attribute 21 is not supported"]);
+    let beyond = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX);
+    fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is no device attribute"]);
+    Ok(())
+}
+
+fn settings_need_a_context() -> anyhow::Result<()> {
+    result::init()?;
+    let words = ["no context is current on this thread"];
+    fails(result::stream::get_priority_range(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
+    fails(result::ctx::get_limit(CUlimit::CU_LIMIT_STACK_SIZE), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
+    fails(cudarc::driver::profiler_start(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
+    Ok(())
+}
+
+fn current() -> anyhow::Result<Option<sys::CUcontext>> {
+    Ok(result::ctx::get_current()?)
+}
+
+/// A context of GPU 0 beside its primary one, current on this thread.
+fn create() -> anyhow::Result<sys::CUcontext> {
+    result::init()?;
+    // SAFETY: device 0 is there.
+    Ok(unsafe { result::ctx::create_v3(0, 0) }?)
+}
+
+fn destroy(context: sys::CUcontext) -> Result<(), DriverError> {
+    // SAFETY: nothing in these checks uses what was in it; a handle that is none is refused.
+    unsafe { sys::cuCtxDestroy_v2(context) }.result()
+}
+
+fn pop() -> Result<sys::CUcontext, DriverError> {
+    let mut popped = std::ptr::null_mut();
+    // SAFETY: the handle can be written.
+    unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result().map(|()| popped)
+}
+
+fn supplants() -> anyhow::Result<()> {
+    let primary = context()?;
+    let first = create()?;
+    // SAFETY: device 1 is there, and no parameters are needed.
+    let second = unsafe { result::ctx::create_v4(std::ptr::null_mut(), 4, 1) }?;
+    assert_eq!(current()?, Some(second));
+    assert_eq!(pop()?, second);
+    assert_eq!(current()?, Some(first));
+    // SAFETY: the context is alive.
+    unsafe { sys::cuCtxPushCurrent_v2(second) }.result()?;
+    // Popped by its end, like the one below it after that.
+    destroy(second)?;
+    assert_eq!(current()?, Some(first));
+    destroy(first)?;
+    assert_eq!(current()?, Some(primary.cu_ctx()));
+    // SAFETY: as above; what is not current on top is not popped.
+    unsafe {
+        let third = result::ctx::create_v3(0, 0)?;
+        sys::cuCtxPushCurrent_v2(primary.cu_ctx()).result()?;
+        destroy(third)?;
+    }
+    assert_eq!(pop()?, primary.cu_ctx());
+    let words = ["the context has been destroyed"];
+    fails(result::stream::get_priority_range(), CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED, &words);
+    pop()?;
+    pop()?;
+    fails(pop(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["none can be popped"]);
+    Ok(())
+}
+
+fn destroyed_with_its_memory() -> anyhow::Result<()> {
+    let primary = context()?;
+    let (free, _) = primary.mem_get_info()?;
+    let other = create()?;
+    // SAFETY: the addresses are used as what they are.
+    unsafe {
+        let own = result::malloc_sync(1 << 20)?;
+        let freed = result::malloc_sync(1 << 20)?;
+        result::free_sync(freed)?;
+        let pooled = result::malloc_async(std::ptr::null_mut(), 1 << 20)?;
+        destroy(other)?;
+        assert_eq!(primary.mem_get_info()?.0, free - (1 << 20));
+        let words = ["freed again"];
+        fails(result::free_sync(own), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+        result::free_sync(pooled)?;
+    }
+    assert_eq!(primary.mem_get_info()?.0, free);
+    Ok(())
+}
+
+fn destroyed_elsewhere() -> anyhow::Result<()> {
+    let other = create()? as usize;
+    std::thread::spawn(move || destroy(other as sys::CUcontext)).join().unwrap()?;
+    assert_eq!(current()?, Some(other as sys::CUcontext));
+    let words = ["the context has been destroyed"];
+    let code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    fails(result::ctx::synchronize(), code, &words);
+    fails(destroy(other as sys::CUcontext), code, &words);
+    Ok(())
+}
+
+fn belongs_to_one_context() -> anyhow::Result<()> {
+    let primary = context()?;
+    let stream = primary.new_stream()?;
+    let made = create()?;
+    // SAFETY: the context is a new one, and not destroyed elsewhere.
+    let other = unsafe { CudaContext::from_raw_context(0, 0, made) }?;
+    assert!(!other.is_primary());
+    let values = other.new_stream()?.clone_htod(&[1u32, 2, 3])?;
+    // Addresses are those of the GPU, whichever context asks.
+    assert_eq!(stream.clone_dtoh(&values)?, [1, 2, 3]);
+
+    let event = other.new_event(None)?;
+    // SAFETY: event and stream are alive.
+    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+    let words = ["an event of GPU 0 (context 0x", "can't be recorded in a stream of GPU 0"];
+    fails(recorded, CUresult::CUDA_ERROR_INVALID_HANDLE, &words);
+    Ok(())
+}
+
+fn failure_stays() -> anyhow::Result<()> {
+    let primary = context()?;
+    let made = create()?;
+    // SAFETY: as above.
+    let other = unsafe { CudaContext::from_raw_context(0, 0, made) }?;
+    let stream = other.new_stream()?;
+    // SAFETY: reading what nothing wrote is what fails here.
+    let unwritten = unsafe { stream.alloc::<u8>(4) }?;
+    let words = ["bytes that nothing wrote"];
+    fails(stream.clone_dtoh(&unwritten), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    let stream = primary.new_stream()?;
+    assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[5])?)?, [5]);
+    Ok(())
+}
+
+fn bad_arguments() -> anyhow::Result<()> {
+    let primary = context()?;
+    let mut made = std::ptr::null_mut();
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let mut affinity: sys::CUexecAffinityParam = sys::CUexecAffinityParam {
+        type_: sys::CUexecAffinityType::CU_EXEC_AFFINITY_TYPE_SM_COUNT,
+        param: sys::CUexecAffinityParam_st__bindgen_ty_1 { smCount: sys::CUexecAffinitySmCount { val: 8 } },
+    };
+    // SAFETY: what is pointed to outlives each call; what is no handle is refused.
+    unsafe {
+        let null = std::ptr::null_mut::<sys::CUexecAffinityParam>();
+        let share = sys::cuCtxCreate_v3(&raw mut made, &raw mut affinity, 1, 0, 0);
+        let words = ["execution affinities are not supported"];
+        fails(share.result(), CUresult::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, &words);
+        let count = sys::cuCtxCreate_v3(&raw mut made, null, 2, 0, 0);
+        fails(count.result(), invalid, &["2 execution affinities, whose pointer is null"]);
+        fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are no flags of a context"]);
+        fails(result::ctx::create_v3(0, 8), CUresult::CUDA_ERROR_INVALID_DEVICE, &["no GPU 8"]);
+        let nowhere = sys::cuCtxCreate_v3(std::ptr::null_mut(), null, 0, 0, 0);
+        fails(nowhere.result(), invalid, &["the pointer for the context is null"]);
+        let words = ["the primary context of GPU 0 is released"];
+        let destroyed = destroy(primary.cu_ctx());
+        fails(destroyed, CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
+        let unknown = sys::cuCtxPushCurrent_v2(0x12_3450 as sys::CUcontext);
+        fails(unknown.result(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["0x123450 is not a context"]);
+    }
+    Ok(())
+}

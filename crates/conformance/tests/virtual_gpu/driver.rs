@@ -1,0 +1,275 @@
+//! The driver's functions, its errors, and what is said of kernels that go wrong.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use lab::Check;
+
+use crate::fails;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("driver::a_copy_comes_back", a_copy_comes_back),
+        Check::new("driver::a_gpu_that_is_not_there_is_named", no_such_gpu),
+        Check::new("driver::more_memory_than_there_is", more_memory_than_there_is),
+        Check::new("driver::bytes_that_nothing_wrote", unwritten_bytes),
+        Check::new("driver::text_that_is_no_ptx", no_ptx),
+        Check::new("driver::machine_code_is_refused_by_kind", machine_code),
+        Check::new("driver::a_kernel_that_the_module_lacks", no_such_kernel),
+        Check::new("driver::launches_over_the_limits", launches_over_the_limits),
+        Check::new("driver::a_kernel_out_of_bounds", kernel_out_of_bounds),
+        Check::new("driver::a_kernel_that_reads_what_nothing_wrote", kernel_reads_unwritten),
+        Check::new("driver::a_failed_gpu_stays_failed", failed_gpu),
+        Check::new("driver::a_function_that_is_not_there_says_so", unsupported),
+        Check::new("driver::device_memory_is_no_host_memory", || no_host_memory(false)),
+        Check::new("driver::device_memory_is_no_host_memory_beside_guarded_pages", || no_host_memory(true)),
+    ]
+}
+
+/// `out[i] = x` for the first `n` elements, with a guard; and `add`, which adds to what is there, without one.
+const KERNELS: &str = r#"
+.version 8.0
+.target sm_70
+.address_size 64
+
+.visible .entry fill(.param .u64 out, .param .f32 x, .param .u32 n)
+{
+    .reg .pred %p<2>;
+    .reg .f32 %f<2>;
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    ld.param.f32 %f1, [x];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra DONE;
+    cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.f32 [%rd4], %f1;
+DONE:
+    ret;
+}
+
+.visible .entry add(.param .u64 out, .param .f32 x)
+{
+    .reg .f32 %f<4>;
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    ld.param.f32 %f1, [x];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    mul.wide.u32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    add.f32 %f3, %f2, %f1;
+    st.global.f32 [%rd4], %f3;
+    ret;
+}
+"#;
+
+fn stream() -> anyhow::Result<Arc<CudaStream>> {
+    Ok(CudaContext::new(0)?.new_stream()?)
+}
+
+fn kernel(stream: &CudaStream, name: &str) -> anyhow::Result<CudaFunction> {
+    Ok(stream.context().load_module(Ptx::from_src(KERNELS))?.load_function(name)?)
+}
+
+fn shape(blocks: u32, threads: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
+}
+
+fn a_copy_comes_back() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let sent: Vec<u64> = (0..1001).map(|i| i * i).collect();
+    let buffer = stream.clone_htod(&sent)?;
+    let copy = buffer.try_clone()?;
+    assert_eq!(stream.clone_dtoh(&copy.slice(10..))?, sent[10..]);
+    let other = CudaContext::new(1)?.new_stream()?;
+    let mut elsewhere = other.alloc_zeros::<u64>(1001)?;
+    other.memcpy_dtod(&copy, &mut elsewhere)?;
+    assert_eq!(other.clone_dtoh(&elsewhere)?, sent);
+    Ok(())
+}
+
+fn no_such_gpu() -> anyhow::Result<()> {
+    let words = ["there is no GPU 8: this machine has 8"];
+    fails(CudaContext::new(8), CUresult::CUDA_ERROR_INVALID_DEVICE, &words);
+    Ok(())
+}
+
+fn more_memory_than_there_is() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let words = ["GPU 0 has 81920 MiB free, 102400 MiB were asked for"];
+    fails(stream.alloc_zeros::<u8>(100 << 30), CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
+    // Nothing is broken by it.
+    assert_eq!(stream.clone_dtoh(&stream.alloc_zeros::<u8>(3)?)?, [0; 3]);
+    Ok(())
+}
+
+fn unwritten_bytes() -> anyhow::Result<()> {
+    let stream = stream()?;
+    // SAFETY: the bytes are written below, but for the last.
+    let mut buffer = unsafe { stream.alloc::<u8>(100) }?;
+    stream.memcpy_htod(&[1u8; 99], &mut buffer.slice_mut(..99))?;
+    assert_eq!(stream.clone_dtoh(&buffer.slice(..99))?, [1; 99]);
+    let words = ["byte 99 is the first of them", "in the buffer of 100 bytes on GPU 0 allocated"];
+    fails(stream.clone_dtoh(&buffer), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
+
+fn no_ptx() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    let load = |source: &str| context.load_module(Ptx::from_src(source)).map(drop);
+    for source in ["", "hello", "__global__ void f() {}"] {
+        fails(load(source), CUresult::CUDA_ERROR_INVALID_PTX, &["no PTX"]);
+    }
+    let wrong = KERNELS.replace("add.f32", "tanhh.f32").replace("mul.wide.u32", "wmma.load");
+    fails(load(&wrong), CUresult::CUDA_ERROR_INVALID_PTX, &["tanhh", "wmma"]);
+    Ok(())
+}
+
+fn machine_code() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    let load = |image: &[u8]| context.load_module(Ptx::from_binary(image.to_vec())).map(drop);
+    fails(load(b"\x7fELF\x02\0"), CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, &["a cubin is not supported"]);
+    fails(
+        load(b"\x50\xed\x55\xba\x01\0"),
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+        &["a fatbin is not supported"],
+    );
+    fails(load(b"\xff\xfe.\0v\0"), CUresult::CUDA_ERROR_INVALID_PTX, &["no PTX"]);
+    Ok(())
+}
+
+fn no_such_kernel() -> anyhow::Result<()> {
+    let module = CudaContext::new(0)?.load_module(Ptx::from_src(KERNELS))?;
+    let words = ["no kernel `axpy`", "it has `add`, `fill`"];
+    fails(module.load_function("axpy"), CUresult::CUDA_ERROR_NOT_FOUND, &words);
+    Ok(())
+}
+
+fn launches_over_the_limits() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let add = kernel(&stream, "add")?;
+    let mut buffer = stream.alloc_zeros::<f32>(2000)?;
+    let shapes = [
+        (shape(1, 0), "launch of `add`: block dimension x is 0: it must be 1 to 1024"),
+        (shape(1, 2000), "launch of `add`: block dimension x is 2000: it must be 1 to 1024"),
+        (shape(0, 32), "launch of `add`: grid dimension x is 0"),
+        (LaunchConfig { block_dim: (64, 64, 1), ..shape(1, 1) }, "64 x 64 x 1 = 4096 threads in a block"),
+        (LaunchConfig { grid_dim: (1, 70_000, 1), ..shape(1, 1) }, "grid dimension y is 70000"),
+        (LaunchConfig { shared_mem_bytes: 100_000, ..shape(1, 1) }, "100000 bytes of dynamic shared memory"),
+    ];
+    for (shape, words) in shapes {
+        // SAFETY: the arguments are those of `add`.
+        let result = unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape) };
+        fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
+    }
+    let bound = KERNELS.replace(".param .f32 x)\n{", ".param .f32 x)\n.maxntid 64, 1, 1\n{");
+    let bound = stream.context().load_module(Ptx::from_src(bound))?.load_function("add")?;
+    // SAFETY: as above.
+    let result = unsafe { stream.launch_builder(&bound).arg(&mut buffer).arg(&1f32).launch(shape(1, 65)) };
+    fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &["65 threads in a block: the kernel allows 64"]);
+    // A refused launch has done nothing, and spoils nothing.
+    assert_eq!(stream.clone_dtoh(&buffer)?, [0.0; 2000]);
+    Ok(())
+}
+
+fn kernel_out_of_bounds() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let add = kernel(&stream, "add")?;
+    let mut buffer = stream.alloc_zeros::<f32>(100)?;
+    // SAFETY: nothing is safe about it: 128 threads for 100 elements, without a guard.
+    unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape(2, 64)) }?;
+    let words = [
+        "kernel `add` goes out of bounds",
+        "block (1,0,0), thread (36,0,0) reads 4 bytes",
+        "right behind the end of the buffer of 400 bytes allocated",
+        "crates/conformance/tests/virtual_gpu/driver.rs:",
+        "launched",
+    ];
+    fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
+    Ok(())
+}
+
+fn kernel_reads_unwritten() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let (fill, add) = (kernel(&stream, "fill")?, kernel(&stream, "add")?);
+    // SAFETY: `fill` writes all but the last element.
+    let mut buffer = unsafe { stream.alloc::<f32>(64) }?;
+    // SAFETY: the arguments are those of the kernels, and the buffer has an element for each thread.
+    unsafe {
+        stream.launch_builder(&fill).arg(&mut buffer).arg(&2f32).arg(&63u32).launch(shape(1, 64))?;
+        stream.launch_builder(&add).arg(&mut buffer.slice_mut(..63)).arg(&1f32).launch(shape(1, 63))?;
+        assert_eq!(stream.clone_dtoh(&buffer.slice(..63))?, [3.0; 63]);
+        stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape(1, 64))?;
+    }
+    let words = ["kernel `add` reads bytes that nothing wrote", "thread (63,0,0) reads 4 bytes"];
+    fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
+
+fn failed_gpu() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let add = kernel(&stream, "add")?;
+    let mut buffer = stream.alloc_zeros::<f32>(1)?;
+    // SAFETY: see `kernel_out_of_bounds`.
+    unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape(1, 2)) }?;
+    let code = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+    fails(stream.synchronize(), code, &["out of bounds"]);
+    fails(stream.synchronize(), code, &["out of bounds"]);
+    fails(stream.alloc_zeros::<f32>(1), code, &["out of bounds"]);
+    fails(stream.context().new_stream(), code, &["out of bounds"]);
+    // The other GPUs go on.
+    let other = CudaContext::new(1)?.new_stream()?;
+    assert_eq!(other.clone_dtoh(&other.alloc_zeros::<f32>(2)?)?, [0.0; 2]);
+    Ok(())
+}
+
+fn unsupported() -> anyhow::Result<()> {
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: the handle can be written; the function reads nothing.
+    let imported = unsafe { sys::cuImportExternalMemory(&raw mut memory, std::ptr::null()) };
+    let words = ["virtual GPU: cuImportExternalMemory is not supported"];
+    fails(imported.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    Ok(())
+}
+
+/// A process that follows a device pointer is ended by the system, as with a real GPU.
+/// With `guarded`, the virtual GPU handles faults itself, and has to hand this one on.
+fn no_host_memory(guarded: bool) -> anyhow::Result<()> {
+    use cudarc::driver::DevicePtr;
+    let stream = stream()?;
+    let buffer = stream.alloc_zeros::<u8>(4096)?;
+    if guarded {
+        // SAFETY: the copy fills it.
+        let mut pinned = unsafe { stream.context().alloc_pinned::<u8>(4096) }?;
+        stream.memcpy_dtoh(&buffer, &mut pinned)?;
+        assert_eq!(pinned.as_slice()?, [0; 4096]);
+    }
+    let address = buffer.device_ptr(&stream).0;
+    // SAFETY: the child only reads one byte and ends; it touches no lock and allocates nothing.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: none: this is the access that has to fault.
+        let byte = unsafe { std::ptr::read_volatile(address as *const u8) };
+        // SAFETY: ends the child without running anything else.
+        unsafe { libc::_exit(i32::from(byte)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
+    Ok(())
+}

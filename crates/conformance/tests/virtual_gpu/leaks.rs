@@ -1,0 +1,97 @@
+//! What a program leaves allocated as it ends.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::process::exit;
+
+use cudarc::driver::CudaContext;
+use lab::Check;
+use lab::kernels::Kernels;
+
+use crate::contains;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("leaks::what_is_kept_is_told_as_the_program_ends", kept),
+        Check::new("leaks::what_is_dropped_is_not", dropped),
+        Check::new("leaks::a_failure_is_told_alone", after_a_failure),
+    ]
+}
+
+/// What a process that does `program`, and ends, says on its standard error.
+fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<String> {
+    let mut ends = [0; 2];
+    // SAFETY: there is room for both ends.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: the two descriptors are new, and nobody else's.
+    let (mut read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    // SAFETY: no other thread of this process holds a lock: the driver has not been called yet.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: both are open.
+        unsafe { libc::dup2(write.as_raw_fd(), libc::STDERR_FILENO) };
+        exit(i32::from(program().is_err()));
+    }
+    drop(write);
+    let mut said = String::new();
+    read.read_to_string(&mut said)?;
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0, "{said}");
+    Ok(said)
+}
+
+fn kept() -> anyhow::Result<()> {
+    let said = standard_error_of(|| {
+        let context = CudaContext::new(1)?;
+        let stream = context.new_stream()?;
+        // The modules' own variables are none of the program's.
+        let kernels = Kernels::load(&context)?;
+        for _ in 0..3 {
+            std::mem::forget(stream.alloc_zeros::<f32>(1024)?);
+        }
+        let kept = stream.alloc_zeros::<u8>(10)?;
+        std::mem::forget((kept, kernels));
+        Ok(())
+    })?;
+    let words = [
+        "virtual GPU: 12298 bytes still allocated as the program ends",
+        "3 buffers, 12 KiB together, on GPU 1 allocated",
+        "a buffer of 10 bytes on GPU 1 allocated",
+        "crates/conformance/tests/virtual_gpu/leaks.rs:",
+        "help: drop what holds them",
+    ];
+    contains(&said, &words);
+    assert_eq!(said.matches("allocated\n").count(), 2, "{said}");
+    Ok(())
+}
+
+fn dropped() -> anyhow::Result<()> {
+    let said = standard_error_of(|| {
+        let context = CudaContext::new(1)?;
+        let stream = context.new_stream()?;
+        let kernels = Kernels::load(&context)?;
+        let mut buffer = stream.alloc_zeros::<f32>(1024)?;
+        kernels.scale(&stream, &mut buffer, 2.0)?;
+        std::mem::forget(kernels);
+        Ok(())
+    })?;
+    assert_eq!(said, "");
+    Ok(())
+}
+
+fn after_a_failure() -> anyhow::Result<()> {
+    let said = standard_error_of(|| {
+        let stream = CudaContext::new(0)?.new_stream()?;
+        // SAFETY: what it holds is never written, which is the failure.
+        let unwritten = unsafe { stream.alloc::<u8>(16) }?;
+        assert!(stream.clone_dtoh(&unwritten).is_err());
+        std::mem::forget(unwritten);
+        Ok(())
+    })?;
+    contains(&said, &["reads bytes that nothing wrote"]);
+    assert!(!said.contains("still allocated"), "{said}");
+    Ok(())
+}

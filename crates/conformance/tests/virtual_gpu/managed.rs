@@ -1,0 +1,219 @@
+//! Managed memory: used by the host and by every GPU, at the same addresses.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUmemAttach_flags, CUresult};
+use cudarc::driver::{
+    CudaContext, CudaStream, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg, UnifiedSlice, result,
+};
+use cudarc::nvrtc::Ptx;
+use lab::Check;
+
+use crate::fails;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("managed::host_and_gpus_use_the_same_bytes", same_bytes),
+        Check::new("managed::copies_and_sets_take_it", copies_and_sets),
+        Check::new("managed::it_is_attached_prefetched_and_advised", attached),
+        Check::new("managed::a_kernel_out_of_its_bounds", out_of_bounds),
+        Check::new("managed::two_streams_race_on_it", || two_streams(false)),
+        Check::new("managed::two_streams_that_wait_don_t", || two_streams(true)),
+        Check::new("managed::freed_memory_is_no_one_s", freed),
+        Check::new("managed::bad_arguments_are_named", bad_arguments),
+    ]
+}
+
+/// Adds 1 to each 4-byte element of one block.
+const INCREMENT: &str = r#"
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry increment(.param .u64 data)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [data];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.u32 %r2, [%rd3];
+    add.u32 %r3, %r2, 1;
+    st.u32 [%rd3], %r3;
+    ret;
+}
+"#;
+
+fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
+    let context = CudaContext::new(gpu)?;
+    // SAFETY: these programs order their streams themselves.
+    unsafe { context.disable_event_tracking() };
+    Ok(context.new_stream()?)
+}
+
+fn allocate(stream: &CudaStream, len: usize) -> anyhow::Result<UnifiedSlice<u32>> {
+    // SAFETY: numbers are good whatever their bits are.
+    Ok(unsafe { stream.context().alloc_unified(len, true) }?)
+}
+
+/// By its address: cudarc would order each use of a `UnifiedSlice` behind the last, and keep it to one context.
+fn increment(stream: &CudaStream, data: &mut UnifiedSlice<u32>, threads: u32) -> anyhow::Result<()> {
+    let address = data.device_ptr(data.stream()).0;
+    let kernel = stream.context().load_module(Ptx::from_src(INCREMENT))?.load_function("increment")?;
+    let shape = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel takes one pointer.
+    unsafe { stream.launch_builder(&kernel).arg(&address).launch(shape) }?;
+    Ok(())
+}
+
+fn same_bytes() -> anyhow::Result<()> {
+    let (first, second) = (stream(0)?, stream(1)?);
+    let mut data = allocate(&first, 40)?;
+    data.as_mut_slice()?.copy_from_slice(&[10; 40]);
+    increment(&first, &mut data, 40)?;
+    first.synchronize()?;
+    assert_eq!(data.as_slice()?, [11; 40]);
+    // A GPU where it was not allocated, beside memory of its own.
+    let own = second.clone_htod(&[1_u8; 100])?;
+    increment(&second, &mut data, 40)?;
+    second.synchronize()?;
+    assert_eq!(data.as_slice()?, [12; 40]);
+    assert_eq!(second.clone_dtoh(&own)?, [1; 100]);
+    Ok(())
+}
+
+fn copies_and_sets() -> anyhow::Result<()> {
+    let stream = stream(0)?;
+    let mut data = allocate(&stream, 1000)?;
+    stream.memset_zeros(&mut data)?;
+    stream.synchronize()?;
+    assert_eq!(data.as_slice()?, [0; 1000]);
+    stream.memcpy_htod(&[7; 1000], &mut data)?;
+    let mut of_gpu = stream.alloc_zeros::<u32>(1000)?;
+    stream.memcpy_dtod(&data, &mut of_gpu)?;
+    assert_eq!(stream.clone_dtoh(&of_gpu)?, [7; 1000]);
+    assert_eq!(stream.clone_dtoh(&data)?, [7; 1000]);
+    // It is also host memory: here the side that a copy reads from.
+    data.as_mut_slice()?.fill(8);
+    stream.memcpy_htod(data.as_slice()?, &mut of_gpu)?;
+    assert_eq!(stream.clone_dtoh(&of_gpu)?, [8; 1000]);
+    Ok(())
+}
+
+fn attached() -> anyhow::Result<()> {
+    let stream = stream(0)?;
+    let mut data = allocate(&stream, 64)?;
+    for mode in [
+        CUmemAttach_flags::CU_MEM_ATTACH_SINGLE,
+        CUmemAttach_flags::CU_MEM_ATTACH_HOST,
+        CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL,
+    ] {
+        data.attach(&stream, mode)?;
+        data.prefetch()?;
+        data.as_mut_slice()?.fill(3);
+    }
+    let address = data.device_ptr(&stream).0;
+    // SAFETY: the range is that of `data`.
+    unsafe {
+        let on_gpu = sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 1 };
+        let advice = sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
+        result::mem_advise(address, 256, advice, on_gpu)?;
+    }
+    stream.synchronize()?;
+    assert_eq!(data.as_slice()?, [3; 64]);
+    Ok(())
+}
+
+fn out_of_bounds() -> anyhow::Result<()> {
+    let stream = stream(1)?;
+    let mut data = allocate(&stream, 32)?;
+    increment(&stream, &mut data, 33)?;
+    let words = [
+        "kernel `increment` goes out of bounds",
+        "128 bytes",
+        "crates/conformance/tests/virtual_gpu/managed.rs:",
+        "thread (32,0,0)",
+    ];
+    fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
+    Ok(())
+}
+
+fn two_streams(waits: bool) -> anyhow::Result<()> {
+    let one = stream(0)?;
+    let other = one.context().new_stream()?;
+    let mut data = allocate(&one, 32)?;
+    increment(&one, &mut data, 32)?;
+    if waits {
+        other.wait(&one.record_event(None)?)?;
+    }
+    increment(&other, &mut data, 32)?;
+    let done = other.synchronize();
+    if waits {
+        return Ok(done?);
+    }
+    let words =
+        ["data race in managed memory", "bytes 0..128 of the buffer of 128 bytes", "kernel `increment`"];
+    fails(done, CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
+
+fn freed() -> anyhow::Result<()> {
+    let stream = stream(0)?;
+    stream.context().bind_to_thread()?;
+    // SAFETY: the address is only given to calls that check it.
+    unsafe {
+        let address = result::malloc_managed(4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
+        *(address as *mut u8) = 1;
+        result::memory_free(address)?;
+        let words = ["a pointer that can't be freed", "in managed memory allocated", "managed.rs:"];
+        fails(result::memory_free(address), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+        let set = result::memset_d8_async(address, 0, 16, stream.cu_stream());
+        fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["memory that was freed"]);
+        let next = result::malloc_managed(4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
+        assert_eq!(*(next as *const u8), 0);
+    }
+    Ok(())
+}
+
+fn bad_arguments() -> anyhow::Result<()> {
+    let stream = stream(0)?;
+    stream.context().bind_to_thread()?;
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    let own = stream.alloc_zeros::<u8>(64)?;
+    let gpu_address = own.device_ptr(&stream).0;
+    let location = |kind, id| sys::CUmemLocation { type_: kind, id };
+    let gpu = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    let nowhere = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID;
+    let advice = sys::CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY;
+    // SAFETY: each call is refused for its arguments.
+    unsafe {
+        let global = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+        let single = CUmemAttach_flags::CU_MEM_ATTACH_SINGLE;
+        fails(result::malloc_managed(0, global), invalid, &["0 bytes"]);
+        fails(result::malloc_managed(64, single), invalid, &["CU_MEM_ATTACH_GLOBAL or _HOST"]);
+        let too_much = result::malloc_managed(1 << 60, global);
+        fails(too_much, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["managed memory"]);
+
+        let address = result::malloc_managed(64, global)?;
+        let handle = stream.cu_stream();
+        let attach =
+            |address, bytes, handle| result::stream::attach_mem_async(handle, address, bytes, single);
+        fails(attach(gpu_address, 0, handle), invalid, &["no start of managed memory"]);
+        fails(attach(address + 4, 0, handle), invalid, &["no start of managed memory"]);
+        fails(attach(address, 32, handle), invalid, &["32 bytes of 64 bytes"]);
+        fails(attach(address, 64, std::ptr::null_mut()), invalid, &["legacy default stream"]);
+
+        let prefetch = |address, bytes, to| result::mem_prefetch_async(address, bytes, to, handle);
+        fails(prefetch(gpu_address, 64, location(gpu, 0)), invalid, &["no managed memory"]);
+        fails(prefetch(address, 0, location(gpu, 0)), invalid, &["0 bytes"]);
+        fails(prefetch(address, 65, location(gpu, 0)), invalid, &["65 bytes"]);
+        fails(prefetch(address, 64, location(nowhere, 0)), invalid, &["CUmemLocationType"]);
+        let no_gpu = CUresult::CUDA_ERROR_INVALID_DEVICE;
+        fails(prefetch(address, 64, location(gpu, 8)), no_gpu, &["there is no GPU 8"]);
+        fails(result::mem_advise(address, 64, advice, location(gpu, 9)), no_gpu, &["there is no GPU 9"]);
+        // Where the advice has no place, the location is ignored.
+        let read_mostly = sys::CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;
+        result::mem_advise(address, 64, read_mostly, location(nowhere, 9))?;
+    }
+    Ok(())
+}

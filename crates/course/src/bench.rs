@@ -1,0 +1,187 @@
+//! `cargo course bench`: nccl-tests' table, as a file and as a picture; `cargo course compare`: two such files.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use course::syllabus::Course;
+use plotters::prelude::*;
+use serde::Deserialize;
+
+use crate::demo;
+
+/// The module whose program measures.
+const MODULE: &str = "02_collectives";
+
+/// Runs the measurement with a student's arguments, and draws what it wrote.
+pub(crate) fn run(
+    root: &Path,
+    course: &Course,
+    csv: Option<&Path>,
+    svg: Option<&Path>,
+    arguments: &[String],
+) -> anyhow::Result<ExitCode> {
+    let own = course::progress::folder(root).join("bench.csv");
+    let csv = std::path::absolute(csv.unwrap_or(&own)).context("the file of the table")?;
+    if let Some(folder) = csv.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+    }
+    let file = csv.to_str().with_context(|| format!("{}: a name in UTF-8, please", csv.display()))?;
+    let arguments = [arguments, &["--csv".to_owned(), file.to_owned()]].concat();
+    let code = demo::run(root, course, MODULE, &arguments)?;
+    if code == ExitCode::SUCCESS
+        && let Some(svg) = svg
+    {
+        draw(&read_rows(&csv)?, svg).with_context(|| format!("can't draw {}", svg.display()))?;
+    }
+    Ok(code)
+}
+
+/// A row that the module's program wrote. Bandwidths are in GB/s.
+#[derive(Clone, Deserialize)]
+struct Row {
+    operation: String,
+    r#type: String,
+    world_size: usize,
+    bytes: f64,
+    busbw_gbps: f64,
+    /// Whose times they are.
+    times: String,
+}
+
+fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
+    let mut reader =
+        csv::Reader::from_path(file).with_context(|| format!("can't read {}", file.display()))?;
+    let rows = reader.deserialize().collect::<Result<Vec<Row>, _>>();
+    rows.with_context(|| format!("{} is no table of `cargo course bench`", file.display()))
+}
+
+/// Bus bandwidth over size, a line for each type.
+fn draw(rows: &[Row], file: &Path) -> anyhow::Result<()> {
+    let first = rows.first().context("the table has no row")?;
+    let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for row in rows {
+        lines.entry(&row.r#type).or_default().push((row.bytes, row.busbw_gbps));
+    }
+    let most = |of: fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max);
+    let least = rows.iter().map(|row| row.bytes).fold(f64::INFINITY, f64::min);
+    let title = format!("{} on {} ranks, {}", first.operation, first.world_size, first.times);
+    let area = SVGBackend::new(file, (1000, 600)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 22))
+        .margin(20)
+        .x_label_area_size(50)
+        .y_label_area_size(70)
+        .build_cartesian_2d(
+            (least..most(|row| row.bytes).max(least * 2.0)).log_scale(),
+            0.0..most(|row| row.busbw_gbps) * 1.1,
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes")
+        .y_desc("bus bandwidth, GB/s")
+        .x_label_formatter(&|bytes| size(*bytes))
+        .label_style(("sans-serif", 16))
+        .draw()?;
+    for (index, (name, points)) in lines.into_iter().enumerate() {
+        let colour = Palette99::pick(index).to_rgba();
+        chart
+            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(3)))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .label_font(("sans-serif", 16))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// `64K` of 65,536.
+fn size(bytes: f64) -> String {
+    match bytes {
+        bytes if bytes < f64::from(1 << 10) => format!("{bytes:.0}"),
+        bytes if bytes < f64::from(1 << 20) => format!("{:.0}K", bytes / f64::from(1 << 10)),
+        bytes => format!("{:.0}M", bytes / f64::from(1 << 20)),
+    }
+}
+
+/// What identifies a row of a table, and what is compared: those of `cargo course bench`, and of module 05's ladder.
+const TABLES: [(&[&str], &str); 2] = [
+    (&["operation", "type", "world_size", "bytes"], "time_us"),
+    (&["implementation", "model_size", "world_size"], "avg_step_time_ms"),
+];
+
+/// The rows that two tables share, with both times and their ratio.
+pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
+    let (columns, what, first) = read_table(one)?;
+    let (other_columns, _, second) = read_table(other)?;
+    ensure!(
+        columns == other_columns,
+        "{} and {} are tables of different kinds",
+        one.display(),
+        other.display()
+    );
+    let mut text = format!(
+        "{}: {what} of {}, of {}, and their ratio\n",
+        columns.join(" "),
+        one.display(),
+        other.display()
+    );
+    let mut shared = 0;
+    let width = first.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+    for (key, time) in &first {
+        let Some((_, then)) = second.iter().find(|row| row.0 == *key) else { continue };
+        shared += 1;
+        let _ = writeln!(text, "  {key:width$} {time:12.3} {then:12.3} {:8.3}", then / time);
+    }
+    ensure!(shared > 0, "{} and {} have no row in common", one.display(), other.display());
+    let left_out = first.len() + second.len() - 2 * shared;
+    if left_out > 0 {
+        let _ = writeln!(text, "{left_out} rows stand in one of the tables only");
+    }
+    Ok(text)
+}
+
+/// The key's columns, the compared column, and the rows.
+type Table = (Vec<&'static str>, &'static str, Vec<(String, f64)>);
+
+fn read_table(file: &Path) -> anyhow::Result<Table> {
+    let mut reader =
+        csv::Reader::from_path(file).with_context(|| format!("can't read {}", file.display()))?;
+    let header = reader.headers().with_context(|| format!("{} is no table", file.display()))?.clone();
+    let place = |name: &str| header.iter().position(|column| column == name);
+    let known = TABLES.iter().find_map(|(key, value)| {
+        Some((*key, *value, key.iter().map(|name| place(name)).collect::<Option<Vec<_>>>()?, place(value)?))
+    });
+    let (key, value, key_at, value_at) = known.with_context(|| {
+        format!("{} is neither a table of `cargo course bench` nor one of module 05's ladder", file.display())
+    })?;
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.with_context(|| format!("{} is damaged", file.display()))?;
+        let cells: Vec<&str> = key_at.iter().filter_map(|&at| record.get(at)).collect();
+        let time = record.get(value_at).and_then(|text| text.parse().ok());
+        let time = time.with_context(|| format!("{}: {value} is no number in {record:?}", file.display()))?;
+        rows.push((cells.join(" "), time));
+    }
+    Ok((key.to_vec(), value, rows))
+}
+
+/// Files of a measurement.
+#[derive(clap::Args)]
+pub(crate) struct Files {
+    /// Write the table to a file as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Draw the bus bandwidth over the size
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}

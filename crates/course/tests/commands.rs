@@ -1,0 +1,567 @@
+//! The commands as a student gives them, in a small course that each test makes for itself.
+
+mod terminal;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use snapbox::{assert_data_eq, str};
+use terminal::Terminal;
+
+const COURSE: &str = r#"
+[[module]]
+folder = "01_one"
+title = "The first"
+
+[[module]]
+folder = "02_two"
+title = "The second"
+
+[[exercise]]
+id = "one/first"
+title = "One"
+objective = "Return 1"
+minutes = 10
+needs = []
+min_ranks = 1
+file = "01_one/src/first.rs"
+test = "01_one/first.rs"
+hints = ["It is a number.", "It is 1."]
+
+[[exercise]]
+id = "one/second"
+title = "Two"
+objective = "Return 2"
+minutes = 5
+needs = ["one/first"]
+min_ranks = 2
+file = "01_one/src/second.rs"
+test = "01_one/second.rs"
+hints = ["It is a number.", "It is 2."]
+
+[[exercise]]
+id = "two/third"
+title = "Three"
+objective = "Return 3"
+minutes = 15
+needs = ["one/second"]
+min_ranks = 1
+file = "02_two/src/third.rs"
+test = "02_two/third.rs"
+hints = ["It is a number.", "It is 3."]
+
+[[path]]
+name = "short"
+title = "A short way"
+steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "pause" }]
+"#;
+
+/// What the tests of a module print under the flags that `cargo course` gives them: a check for each exercise.
+const TESTS: &str = r###"
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let filter = arguments.last().map(String::as_str).unwrap_or_default();
+    let checks: &[(&str, fn() -> u32, u32)] = &[CHECKS];
+    let checks = checks.iter().filter(|check| check.0.contains(filter));
+    if arguments.iter().any(|argument| argument == "--list") {
+        return checks.for_each(|check| println!("{}: test", check.0));
+    }
+    for (name, got, expected) in checks {
+        match std::panic::catch_unwind(got) {
+            Ok(got) if got == *expected => println!(r##"{{"type": "test", "name": "{name}", "event": "ok"}}"##),
+            Ok(got) => println!(
+                r##"{{"type": "test", "name": "{name}", "event": "failed", "stdout": "Error: \"rank 1: got {got}, expected {expected}\"\n"}}"##
+            ),
+            Err(_) => println!(
+                r##"{{"type": "test", "name": "{name}", "event": "failed", "stdout": "Error: \"not yet implemented\"\n"}}"##
+            ),
+        }
+    }
+    println!(r##"{{"type": "suite", "event": "ok"}}"##);
+}
+"###;
+
+fn solution(name: &str, value: u32) -> String {
+    format!(
+        "//! Returns {value}.\n\n/// The number.\npub fn {name}() -> u32 {{\n    // ANCHOR: {name}\n    // Return {value}.\n\n    {value}\n    // ANCHOR_END: {name}\n}}\n"
+    )
+}
+
+/// A course in a folder of its own, unsolved.
+struct Student {
+    root: PathBuf,
+}
+
+impl Student {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("course_commands_{name}_{}", std::process::id()));
+        let student = Self { root };
+        student.write("course.toml", COURSE);
+        student.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"modules/*\"]\n");
+        for (folder, exercises) in
+            [("01_one", &[("first", 1), ("second", 2)][..]), ("02_two", &[("third", 3)])]
+        {
+            let package = format!(
+                "[package]\nname = \"m{folder}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
+                 [lib]\ndoctest = false\n\n[[test]]\nname = \"{folder}\"\nharness = false\n"
+            );
+            student.write(&format!("modules/{folder}/Cargo.toml"), &package);
+            let modules: String = exercises.iter().map(|(name, _)| format!("pub mod {name};\n")).collect();
+            student.write(&format!("modules/{folder}/src/lib.rs"), &modules);
+            let check = |(name, value): &(&str, u32)| {
+                format!("(\"{name}::it_is_{value}\", m{folder}::{name}::{name} as fn() -> u32, {value}),")
+            };
+            let checks: String = exercises.iter().map(check).collect();
+            student.write(&format!("modules/{folder}/tests/{folder}.rs"), &TESTS.replace("CHECKS", &checks));
+            for (name, value) in exercises {
+                student.write(&format!("solutions/{folder}/src/{name}.rs"), &solution(name, *value));
+                let todo = solution(name, *value)
+                    .replace(&format!("\n    {value}\n"), &format!("    todo!(\"Return {value}\")\n"));
+                student.write(&format!("modules/{folder}/src/{name}.rs"), &todo);
+            }
+        }
+        student
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.root.join(path)).unwrap()
+    }
+
+    /// Copies a solution over the student's file.
+    fn solve(&self, file: &str) {
+        fs::copy(self.root.join("solutions").join(file), self.root.join("modules").join(file)).unwrap();
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(arguments)
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", self.root.join("target"))
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap()
+    }
+
+    /// What a command prints that is well.
+    #[track_caller]
+    fn says(&self, arguments: &[&str]) -> String {
+        let (is_well, out, err) = self.told(arguments);
+        assert!(is_well, "{out}{err}");
+        out
+    }
+
+    /// What a command prints that isn't.
+    #[track_caller]
+    fn fails(&self, arguments: &[&str]) -> String {
+        let (is_well, out, err) = self.told(arguments);
+        assert!(!is_well, "{out}{err}");
+        out + &err
+    }
+
+    fn told(&self, arguments: &[&str]) -> (bool, String, String) {
+        let output = self.output(arguments);
+        let text =
+            |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(self.root.to_str().unwrap(), "[ROOT]");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    }
+}
+
+impl Drop for Student {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let student = Student::new("help");
+    let help = student.says(&["--help"]);
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let names: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names.into_iter().filter(|name| *name != "help") {
+        let help = student.says(&[name, "--help"]);
+        assert!(help.contains(&format!("Example: cargo course {name}")), "{help}");
+    }
+}
+
+#[test]
+fn from_the_first_exercise_to_the_last() {
+    let student = Student::new("all");
+    assert_data_eq!(
+        student.says(&["list"]),
+        str![[r#"
+01_one  The first
+  to do    one/first   One
+  to do    one/second  Two
+02_two  The second
+  to do    two/third   Three
+0 of 3 exercises are right; the others take about 30 minutes.
+
+"#]]
+    );
+    assert_data_eq!(
+        student.fails(&["run"]),
+        str![[r#"
+first::it_is_1
+not yet implemented
+one/first is not right yet: 1 check failed
+
+"#]]
+    );
+    student.solve("01_one/src/first.rs");
+    assert!(student.says(&["list"]).contains("  written  one/first"));
+    assert_data_eq!(
+        student.says(&["run", "first"]),
+        str![[r#"
+one/first is right: 1 check passed
+
+Next: one/second (Two), 5 minutes
+  Return 2
+  read   modules/01_one/README.md
+  edit   modules/01_one/src/second.rs
+  check  cargo course run one/second
+  stuck? cargo course hint one/second
+
+"#]]
+    );
+    student.write(
+        "modules/01_one/src/second.rs",
+        "//! Wrong.\n\n/// The number.\npub fn second() -> u32 {\n    3\n}\n",
+    );
+    assert_data_eq!(
+        student.fails(&["test", "1"]),
+        str![[r#"
+second::it_is_2
+rank 1: got 3, expected 2
+
+one/first is right: 1 check passed
+one/second is not right yet: 1 check failed
+
+"#]]
+    );
+    assert!(student.says(&["list"]).contains("  wrong    one/second"));
+    student.solve("01_one/src/second.rs");
+    student.says(&["run"]);
+    assert!(
+        student.says(&["list"]).contains("2 of 3 exercises are right; the others take about 15 minutes.")
+    );
+    student.solve("02_two/src/third.rs");
+    student.says(&["verify"]);
+    assert!(student.says(&["list"]).contains("3 of 3 exercises are right; the others take about 0 minutes."));
+    assert!(student.says(&["next"]).contains("Every exercise is right"));
+    assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
+    // A check counts for the answer that it saw.
+    student.write("modules/02_two/src/third.rs", &solution("third", 4));
+    assert!(student.says(&["list"]).contains("  written  two/third"));
+}
+
+#[test]
+fn verify_tells_programs_and_report_tells_instructors() {
+    let student = Student::new("verify");
+    student.solve("01_one/src/first.rs");
+    student.says(&["hint", "second"]);
+    let json = student.fails(&["verify", "--json"]);
+    assert!(!json.contains("two/third"), "it stops behind the first module that isn't right: {json}");
+    let (_, json, _) = student.told(&["verify", "--json", "--keep-going"]);
+    assert!(json.contains("two/third"), "{json}");
+    student.write("class/ann.json", &json);
+    student.write("class/bartholomew.json", &json.replace("\"wrong\"", "\"right\""));
+    assert_data_eq!(
+        student.says(&["report", "class"]),
+        str![[r#"
+student      right  wrong  hints    01_one  02_two
+ann              1      2      1       1/2     0/1
+bartholomew      3      0      1       2/2     1/1
+
+"#]]
+    );
+    student.write("class/zoe.json", "{}");
+    assert!(
+        student
+            .fails(&["report", "class"])
+            .contains("zoe.json is not what `cargo course verify --json` prints")
+    );
+}
+
+#[test]
+fn hints_come_one_by_one() {
+    let student = Student::new("hint");
+    assert_data_eq!(
+        student.says(&["hint"]),
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+A clearer one: cargo course hint one/first
+
+"#]]
+    );
+    assert_data_eq!(
+        student.says(&["hint"]),
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+one/first, hint 2 of 2: It is 1.
+That was the last. The solution: cargo course diff --spoil one/first
+
+"#]]
+    );
+    assert!(student.says(&["hint", "two/third", "2"]).contains("hint 2 of 2: It is 3."));
+}
+
+#[test]
+fn nothing_of_a_student_s_is_lost() {
+    let student = Student::new("reset");
+    let file = "modules/01_one/src/first.rs";
+    let starter = student.read(file);
+    assert!(student.says(&["reset", "first"]).contains("is as you got it"));
+    student.write(file, "mine");
+    assert!(student.fails(&["reset", "first"]).contains("There is no terminal to ask: say --yes"));
+    assert_eq!(student.read(file), "mine");
+    assert!(student.says(&["reset", "first", "--yes"]).contains("[ROOT]/.course/backups/0001"));
+    assert_eq!(
+        (student.read(file), student.read(".course/backups/0001/01_one/src/first.rs")),
+        (starter.clone(), "mine".into())
+    );
+
+    student.write(file, "mine again");
+    let told = student.says(&["catch-up", "02", "--yes"]);
+    assert!(told.contains("2 solutions are in place"), "{told}");
+    assert_eq!(student.read(".course/backups/0002/01_one/src/first.rs"), "mine again");
+    assert_eq!(student.read(file), student.read("solutions/01_one/src/first.rs"));
+    assert!(
+        student.read("modules/02_two/src/third.rs").contains("todo!"),
+        "the module itself is the student's"
+    );
+    student.says(&["test", "01"]);
+    assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is right"));
+
+    // Where nothing can be kept, nothing is overwritten.
+    student.write(file, "mine for ever");
+    fs::remove_dir_all(student.root.join(".course")).unwrap();
+    student.write(".course/backups", "a file");
+    assert!(
+        student.fails(&["reset", "first", "--yes"]).contains("can't make a backup in [ROOT]/.course/backups")
+    );
+    assert_eq!(student.read(file), "mine for ever");
+}
+
+#[test]
+fn interrupted_at_any_point_it_has_kept_what_it_overwrote() {
+    let student = Student::new("interrupted");
+    let files = ["01_one/src/first.rs", "01_one/src/second.rs"];
+    let mut overwritten = 0;
+    for round in 0..60_u64 {
+        let mine = |file: &str| format!("mine, {file}, {round}");
+        files.iter().for_each(|file| student.write(&format!("modules/{file}"), &mine(file)));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(["catch-up", "02", "--yes"])
+            .current_dir(&student.root)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // The last one is left alone.
+        if round < 59 {
+            std::thread::sleep(std::time::Duration::from_micros(200 * round));
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        for file in files {
+            let now = student.read(&format!("modules/{file}"));
+            if now == mine(file) {
+                continue;
+            }
+            overwritten += 1;
+            assert_eq!(now, student.read(&format!("solutions/{file}")), "round {round}");
+            let backups = fs::read_dir(student.root.join(".course/backups")).unwrap();
+            let kept =
+                backups.filter_map(|folder| fs::read_to_string(folder.unwrap().path().join(file)).ok());
+            assert!(kept.into_iter().any(|text| text == mine(file)), "round {round}: {file} is lost");
+        }
+    }
+    assert!(overwritten > 0);
+}
+
+#[test]
+fn the_solution_shows_once_the_answer_is_right() {
+    let student = Student::new("diff");
+    assert!(student.fails(&["diff", "first"]).contains("say --spoil to see the solution all the same"));
+    assert_data_eq!(
+        student.says(&["diff", "first", "--spoil"]),
+        str![[r#"
+- yours, 01_one/src/first.rs
++ the solution
+ pub fn first() -> u32 {
+     // ANCHOR: first
+     // Return 1.
+-    todo!("Return 1")
++
++    1
+     // ANCHOR_END: first
+ }
+
+"#]]
+    );
+    fs::remove_file(student.root.join("solutions/01_one/src/first.rs")).unwrap();
+    let told = student.fails(&["diff", "first", "--spoil"]);
+    assert!(
+        told.contains("one/first has no solution here: can't read [ROOT]/solutions/01_one/src/first.rs"),
+        "{told}"
+    );
+}
+
+#[test]
+fn bad_input_is_named() {
+    let student = Student::new("bad");
+    let told = student.fails(&["run", "frist"]);
+    assert!(told.contains("there is no exercise `frist`; did you mean one/first?"), "{told}");
+    assert!(student.fails(&["test", "7"]).contains("there is no module `7`; there are 01_one, 02_two"));
+    assert!(student.fails(&["list", "--path", "long"]).contains("there is no path `long`; there are short"));
+    assert!(student.fails(&["demo", "01"]).contains("module 01_one has no program"));
+    assert!(
+        student
+            .fails(&["overlap", "--compute", "0", "--comm", "1"])
+            .contains("--compute 0: a time in ms, above 0")
+    );
+
+    student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { \"1\" }");
+    let told = student.fails(&["run"]);
+    assert!(told.contains("mismatched types") && told.contains("one/first can't be checked"), "{told}");
+
+    student.write(".course/progress.json", "{");
+    let told = student.fails(&["run"]);
+    assert!(told.contains("progress.json is damaged") && told.contains("progress.json.damaged"), "{told}");
+
+    student.write("Cargo.toml", "[workspace");
+    assert!(student.fails(&["run"]).contains("cargo can't build m01_one"));
+    student.write("course.toml", "[[module]]\nfolder = 1\n");
+    assert!(student.fails(&["list"]).contains("course.toml is no course"));
+}
+
+#[test]
+fn watched_from_red_to_green() {
+    let student = Student::new("watch");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command
+        .current_dir(&student.root)
+        .env("CARGO_TARGET_DIR", student.root.join("target"))
+        .env("TERM", "xterm");
+    let mut terminal = Terminal::run(command);
+    terminal.shows("not yet implemented");
+    terminal.shows("one/first is not right yet");
+    terminal.press("h");
+    terminal.shows("hint 1 of 2: It is a number.");
+    // Some editors write a new file and put it in the place of the old one.
+    let file = "modules/01_one/src/first.rs";
+    student.write("modules/01_one/src/.first.rs.swp", "pub fn first() -> u32 { \"1\" }");
+    fs::rename(student.root.join("modules/01_one/src/.first.rs.swp"), student.root.join(file)).unwrap();
+    terminal.shows("mismatched types");
+    student.solve("01_one/src/first.rs");
+    terminal.shows("one/first is right");
+    terminal.press("d");
+    terminal.shows("Since the version before:");
+    terminal.press("n");
+    terminal.shows("one/second is not right yet");
+    terminal.press("l");
+    terminal.shows("1 of 3 exercises are right");
+    terminal.press("q");
+    assert!(terminal.ends_well());
+    assert!(student.says(&["list"]).contains("  right    one/first"));
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.arg("watch").current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
+    let mut terminal = Terminal::run(command);
+    terminal.shows("checking");
+    terminal.press("\u{3}");
+    assert!(terminal.ends_well(), "Ctrl-C quits, whatever is under way");
+}
+
+#[test]
+fn the_doctor_looks_at_the_machine() {
+    let student = Student::new("doctor");
+    let run = |variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(["doctor", "--json"])
+            .current_dir(&student.root)
+            .env("LAB_TIER", "virtual")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        let findings: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), findings)
+    };
+    let (is_well, findings) = run(&[("NCCL_TIMEOUT", "30"), ("VIRTUAL_GPU_COUNT", "2")]);
+    let of = |what: &str| findings.iter().find(|finding| finding["what"] == what).unwrap();
+    assert!(is_well);
+    assert_eq!(of("smoke test")["status"], "good");
+    assert_eq!(of("NCCL_TIMEOUT=30")["help"], "unset NCCL_TIMEOUT");
+    assert!(of("GPU 1")["says"].as_str().unwrap().contains("80.0 GiB free"));
+
+    let (is_well, findings) = run(&[("LAB_TIER", "vritual")]);
+    assert!(!is_well);
+    let bad = findings.iter().find(|finding| finding["status"] == "bad").unwrap();
+    assert!(bad["says"].as_str().unwrap().contains("LAB_TIER=vritual"), "{bad}");
+}
+
+#[test]
+fn any_program_runs_on_the_virtual_gpu() {
+    let student = Student::new("exec");
+    let script = "for name in libcuda.so libcuda.so.1 libnccl.so libnccl.so.2; do \
+                  test -e ${LD_LIBRARY_PATH%%:*}/$name || exit 7; done; echo $0 $1; exit 3";
+    let output = student.output(&["exec", "--", "sh", "-c", script, "a program", "--with-a-flag"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a program --with-a-flag\n");
+    assert!(student.fails(&["exec", "--", "/no/program"]).contains("can't run /no/program"));
+}
+
+#[test]
+fn two_tables_are_compared_row_by_row() {
+    let student = Student::new("compare");
+    let head = "implementation,model_size,d_model,num_layers,world_size,calls_per_step,avg_step_time_ms,speedup_vs_naive\n";
+    student.write("a.csv", &format!("{head}naive,small,64,2,4,8,2.0,1.0\nflat,small,64,2,4,1,1.5,1.33\n"));
+    student.write("b.csv", &format!("{head}naive,small,64,2,4,8,3.0,1.0\n"));
+    assert_data_eq!(
+        student.says(&["compare", "a.csv", "b.csv"]),
+        str![[r#"
+implementation model_size world_size: avg_step_time_ms of a.csv, of b.csv, and their ratio
+  naive small 4        2.000        3.000    1.500
+1 rows stand in one of the tables only
+
+"#]]
+    );
+    student.write("c.csv", "a,b\n1,2\n");
+    assert!(
+        student
+            .fails(&["compare", "a.csv", "c.csv"])
+            .contains("c.csv is neither a table of `cargo course bench` nor")
+    );
+    student.write("d.csv", &format!("{head}naive,small,64,2,4,8,fast,1.0\n"));
+    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv: avg_step_time_ms is no number"));
+    assert!(student.fails(&["compare", "e.csv", "a.csv"]).contains("can't read e.csv"));
+}
+
+#[test]
+fn any_folder_of_a_course_will_do() {
+    let student = Student::new("folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_course"))
+        .args(["list", "--path", "short"])
+        .current_dir(student.root.join(Path::new("modules/01_one/src")))
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    assert_data_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        str![[r#"
+A short way: 0 h 25 min
+ 20 min  to do    one/first  One
+  5 min           pause
+
+"#]]
+    );
+}
