@@ -1,5 +1,7 @@
 //! Ranks as processes: right programs with the right numbers, processes that end, and everything bad that can come in.
 
+mod ids;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -21,8 +23,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::a_thread_with_two_ranks", || all_right(&plan("grouped", &[1, 1]))),
         Check::new("nccl_processes::not_blocking", || all_right(&plan("not_blocking", &[1, 2, 1]))),
         Check::new("nccl_processes::an_address_for_all", an_address_for_all),
-        Check::new("nccl_processes::an_id_makes_one_communicator", an_id_makes_one_communicator),
-        Check::new("nccl_processes::an_address_makes_any_number", an_address_makes_any_number),
+        Check::new("nccl_processes::an_id_makes_one_communicator", ids::one_communicator),
+        Check::new("nccl_processes::an_address_makes_any_number", ids::any_number_by_address),
         Check::new("nccl_processes::an_interface_by_name", an_interface_by_name),
         Check::new("nccl_processes::a_gpu_for_each_process", a_gpu_for_each_process),
         Check::new("nccl_processes::virtual_time_is_shared", virtual_time_is_shared),
@@ -52,7 +54,7 @@ pub(crate) fn checks() -> Vec<Check> {
 /// What the processes of these checks run.
 pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("sums", sums),
-    ("again", again),
+    ("again", ids::again),
     ("functions", functions),
     ("grouped", grouped),
     ("times", times),
@@ -270,36 +272,6 @@ fn free_port() -> anyhow::Result<u16> {
 fn an_address_for_all() -> anyhow::Result<()> {
     let address = format!("127.0.0.1:{}", free_port()?);
     all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("sums", &[1, 2]) })
-}
-
-/// Another communicator with the id that made the first; both are used.
-fn again(place: &Place) -> Said {
-    let Place { rank, n, ids, .. } = *place;
-    let stream = place.own.stream.context().new_stream().unwrap();
-    let second = Rank::try_join(ids[0], rank, n, stream);
-    sums(place)?;
-    let own = second?;
-    sums(&Place { rank, n, wrong: false, first_gpu: 0, own, ids })
-}
-
-fn an_id_makes_one_communicator() -> anyhow::Result<()> {
-    for layout in [&[2][..], &[1, 1], &[1, 2]] {
-        for (rank, said) in run(&plan("again", layout))?.into_iter().enumerate() {
-            let words = [
-                "ncclInvalidUsage",
-                "this id has made its communicator already",
-                "once more: ncclCommInitRank",
-                "give each communicator an id of its own",
-            ];
-            told(&format!("{layout:?}, rank {rank}"), said, &words)?;
-        }
-    }
-    Ok(())
-}
-
-fn an_address_makes_any_number() -> anyhow::Result<()> {
-    let address = format!("127.0.0.1:{}", free_port()?);
-    all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("again", &[1, 2]) })
 }
 
 fn an_interface_by_name() -> anyhow::Result<()> {
