@@ -63,6 +63,7 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
         stream.synchronize()?;
         kept.push(allocate(stream, (rank + 2) * MIB / 4)?);
         drop(allocate(stream, (rank + 3) * MIB)?);
+        stream.synchronize()?;
     }
     for (rank, stream) in streams.iter().enumerate().rev() {
         let gpu = stream.context().ordinal();

@@ -202,7 +202,6 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
     for (index, factor) in [3.0, -2.0].into_iter().enumerate() {
         // Whole numbers below 2²⁴, in any order of summation: |sum| ≤ 9 · 3 · 4099.
         let input = irregular::small_integers(index, LEN);
-        bench.kernels.spin(compute, 1_000_000)?;
         let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
         let own: f32 = input.iter().sum();
         let cause = match () {
