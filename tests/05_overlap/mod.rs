@@ -1,10 +1,34 @@
 //! What module 05 must do: one file for each exercise.
 
+mod analysis;
+mod bench;
+mod buckets;
+mod copies;
+mod depth;
+mod graphs;
+mod hooks;
 mod interleave;
+mod layerwise;
+mod pipeline_parallel;
+mod training;
+mod two_streams;
+mod waiting;
 
 use lab::Check;
 
 /// Every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    interleave::checks()
+    [
+        waiting::checks(),
+        interleave::checks(),
+        depth::checks(),
+        hooks::checks(),
+        buckets::checks(),
+        layerwise::checks(),
+        pipeline_parallel::checks(),
+        copies::checks(),
+        graphs::checks(),
+        analysis::checks(),
+    ]
+    .concat()
 }

@@ -237,6 +237,11 @@ pub fn whose_times() -> anyhow::Result<String> {
     })
 }
 
+/// Whether the times that events tell on the attached tier are modelled: only these are the same on every run.
+pub fn times_are_modelled() -> bool {
+    attached() == Some(Tier::Virtual)
+}
+
 /// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further
 /// calls only check that the tier still serves.
 ///

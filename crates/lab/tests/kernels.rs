@@ -9,7 +9,7 @@ use lab::digits::Digits;
 use lab::kernels::{Matrix, Product};
 use lab::perceptron::HostPerceptron;
 use lab::random::SplitMix64;
-use lab::{Check, Kernels, Linear, Mlp, Momentum, Perceptron, Weights};
+use lab::{Check, Kernels, Linear, Mlp, Momentum, Network, NetworkShape, Perceptron, Trainable, Weights};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         Check::new("perceptron::its_gradient_is_that_of_the_host", perceptron),
         Check::new("perceptron::parts_of_the_hidden_layer_add_up", perceptron_in_parts),
         Check::new("linear::a_wrong_shape_is_named", wrong_shapes),
+        Check::new("network::its_gradients_are_those_of_finite_differences", network),
+        Check::new("network::a_shape_that_cannot_be_is_named", network_shapes),
     ])
 }
 
@@ -373,6 +375,83 @@ fn perceptron() -> anyhow::Result<()> {
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
     ensure!(refused == Err("a batch of 54 samples, but buffers for 53".to_owned()), "{refused:?}");
     ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
+    Ok(())
+}
+
+const SMALL: NetworkShape = NetworkShape { width: 6, layers: 3, heads: 2, rows: 5 };
+
+/// The mean squared error of a network on the host, whose inputs and targets are the first numbers of a seed.
+fn mean_squared_error(shape: NetworkShape, parameters: &[f64], seed_of_samples: u64) -> f64 {
+    let NetworkShape { width, layers, rows, .. } = shape;
+    let mut random = SplitMix64::new(seed_of_samples);
+    let mut sample =
+        || -> Vec<f64> { (0..rows * width).map(|_| f64::from(random.uniform(-1.0, 1.0))).collect() };
+    let (mut values, targets) = (sample(), sample());
+    for (layer, parameters) in parameters.chunks_exact((width + 1) * width).enumerate() {
+        let (weights, biases) = parameters.split_at(width * width);
+        let output = |at: usize| {
+            let (row, column) = (at / width, at % width);
+            let sum: f64 = (0..width).map(|k| values[row * width + k] * weights[k * width + column]).sum();
+            let output = sum + biases[column];
+            if layer + 1 < layers { output.max(0.0) } else { output }
+        };
+        values = (0..rows * width).map(output).collect();
+    }
+    let squares = values.iter().zip(&targets).map(|(value, target)| (value - target).powi(2));
+    squares.sum::<f64>() / (rows * width) as f64
+}
+
+fn network() -> anyhow::Result<()> {
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let mut network = Network::new(&stream, SMALL, 0.5, 3, 4)?;
+    let layout = network.layout().to_vec();
+    let end = layout.iter().fold(0, |end, place| if place.start == end { place.end } else { usize::MAX });
+    let before = stream.clone_dtoh(&network.parameters())?;
+    ensure!(end == before.len(), "{layout:?} is not one behind the other");
+    let mut ready = Vec::new();
+    network.forward()?;
+    network.backward(|parameter, gradients| {
+        ensure!(gradients.len() == end, "the hook gets {} gradients of {end}", gradients.len());
+        ready.push(parameter);
+        Ok(())
+    })?;
+    let backwards: Vec<usize> = (0..layout.len()).rev().collect();
+    ensure!(ready == backwards, "the gradients became ready as {ready:?}");
+    let gradients = stream.clone_dtoh(&network.gradients_mut())?;
+    network.descend()?;
+    let after = stream.clone_dtoh(&network.parameters())?;
+    let mut parameters: Vec<f64> = before.iter().map(|&value| f64::from(value)).collect();
+    let step = 1e-5;
+    for at in 0..end {
+        let mut error_at = |offset: f64| {
+            let kept = parameters[at];
+            parameters[at] += offset;
+            let error = mean_squared_error(SMALL, &parameters, 4);
+            parameters[at] = kept;
+            error
+        };
+        let slope = (error_at(step) - error_at(-step)) / (2.0 * step);
+        // A few dozen roundings of values of size 1, and the difference's own error of about 1e-10.
+        let off = (slope - f64::from(gradients[at])).abs();
+        ensure!(
+            off < 1e-5,
+            "the gradient of value {at} is {}, finite differences say {slope}",
+            gradients[at]
+        );
+        let stepped = before[at] - 0.5 * gradients[at];
+        ensure!((stepped - after[at]).abs() < 1e-6, "value {at} became {}, expected {stepped}", after[at]);
+    }
+    Ok(())
+}
+
+fn network_shapes() -> anyhow::Result<()> {
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let uneven = NetworkShape { heads: 4, ..SMALL };
+    let empty = NetworkShape { layers: 0, ..SMALL };
+    for (shape, says) in [(uneven, "doesn't divide by the heads"), (empty, "layers: 0")] {
+        let Err(error) = Network::new(&stream, shape, 0.5, 3, 4) else { bail!("{shape:?} was taken") };
+        ensure!(error.to_string().contains(says), "{error}");
+    }
     Ok(())
 }
 

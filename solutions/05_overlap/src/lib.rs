@@ -1,3 +1,12 @@
 //! Hide the communication behind the computation.
 
+pub mod analysis;
+pub mod buckets;
+pub mod copies;
+pub mod depth;
+pub mod graphs;
+pub mod hooks;
 pub mod interleave;
+pub mod layerwise;
+pub mod pipeline_parallel;
+pub mod waiting;

@@ -1,0 +1,344 @@
+//! A timeline of several GPUs to look at: in the terminal, in Perfetto, on a slide.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use svg::Document;
+use svg::node::element::{Group, Line, Rectangle, Text, Title};
+
+use super::{Kind, Span};
+
+/// One GPU's line of a [`Chart`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What it did. All rows of a chart tell their times since one moment.
+    pub spans: Vec<Span>,
+    /// Milliseconds by which all of its times may be off, compared to those of the other rows.
+    pub uncertainty: f64,
+}
+
+/// What several GPUs did. Row `i` is GPU `i`.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// What was run.
+    pub title: String,
+    /// What stands below: above all whose the times are, see [`crate::tier::whose_times`].
+    pub note: String,
+    /// One for each GPU.
+    pub rows: Vec<Row>,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::Communication => "comm",
+            Self::Copy => "copy",
+        }
+    }
+
+    /// Colours that people tell apart who see few, and in print (Okabe and Ito), each with that of the text on it.
+    fn colours(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Compute => ("#0072b2", "#ffffff"),
+            Self::Communication => ("#e69f00", "#000000"),
+            Self::Copy => ("#009e73", "#ffffff"),
+        }
+    }
+}
+
+/// Columns of a line's label in the terminal, and of its times.
+const LABEL: usize = 15;
+const COLUMNS: usize = 96;
+
+/// Units of the SVG, a slide of 16:9.
+const WIDTH: f64 = 1280.0;
+const LEFT: f64 = 190.0;
+const RIGHT: f64 = 40.0;
+const TOP: f64 = 110.0;
+const LANE: f64 = 40.0;
+const GAP: f64 = 22.0;
+const BELOW: f64 = 120.0;
+const FONT: f64 = 20.0;
+/// A letter's width of that font, roughly, as a part of its height.
+const LETTER: f64 = 0.55;
+
+impl Chart {
+    /// Lines of text, one for each GPU and kind of work.
+    pub fn terminal(&self) -> String {
+        let (first, last) = self.range();
+        let column = |time: f64| ((time - first) / (last - first) * COLUMNS as f64).round() as usize;
+        let mut text = String::new();
+        for (gpu, row) in self.rows.iter().enumerate() {
+            for kind in self.kinds() {
+                let mut line = vec![' '; COLUMNS];
+                for span in row.spans.iter().filter(|span| span.kind == kind) {
+                    let cells = column(span.start)..column(span.end);
+                    for (at, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
+                        line[at] = letter;
+                    }
+                }
+                let label = format!("GPU {gpu} {}", kind.name());
+                let line: String = line.into_iter().collect();
+                text += format!("{label:<LABEL$}{line}").trim_end();
+                text.push('\n');
+            }
+        }
+        let end = format!("{:.2} ms", last - first);
+        text + &format!("{:LABEL$}0{end:>width$}\n", "", width = COLUMNS - 1)
+    }
+
+    /// JSON that <https://ui.perfetto.dev> and `chrome://tracing` open: a process for each GPU, a thread for each kind of work, times
+    /// in microseconds ("Trace Event Format", complete events).
+    pub fn perfetto(&self) -> String {
+        let mut events = Vec::new();
+        let (first, _) = self.range();
+        for (gpu, row) in self.rows.iter().enumerate() {
+            let process = format!("GPU {gpu}{}", plus_minus(row.uncertainty));
+            events.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": process}}));
+            for kind in self.kinds() {
+                events.push(json!({
+                    "ph": "M", "name": "thread_name", "pid": gpu, "tid": kind as usize, "args": {"name": kind.name()},
+                }));
+            }
+            events.extend(row.spans.iter().map(|span| -> Value {
+                json!({
+                    "ph": "X", "name": span.name, "cat": span.kind.name(), "pid": gpu, "tid": span.kind as usize,
+                    "ts": 1e3 * (span.start - first), "dur": 1e3 * (span.end - span.start),
+                })
+            }));
+        }
+        json!({
+            "traceEvents": events,
+            "displayTimeUnit": "ms",
+            "otherData": {"title": self.title, "note": self.note},
+        })
+        .to_string()
+    }
+
+    /// A picture that needs no other file: for a slide, or for a browser. A span's name is its tool tip too. How far a GPU's times
+    /// may be off is drawn at the end of its line.
+    pub fn svg(&self) -> String {
+        let kinds = self.kinds();
+        let row_height = LANE * kinds.len() as f64 + GAP;
+        let bottom = TOP + row_height * self.rows.len() as f64;
+        let mut document = Document::new()
+            .set("viewBox", (0, 0, WIDTH, bottom + BELOW))
+            .set("font-family", "Helvetica, Arial, sans-serif")
+            .set("font-size", FONT)
+            .add(rectangle(0.0, 0.0, WIDTH, bottom + BELOW).set("fill", "#ffffff"))
+            .add(text(LEFT, 44.0, &self.title).set("font-size", 1.5 * FONT).set("font-weight", "bold"))
+            .add(text(LEFT, bottom + BELOW - 20.0, &self.note).set("fill", "#555555"));
+        for (index, kind) in kinds.iter().enumerate() {
+            let x = LEFT + 190.0 * index as f64;
+            document = document.add(rectangle(x, 64.0, FONT, FONT).set("fill", kind.colours().0)).add(text(
+                x + 1.5 * FONT,
+                81.0,
+                kind.name(),
+            ));
+        }
+        document = document.add(self.axis(bottom));
+        for (gpu, row) in self.rows.iter().enumerate() {
+            document = document.add(self.row(gpu, row, TOP + row_height * gpu as f64));
+        }
+        document.to_string()
+    }
+
+    /// Writes the trace of [`perfetto`](Self::perfetto) and the picture of [`svg`](Self::svg), each where a path is given.
+    ///
+    /// # Errors
+    /// A file can't be written: with its path.
+    pub fn write(&self, perfetto: Option<&Path>, svg: Option<&Path>) -> anyhow::Result<()> {
+        let write = |path: &Path, text: String| {
+            std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+        };
+        perfetto.map_or(Ok(()), |path| write(path, self.perfetto()))?;
+        svg.map_or(Ok(()), |path| write(path, self.svg()))
+    }
+
+    /// The kinds of work that there is, in their order.
+    fn kinds(&self) -> Vec<Kind> {
+        let kinds: BTreeSet<Kind> =
+            self.rows.iter().flat_map(|row| &row.spans).map(|span| span.kind).collect();
+        kinds.into_iter().collect()
+    }
+
+    /// The first start, and the last end behind it.
+    fn range(&self) -> (f64, f64) {
+        let spans = || self.rows.iter().flat_map(|row| &row.spans);
+        let first = spans().map(|span| span.start).fold(f64::INFINITY, f64::min);
+        let last = spans().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
+        if first < last { (first, last) } else { (0.0, 1.0) }
+    }
+
+    /// Where a time is in the picture, to a tenth of a unit.
+    fn x(&self, time: f64) -> f64 {
+        let (first, last) = self.range();
+        let x = LEFT + (time - first) / (last - first) * (WIDTH - LEFT - RIGHT);
+        (x * 10.0).round() / 10.0
+    }
+
+    fn axis(&self, bottom: f64) -> Group {
+        let (first, last) = self.range();
+        let step = step(last - first);
+        let mut group = Group::new();
+        for tick in 0..=((last - first) / step) as usize {
+            let time = step * tick as f64;
+            let x = self.x(first + time);
+            // Binary fractions of the step leave a tail behind the last digit.
+            let label = format!("{}", (time * 1e6).round() / 1e6);
+            let line = Line::new().set("x1", x).set("x2", x).set("y1", TOP - 8.0).set("y2", bottom);
+            group = group
+                .add(line.set("stroke", "#dddddd"))
+                .add(text(x, bottom + 26.0, &label).set("text-anchor", "middle"));
+        }
+        group.add(text(LEFT, bottom + 60.0, "milliseconds"))
+    }
+
+    fn row(&self, gpu: usize, row: &Row, top: f64) -> Group {
+        let kinds = self.kinds();
+        let height = LANE * kinds.len() as f64;
+        let mut group = Group::new()
+            .add(text(20.0, top + height / 2.0, &format!("GPU {gpu}")).set("font-weight", "bold"))
+            .add(
+                text(20.0, top + height / 2.0 + FONT, &plus_minus(row.uncertainty))
+                    .set("font-size", 0.8 * FONT),
+            );
+        for span in &row.spans {
+            let lane = kinds.iter().position(|kind| *kind == span.kind).unwrap_or_default();
+            let (x, y) = (self.x(span.start), top + LANE * lane as f64);
+            let width = (self.x(span.end) - x).max(1.0);
+            let (fill, ink) = span.kind.colours();
+            let tip = format!("{}: {:.3} ms from {:.3}", span.name, span.end - span.start, span.start);
+            group = group.add(
+                rectangle(x, y + 2.0, width, LANE - 4.0)
+                    .set("fill", fill)
+                    .set("stroke", "#ffffff")
+                    .set("rx", 3)
+                    .add(Title::new(tip)),
+            );
+            if span.name.chars().count() as f64 * LETTER * FONT < width {
+                let middle = text(x + width / 2.0, y + LANE / 2.0 + 7.0, &span.name);
+                group = group.add(middle.set("fill", ink).set("text-anchor", "middle"));
+            }
+        }
+        if row.uncertainty > 0.0
+            && let Some(end) = row.spans.iter().map(|span| span.end).reduce(f64::max)
+        {
+            let y = top + height + GAP / 3.0;
+            let (x1, x2) = (self.x(end - row.uncertainty), self.x(end + row.uncertainty));
+            let bar = Line::new().set("x1", x1).set("x2", x2.max(x1 + 1.0)).set("y1", y).set("y2", y);
+            group = group.add(bar.set("stroke", "#cc0000").set("stroke-width", 4));
+        }
+        group
+    }
+}
+
+/// A name between brackets, as wide as its span. What is too narrow for a name is a bar.
+fn bar(name: &str, width: usize) -> Vec<char> {
+    if width < 3 {
+        return vec!['▌'; width];
+    }
+    let inside = name.chars().chain(std::iter::repeat('─')).take(width - 2);
+    std::iter::once('[').chain(inside).chain(std::iter::once(']')).collect()
+}
+
+/// ` ± 3.1 µs`, or nothing where a time is as it is.
+fn plus_minus(milliseconds: f64) -> String {
+    if milliseconds > 0.0 { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
+}
+
+/// The distance of the axis' ticks: 1, 2 or 5 times a power of ten, so that there are 5 to 12 of them.
+fn step(range: f64) -> f64 {
+    let power = 10.0_f64.powf((range / 10.0).log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|step| range / step <= 12.0)
+        .unwrap_or(range)
+}
+
+fn text(x: f64, y: f64, content: &str) -> Text {
+    Text::new(content).set("x", x).set("y", y)
+}
+
+fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
+    Rectangle::new().set("x", x).set("y", y).set("width", width).set("height", height)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart() -> Chart {
+        let span = |kind, name: &str, start, end| Span { kind, name: name.to_owned(), start, end };
+        let row = |shift, uncertainty| Row {
+            spans: vec![
+                span(Kind::Compute, "pre <0>", 5.0 + shift, 7.0 + shift),
+                span(Kind::Communication, "sum 0", 7.0 + shift, 9.0 + shift),
+                span(Kind::Compute, "pre 1", 7.0 + shift, 9.0),
+            ],
+            uncertainty,
+        };
+        Chart {
+            title: "Two & two".to_owned(),
+            note: "modelled".to_owned(),
+            rows: vec![row(0.0, 0.0), row(1.0, 0.25)],
+        }
+    }
+
+    #[test]
+    fn lines_of_text_show_what_is_beside_what() {
+        let text = chart().terminal();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[0].starts_with("GPU 0 compute  [pre <0>──"), "{text}");
+        // 2 of 5 milliseconds.
+        assert_eq!(lines[1].find('[').unwrap(), LABEL + 38);
+        assert!(lines[4].ends_with("5.00 ms"), "{text}");
+    }
+
+    #[test]
+    fn a_trace_has_every_span_on_its_line_in_microseconds() {
+        let trace: Value = serde_json::from_str(&chart().perfetto()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+        assert_eq!(spans.len(), 6);
+        assert_eq!((spans[0]["ts"].as_f64(), spans[0]["dur"].as_f64()), (Some(0.0), Some(2000.0)));
+        assert_eq!((spans[4]["pid"].as_u64(), spans[4]["tid"].as_u64()), (Some(1), Some(1)));
+        assert!(events.iter().any(|event| event["args"]["name"] == "GPU 1 ± 250.0 µs"));
+    }
+
+    #[test]
+    fn a_picture_has_every_span_and_escapes_its_name() {
+        let picture = chart().svg();
+        assert_eq!(picture.matches("<title>").count(), 6);
+        assert!(picture.contains("Two &amp; two") && picture.contains("pre &lt;0&gt;"), "{picture}");
+        assert!(
+            !picture.contains("http://") || picture.matches("http://").count() == 1,
+            "only its own name space"
+        );
+        assert_eq!(picture.matches("#cc0000").count(), 1, "one row's times are uncertain");
+    }
+
+    #[test]
+    fn an_empty_chart_is_drawn_too() {
+        let empty = Chart {
+            title: String::new(),
+            note: String::new(),
+            rows: vec![Row { spans: vec![], uncertainty: 0.0 }],
+        };
+        assert!(empty.svg().contains("milliseconds") && empty.terminal().contains("1.00 ms"));
+        assert!(empty.perfetto().contains("GPU 0"));
+    }
+
+    #[test]
+    fn ticks_are_few_and_round() {
+        for range in [0.004, 0.9, 1.0, 7.3, 24.0, 60.0, 100.0, 4321.0] {
+            let count = range / step(range);
+            assert!((4.0..=12.0).contains(&count), "{range}: {count}");
+        }
+    }
+}

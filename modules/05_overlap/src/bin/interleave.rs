@@ -1,0 +1,272 @@
+//! The pipeline of `interleave`, once one iteration after the other and once interleaved: the same results, and less time.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use init::rendezvous::rendezvous;
+use lab::explain::error_text;
+use lab::timeline::{Chart, Kind, Row, Span};
+use lab::{Expected, Kernels, Readable, Timeline, irregular};
+use m05_overlap::analysis::{Overlap, align, measure};
+use m05_overlap::interleave::{Stages, interleave};
+
+/// Computation and communication, one after the other and interleaved
+#[derive(Parser)]
+#[command(
+    after_help = "Example: cargo run -p m05_overlap --bin m05_overlap_interleave -- --gpus 8 --svg interleave.svg"
+)]
+struct Arguments {
+    /// Ranks, each with a GPU of its own
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    gpus: u64,
+    /// Iterations of the pipeline
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    iterations: u64,
+    /// Elements of each iteration's buffer
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
+    elements: u64,
+    /// How often preprocessing, and postprocessing, goes over the buffer
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
+    work: u64,
+    /// Write the interleaved run's timeline, for <https://ui.perfetto.dev>
+    #[arg(long, value_name = "FILE.json")]
+    timeline: Option<PathBuf>,
+    /// Write the interleaved run's timeline as a picture
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+}
+
+/// What the pipeline works on.
+#[derive(Clone, Copy)]
+struct Load {
+    iterations: usize,
+    elements: usize,
+    work: usize,
+}
+
+/// The order in which the stages are enqueued.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    OneAfterTheOther,
+    Interleaved,
+}
+
+/// Exits with 0 if every result is right, with 1 if one isn't, and with 2 if it couldn't be done.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", error_text(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Does all of it, and tells the verdict.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let ranks = usize::try_from(arguments.gpus)?;
+    let load = Load {
+        iterations: usize::try_from(arguments.iterations)?,
+        elements: usize::try_from(arguments.elements)?,
+        work: usize::try_from(arguments.work)?,
+    };
+    println!("tier: {}", lab::attach(ranks)?);
+    println!(
+        "{ranks} GPUs, {} iterations of {} floats, 3 stages per iteration:",
+        load.iterations, load.elements
+    );
+    println!("  preprocess (compute stream) -> all-reduce (comm stream) -> postprocess (compute stream)");
+    let streams = lab::streams(ranks)?;
+    let mut verified = true;
+    let mut totals = Vec::new();
+    let mut interleaved = Vec::new();
+    for (order, name) in
+        [(Order::OneAfterTheOther, "one after the other"), (Order::Interleaved, "interleaved")]
+    {
+        let runs = rendezvous(&streams, |comm| pipeline(&comm, load, order))?;
+        for wrong in runs.iter().filter_map(|(_, wrong)| wrong.as_ref()) {
+            eprintln!("{name}: {wrong}");
+            verified = false;
+        }
+        let rows = align(runs.into_iter().map(|(spans, _)| spans).collect())?;
+        let overlaps: Vec<Overlap> = rows.iter().map(|row| measure(&row.spans)).collect();
+        let slowest = overlaps.iter().max_by(|one, other| one.total.total_cmp(&other.total));
+        let &slowest = slowest.context("a run has a GPU")?;
+        println!("{name}: {}", figures(slowest));
+        totals.push(slowest);
+        interleaved = rows;
+    }
+    for iteration in 0..load.iterations {
+        println!("  iteration {iteration}: {}", stages(&interleaved[0], iteration)?);
+    }
+    let whose_times = lab::tier::whose_times()?;
+    let title = format!("{} iterations on {ranks} GPUs, interleaved", load.iterations);
+    let chart = Chart { title, note: format!("Times are {whose_times}."), rows: interleaved };
+    print!("{}", chart.terminal());
+    println!("times are {whose_times}; GPUs are aligned at the end of the last all-reduce");
+    chart.write(arguments.timeline.as_deref(), arguments.svg.as_deref())?;
+    for path in [&arguments.timeline, &arguments.svg].into_iter().flatten() {
+        println!("written: {}", path.display());
+    }
+    let (before, after) = (totals[0].total, totals[1].total);
+    println!(
+        "speed-up: {:.2} times; at best {:.2}, if nothing but the longer of the two were left",
+        before / after,
+        before / totals[1].ideal()
+    );
+    println!("Results verified: {}", if verified { "PASSED" } else { "FAILED" });
+    Ok(verified)
+}
+
+/// The slowest GPU's figures on a line.
+fn figures(overlap: Overlap) -> String {
+    let Overlap { compute, communication, total } = overlap;
+    // Rounded first: what is a little below 0 is no -0.00 then.
+    let hundredths = |efficiency: f64| format!("{:.2}", (efficiency * 100.0).round() / 100.0 + 0.0);
+    let efficiency = overlap.efficiency().map_or("-".to_owned(), hundredths);
+    format!(
+        "{total:.2} ms; computing {compute:.2}, communicating {communication:.2}; efficiency {efficiency}"
+    )
+}
+
+/// When the stages of an iteration ran, on one GPU.
+fn stages(row: &Row, iteration: usize) -> anyhow::Result<String> {
+    let told = ["pre", "sum", "post"].map(|stage| {
+        let name = named(stage, iteration);
+        let found = row.spans.iter().find(|span| span.name == name);
+        found.map(|Span { start, end, .. }| format!("{stage} {start:.2} to {end:.2} ms"))
+    });
+    let told: Option<Vec<String>> = told.into_iter().collect();
+    Ok(told.with_context(|| format!("iteration {iteration} has not run"))?.join(" -> "))
+}
+
+fn named(stage: &str, iteration: usize) -> String {
+    format!("{stage} {iteration}")
+}
+
+/// One rank's run: when its stages ran, and what is wrong with its results, if something is.
+fn pipeline(comm: &Comm, load: Load, order: Order) -> anyhow::Result<(Vec<Span>, Option<String>)> {
+    let (context, stream) = (comm.context(), comm.stream());
+    // SAFETY: each buffer's stages are ordered by events, and the host waits before it reads or frees anything.
+    unsafe { context.disable_event_tracking() };
+    let compute = context.new_stream()?;
+    let inputs =
+        (0..load.iterations).map(|at| Ok(compute.clone_htod(&input(comm.rank(), at, load.elements))?));
+    let inputs = inputs.collect::<anyhow::Result<Vec<_>>>()?;
+    let buffers = (0..load.iterations).map(|_| Ok(compute.alloc_zeros::<f32>(load.elements)?));
+    let mut buffers = buffers.collect::<anyhow::Result<Vec<_>>>()?;
+    compute.synchronize()?;
+    let timeline = Timeline::start(&compute)?;
+    let kernels = Kernels::load(context)?;
+    let mut work = Work { comm, compute: compute.clone(), kernels, inputs, timeline, rounds: load.work };
+    work.warm_up(&mut buffers[0])?;
+    let mut views: Vec<_> = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
+    match order {
+        Order::OneAfterTheOther => one_after_the_other(&compute, &stream, &mut work, &mut views)?,
+        Order::Interleaved => interleave(&compute, &stream, &mut work, &mut views)?,
+    }
+    let spans = work.timeline.spans()?;
+    stream.synchronize()?;
+    let wrong = verify(comm, load, &compute, &buffers).err();
+    Ok((spans, wrong.map(|error| error_text(&error))))
+}
+
+/// Every stage behind the one before it, and every iteration behind the one before it.
+fn one_after_the_other(
+    compute: &Arc<CudaStream>,
+    comm: &Arc<CudaStream>,
+    work: &mut Work,
+    buffers: &mut [CudaViewMut<f32>],
+) -> anyhow::Result<()> {
+    for (iteration, buffer) in buffers.iter_mut().enumerate() {
+        work.preprocess(iteration, buffer)?;
+        comm.wait(&compute.record_event(None)?)?;
+        work.all_reduce(iteration, buffer)?;
+        compute.wait(&comm.record_event(None)?)?;
+        work.postprocess(iteration, buffer)?;
+    }
+    Ok(comm.wait(&compute.record_event(None)?)?)
+}
+
+/// What a rank has for an iteration: whole numbers, so that no sum rounds.
+fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
+    irregular::integers(100 * iteration + rank, len)
+}
+
+/// Compares every element of every iteration with the serial result: (work + 1) · (sum of all ranks' inputs) + work · own input.
+fn verify(
+    comm: &Comm,
+    load: Load,
+    compute: &Arc<CudaStream>,
+    buffers: &[CudaSlice<f32>],
+) -> anyhow::Result<()> {
+    let Load { elements, work, .. } = load;
+    ensure!(buffers.len() == load.iterations, "{} buffers for {} iterations", buffers.len(), load.iterations);
+    for (iteration, buffer) in buffers.iter().enumerate() {
+        let mut expected = vec![0.0; elements];
+        for rank in 0..comm.world_size() {
+            expected.iter_mut().zip(input(rank, iteration, elements)).for_each(|(sum, x)| *sum += x);
+        }
+        let own = input(comm.rank(), iteration, elements);
+        expected.iter_mut().zip(own).for_each(|(x, own)| *x = (work + 1) as f32 * *x + work as f32 * own);
+        let name = format!("the result of iteration {iteration}");
+        Expected::new(comm.rank(), &name, &expected).exactly(&compute.clone_dtoh(buffer)?)?;
+    }
+    Ok(())
+}
+
+/// The stages of one rank, each between two events.
+struct Work<'a> {
+    comm: &'a Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+    inputs: Vec<CudaSlice<f32>>,
+    timeline: Timeline,
+    rounds: usize,
+}
+
+impl Work<'_> {
+    /// The first use of a kernel loads it, and the first collective sets up connections. Leaves an empty timeline.
+    fn warm_up(&mut self, buffer: &mut CudaSlice<f32>) -> anyhow::Result<()> {
+        let mut view = buffer.as_view_mut();
+        self.preprocess(0, &mut view)?;
+        self.compute.synchronize()?;
+        self.all_reduce(0, &mut view)?;
+        self.comm.stream().synchronize()?;
+        self.timeline = Timeline::start(&self.compute)?;
+        Ok(())
+    }
+}
+
+impl Stages for Work<'_> {
+    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { compute, kernels, inputs, timeline, rounds, .. } = self;
+        let input = &inputs[iteration];
+        timeline.record(compute, Kind::Compute, named("pre", iteration), || {
+            compute.memcpy_dtod(input, buffer)?;
+            (0..*rounds).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
+        })
+    }
+
+    fn all_reduce(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { comm, timeline, .. } = self;
+        timeline.record(&comm.stream(), Kind::Communication, named("sum", iteration), || {
+            comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+            Ok(())
+        })
+    }
+
+    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { compute, kernels, inputs, timeline, rounds, .. } = self;
+        let input = &inputs[iteration];
+        timeline.record(compute, Kind::Compute, named("post", iteration), || {
+            (0..*rounds).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
+        })
+    }
+}

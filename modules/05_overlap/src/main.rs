@@ -1,0 +1,318 @@
+//! The ladder: the same training four ways, from an all-reduce for each gradient behind the backward pass to buckets beside it.
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use collectives::all_reduce::average_in_place;
+use collectives::broadcast::replicas_equal;
+use cudarc::nccl::Comm;
+use indicatif::{ProgressBar, ProgressStyle};
+use init::rendezvous::rendezvous;
+use lab::explain::error_text;
+use lab::{Network, NetworkShape, Stopwatch, Trainable};
+use m05_overlap::{buckets, hooks};
+
+/// Train a deep network data-parallel in four ways, and compare their times
+#[derive(Parser)]
+#[command(after_help = "Example: cargo run -p m05_overlap -- --model-size medium --world-size 2 --steps 5")]
+struct Arguments {
+    /// The network's size
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Size::Medium, Size::Large, Size::Xl])]
+    model_size: Vec<Size>,
+    /// Ranks, each with a GPU of its own
+    #[arg(long, alias = "gpus", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    world_size: u64,
+    /// Steps that are not measured
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    warmup: u64,
+    /// Steps that are
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    steps: u64,
+    /// Most KiB in a bucket; by default as many as a layer has
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    bucket_kib: Option<u64>,
+    /// Where to write the table as CSV
+    #[arg(long)]
+    csv: Option<PathBuf>,
+}
+
+/// The widths of GPT-2 medium, large and XL (1024, 1280, 1600) divided by 8, and their layers (24, 36, 48) by 4. A layer of
+/// theirs has nine or so parameters, and so have these.
+#[derive(Clone, Copy, ValueEnum)]
+enum Size {
+    Medium,
+    Large,
+    Xl,
+}
+
+impl Size {
+    fn shape(self) -> NetworkShape {
+        let (width, layers) = match self {
+            Self::Medium => (128, 6),
+            Self::Large => (160, 9),
+            Self::Xl => (200, 12),
+        };
+        NetworkShape { width, layers, heads: 8, rows: 16 }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Medium => "medium",
+            Self::Large => "large",
+            Self::Xl => "xl",
+        }
+    }
+}
+
+/// How the gradients get averaged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Implementation {
+    Naive,
+    Flat,
+    Overlapped,
+    Bucketed,
+}
+
+const LADDER: [Implementation; 4] =
+    [Implementation::Naive, Implementation::Flat, Implementation::Overlapped, Implementation::Bucketed];
+
+impl Implementation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Naive => "naive",
+            Self::Flat => "flat",
+            Self::Overlapped => "overlapped",
+            Self::Bucketed => "bucketed",
+        }
+    }
+
+    /// All-reduces of a rank in a step.
+    fn calls(self, parameters: usize, plan: &[Range<usize>]) -> usize {
+        match self {
+            Self::Naive | Self::Overlapped => parameters,
+            Self::Flat => 1,
+            Self::Bucketed => plan.len(),
+        }
+    }
+}
+
+/// A step whose communication begins when the backward pass is over: an all-reduce for each of these parts of the gradients.
+fn behind_the_backward_pass(
+    comm: &Comm,
+    model: &mut Network,
+    parts: impl Iterator<Item = Range<usize>>,
+) -> anyhow::Result<()> {
+    let (compute, communication) = (model.stream().clone(), comm.stream());
+    model.backward(|_, _| Ok(()))?;
+    communication.wait(&compute.record_event(None)?)?;
+    for part in parts {
+        average_in_place(comm, &mut model.gradients_mut().slice_mut(part))?;
+    }
+    compute.wait(&communication.record_event(None)?)?;
+    model.descend()
+}
+
+/// What a rank has at the end.
+struct Trained {
+    milliseconds: f64,
+    calls: usize,
+    replicas_equal: bool,
+    parameters: Vec<f32>,
+}
+
+/// Trains in one way, from the same start with the same samples as in the others.
+fn train(
+    comm: &Comm,
+    arguments: &Arguments,
+    size: Size,
+    implementation: Implementation,
+) -> anyhow::Result<Trained> {
+    const LEARNING_RATE: f32 = 0.1;
+    const SEED: u64 = 1;
+    let context = comm.context();
+    // SAFETY: what is used in two streams is ordered by events in all four ways.
+    unsafe { context.disable_event_tracking() };
+    let compute = context.new_stream()?;
+    let seed_of_its_own = 100 + comm.rank() as u64;
+    let mut model = Network::new(&compute, size.shape(), LEARNING_RATE, SEED, seed_of_its_own)?;
+    let layout = model.layout().to_vec();
+    let everything = 0..layout.last().map_or(0, |last| last.end);
+    let bytes_of_a_layer = size_of::<f32>() * everything.len() / size.shape().layers;
+    let cap = arguments.bucket_kib.map_or(Ok(bytes_of_a_layer), |kib| usize::try_from(kib << 10))?;
+    let plan = buckets::plan(&layout, cap);
+    let mut step = || {
+        model.forward()?;
+        match implementation {
+            Implementation::Naive => behind_the_backward_pass(comm, &mut model, layout.iter().rev().cloned()),
+            Implementation::Flat => {
+                behind_the_backward_pass(comm, &mut model, std::iter::once(everything.clone()))
+            }
+            Implementation::Overlapped => hooks::step(comm, &mut model),
+            Implementation::Bucketed => buckets::step(comm, &mut model, &plan),
+        }
+    };
+    (0..arguments.warmup).try_for_each(|_| step())?;
+    compute.synchronize()?;
+    let watch = Stopwatch::start(&compute)?;
+    (0..arguments.steps).try_for_each(|_| step())?;
+    let milliseconds = watch.microseconds()? / arguments.steps as f64 / 1e3;
+    comm.stream().synchronize()?;
+    Ok(Trained {
+        milliseconds,
+        calls: implementation.calls(layout.len(), &plan),
+        replicas_equal: replicas_equal(comm, &model.parameters())?,
+        parameters: compute.clone_dtoh(&model.parameters())?,
+    })
+}
+
+/// A line of the table.
+struct Row {
+    implementation: Implementation,
+    size: Size,
+    calls: usize,
+    milliseconds: f64,
+    /// Compared with the naive way.
+    speedup: f64,
+    /// The largest distance of a parameter from the naive way's, and whether all ranks have the same.
+    distance: f32,
+    replicas_equal: bool,
+}
+
+/// How far apart the parameters may be after each step, since sums in another order round otherwise. A parameter is below 1, so a
+/// step rounds it by less than 2⁻²⁴; and the averages that it goes by are far below that.
+const ROUNDING: f32 = 1e-7;
+
+impl Row {
+    /// Whether the replicas are equal, and the parameters those of the naive way, up to a rounding in each step.
+    fn is_right(&self, bound: f32) -> bool {
+        self.replicas_equal && self.distance <= bound
+    }
+}
+
+/// The four ways for one size.
+fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::Result<Vec<Row>> {
+    let streams = lab::streams(usize::try_from(arguments.world_size)?)?;
+    let mut rows = Vec::new();
+    let mut naive: Option<(f64, Vec<f32>)> = None;
+    for implementation in LADDER {
+        progress.set_message(format!("{} {}", size.name(), implementation.name()));
+        let ranks = rendezvous(&streams, |comm| train(&comm, arguments, size, implementation))?;
+        progress.inc(1);
+        // The slowest rank's time is that of all.
+        let milliseconds = ranks.iter().map(|rank| rank.milliseconds).fold(0.0, f64::max);
+        let replicas_equal = ranks.iter().all(|rank| rank.replicas_equal);
+        let first = ranks.into_iter().next().context("no rank")?;
+        let (naive_milliseconds, parameters) =
+            naive.get_or_insert_with(|| (milliseconds, first.parameters.clone()));
+        let distances = first.parameters.iter().zip(parameters).map(|(one, other)| (one - *other).abs());
+        rows.push(Row {
+            implementation,
+            size,
+            calls: first.calls,
+            milliseconds,
+            speedup: *naive_milliseconds / milliseconds,
+            // A NaN is no distance: it counts as the largest.
+            distance: distances.fold(0.0, |most, distance| if distance <= most { most } else { distance }),
+            replicas_equal,
+        });
+    }
+    Ok(rows)
+}
+
+/// The table as it is shown, in aligned columns.
+fn table(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(
+        text,
+        "{:<14} {:<10} {:>7} {:>10} {:>10} {:>14} {:>16} {:>16}",
+        "implementation",
+        "model_size",
+        "d_model",
+        "num_layers",
+        "world_size",
+        "calls_per_step",
+        "avg_step_time_ms",
+        "speedup_vs_naive"
+    )?;
+    for Row { implementation, size, calls, milliseconds, speedup, .. } in rows {
+        let NetworkShape { width, layers, .. } = size.shape();
+        writeln!(
+            text,
+            "{:<14} {:<10} {width:>7} {layers:>10} {world_size:>10} {calls:>14} {milliseconds:>16.3} {speedup:>16.4}",
+            implementation.name(),
+            size.name()
+        )?;
+    }
+    Ok(text)
+}
+
+/// The same as CSV.
+fn csv(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
+    let mut text =
+        "implementation,model_size,d_model,num_layers,world_size,calls_per_step,avg_step_time_ms,speedup_vs_naive\n"
+            .to_owned();
+    for Row { implementation, size, calls, milliseconds, speedup, .. } in rows {
+        let NetworkShape { width, layers, .. } = size.shape();
+        let (implementation, size) = (implementation.name(), size.name());
+        writeln!(
+            text,
+            "{implementation},{size},{width},{layers},{world_size},{calls},{milliseconds:.6},{speedup:.6}"
+        )?;
+    }
+    Ok(text)
+}
+
+/// Runs everything, and tells the verdict.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let world_size = arguments.world_size;
+    println!("tier: {}", lab::attach(usize::try_from(world_size)?)?);
+    let progress = ProgressBar::new((arguments.model_size.len() * LADDER.len()) as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:40} {pos} of {len}  {msg}")?);
+    let mut rows = Vec::new();
+    for &size in &arguments.model_size {
+        rows.extend(ladder(arguments, size, &progress)?);
+    }
+    progress.finish_and_clear();
+
+    println!("times are {}\n", lab::tier::whose_times()?);
+    println!("{}", table(&rows, world_size)?);
+    for pair in rows.windows(2).filter(|pair| pair[1].implementation != Implementation::Naive) {
+        let [before, row] = pair else { continue };
+        let less = 100.0 * (1.0 - row.milliseconds / before.milliseconds);
+        println!(
+            "{}: {} takes {:.2} % {} than {}",
+            row.size.name(),
+            row.implementation.name(),
+            less.abs(),
+            if less >= 0.0 { "less" } else { "MORE" },
+            before.implementation.name()
+        );
+    }
+    if let Some(path) = &arguments.csv {
+        std::fs::write(path, csv(&rows, world_size)?)
+            .with_context(|| format!("can't write {}", path.display()))?;
+        println!("written to {}", path.display());
+    }
+    let bound = (arguments.warmup + arguments.steps) as f32 * ROUNDING;
+    let good = rows.iter().all(|row| row.is_right(bound));
+    let farthest = rows.iter().map(|row| row.distance).fold(0.0, f32::max);
+    println!("parameters: no two ways differ by more than {farthest:.1e}, and rounding explains {bound:.0e}");
+    println!("verdict: {}", if good { "all four ways train the same model" } else { "DIFFERENT MODELS" });
+    Ok(good)
+}
+
+/// Exits with 0 if all ways give the same parameters, with 1 if one doesn't, and with 2 if it couldn't be done.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", error_text(&error));
+            ExitCode::from(2)
+        }
+    }
+}

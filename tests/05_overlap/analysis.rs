@@ -1,0 +1,286 @@
+//! Checks of `overlap/analysis`.
+
+use anyhow::{Context, ensure};
+use cudarc::nccl::{Comm, ReduceOp};
+use init::rendezvous::rendezvous;
+use lab::timeline::{Kind, Row, Span, Timeline};
+use lab::{Check, Kernels, Readable, Tier};
+
+use crate::exercise::bench::{MILLISECOND, mean};
+use crate::overlap::analysis::{Overlap, align, busy, measure, predicted};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("analysis::every_moment_counts_once", every_moment_counts_once),
+        Check::new("analysis::the_total_is_from_the_first_to_the_last", the_total_is_from_first_to_last),
+        Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1),
+        Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal),
+        Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock),
+        Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives),
+        Check::new("analysis::what_ran_is_told_from_its_events", what_ran_is_told_from_its_events)
+            .min_ranks(2),
+    ]
+}
+
+/// Sums of few milliseconds in `f64` are off by far less.
+const TINY: f64 = 1e-9;
+
+fn span(kind: Kind, start: f64, end: f64) -> Span {
+    Span { kind, name: format!("{start} to {end}"), start, end }
+}
+
+fn every_moment_counts_once() -> anyhow::Result<()> {
+    let cases: [(&[(f64, f64)], f64); 6] = [
+        (&[], 0.0),
+        (&[(2.0, 5.0)], 3.0),
+        (&[(7.0, 8.5), (2.0, 5.0)], 4.5),
+        (&[(2.0, 5.0), (4.0, 6.0)], 4.0),
+        (&[(1.0, 9.0), (2.0, 3.0), (4.0, 5.0)], 8.0),
+        (&[(0.0, 2.0), (2.0, 3.0), (6.0, 7.0), (6.0, 7.0)], 4.0),
+    ];
+    for (times, expected) in cases {
+        let spans: Vec<Span> = times.iter().map(|&(start, end)| span(Kind::Compute, start, end)).collect();
+        let got = busy(&spans.iter().collect::<Vec<_>>());
+        let all: f64 = times.iter().map(|(start, end)| end - start).sum();
+        ensure!(
+            (got - expected).abs() < TINY,
+            "spans {times:?}: something runs for {expected} ms, got {got}{}",
+            if got == all {
+                "\n  likely cause: where two spans overlap, the time is counted twice; an efficiency above 1 comes of that"
+            } else {
+                ""
+            }
+        );
+    }
+    Ok(())
+}
+
+fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
+    use Kind::{Communication, Compute, Copy};
+    let spans = [
+        span(Compute, 12.0, 15.0),
+        span(Compute, 3.0, 7.0),
+        span(Communication, 7.0, 13.0),
+        span(Communication, 15.0, 16.0),
+        span(Copy, 2.5, 3.0),
+    ];
+    let got = measure(&spans);
+    let expected = Overlap { compute: 7.0, communication: 7.0, total: 13.5 };
+    ensure!(
+        got.total != 6.0,
+        "T is {} ms: that is the longest span alone\n  likely cause: a maximum over the spans' lengths. The efficiency that comes of it is {:.2}, and \
+         none is above 1",
+        got.total,
+        got.efficiency().unwrap_or_default()
+    );
+    let near = |one: f64, other: f64| (one - other).abs() < TINY;
+    ensure!(
+        near(got.compute, 7.0) && near(got.communication, 7.0) && near(got.total, 13.5),
+        "from 2.5 ms, with a copy, to 16 ms, expected {expected:?}, got {got:?}"
+    );
+    Ok(())
+}
+
+/// C, M, T, η.
+const CASES: [[f64; 4]; 6] = [
+    [50.0, 10.0, 60.0, 0.0],
+    [50.0, 10.0, 52.0, 0.8],
+    [50.0, 10.0, 50.0, 1.0],
+    [10.0, 40.0, 50.0, 0.0],
+    [10.0, 40.0, 45.0, 0.5],
+    [10.0, 40.0, 40.0, 1.0],
+];
+
+fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
+    for [compute, communication, total, expected] in CASES {
+        let got = Overlap { compute, communication, total }
+            .efficiency()
+            .context("there is something to overlap")?;
+        ensure!(
+            (got - expected).abs() < TINY,
+            "C = {compute}, M = {communication}, T = {total} ms: η is {expected}, got {got}{}",
+            if compute < communication {
+                "\n  likely cause: the time saved was divided by M. At most the shorter one can be hidden, and here that is C"
+            } else {
+                ""
+            }
+        );
+    }
+    let nothing = Overlap { compute: 3.0, communication: 0.0, total: 3.0 }.efficiency();
+    ensure!(nothing.is_none(), "without communication there is nothing to overlap, but η is {nothing:?}");
+    Ok(())
+}
+
+fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
+    for [compute, communication, total, efficiency] in CASES {
+        let got = predicted(compute, communication, efficiency);
+        let ideal = Overlap { compute, communication, total }.ideal();
+        ensure!(
+            got > ideal - TINY,
+            "C = {compute}, M = {communication} ms and η = {efficiency}: {got} ms is less than the longer one alone takes, {ideal}\n  \
+             likely cause: C + M · (1 − η) is right only where M is the shorter one"
+        );
+        ensure!(
+            (got - total).abs() < TINY,
+            "C = {compute}, M = {communication} ms and η = {efficiency}: T is {total} ms, got {got}"
+        );
+    }
+    Ok(())
+}
+
+/// Three collectives of three GPUs by one clock. The GPUs come to them at different times, and leave within microseconds.
+fn run_of_three() -> Vec<Vec<Span>> {
+    let late = [[0.0, 0.3, 0.1], [1.5, 0.0, 0.9], [0.2, 2.0, 0.0]];
+    let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, 0.002, 0.0]];
+    let gpu = |gpu: usize| -> Vec<Span> {
+        let collective = |at: usize| {
+            let end = 10.0 * (at + 1) as f64;
+            [
+                span(Kind::Compute, end - 8.0, end - 4.0 + late[gpu][at]),
+                span(Kind::Communication, end - 4.0 + late[gpu][at], end + leave[gpu][at]),
+            ]
+        };
+        (0..3).flat_map(collective).collect()
+    };
+    (0..3).map(gpu).collect()
+}
+
+fn shifted(spans: &[Span], by: f64) -> Vec<Span> {
+    spans.iter().map(|span| Span { start: span.start + by, end: span.end + by, ..span.clone() }).collect()
+}
+
+fn the_gpus_get_one_clock() -> anyhow::Result<()> {
+    let expected = run_of_three();
+    let clocks = [0.0, 5000.0, -37.25];
+    let own: Vec<Vec<Span>> = expected.iter().zip(clocks).map(|(spans, by)| shifted(spans, by)).collect();
+    let rows = align(own.clone())?;
+    ensure!(rows.len() == 3, "there are 3 GPUs, but {} rows", rows.len());
+    let near = |one: &Span, other: &Span| {
+        (one.start - other.start).abs() < TINY && (one.end - other.end).abs() < TINY
+    };
+    for (gpu, (row, expected)) in rows.iter().zip(&expected).enumerate() {
+        ensure!(
+            row.spans.len() == expected.len(),
+            "GPU {gpu} has {} spans of {}",
+            row.spans.len(),
+            expected.len()
+        );
+        let cause = if row.spans == own[gpu] && gpu > 0 {
+            "its times are still by its own clock, and can't be compared with those of GPU 0"
+        } else {
+            "the clocks were compared at another moment. GPUs come to a collective when they will; they leave it together"
+        };
+        for (got, expected) in row.spans.iter().zip(expected) {
+            ensure!(
+                near(got, expected),
+                "GPU {gpu}: {:?} from {} to {} ms by its own clock is from {} to {} ms by that of GPU 0, got {:.3} to {:.3}\n  likely cause: \
+                 {cause}",
+                got.kind,
+                expected.start + clocks[gpu],
+                expected.end + clocks[gpu],
+                expected.start,
+                expected.end,
+                got.start,
+                got.end
+            );
+        }
+    }
+    for (gpu, (row, apart)) in rows.iter().zip([0.0, 0.004, 0.002]).enumerate() {
+        ensure!(
+            (row.uncertainty - apart).abs() < TINY,
+            "GPU {gpu}: its collectives end up to {apart} ms from those of GPU 0, but its times are said to be uncertain by {} ms",
+            row.uncertainty
+        );
+    }
+    Ok(())
+}
+
+fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
+    let mut gpus = run_of_three();
+    gpus[2].pop();
+    ensure!(align(gpus).is_err(), "GPU 2 has one collective less, and align says Ok");
+    let compute = vec![span(Kind::Compute, 0.0, 1.0)];
+    ensure!(align(vec![compute.clone(), compute]).is_err(), "there is no collective, and align says Ok");
+    ensure!(align(Vec::new())?.is_empty(), "no GPU, but a row");
+    Ok(())
+}
+
+const BUCKETS: usize = 4;
+
+/// Computes each bucket and sums it, one after the other or with sums beside the next bucket. Rank 1 begins to count later.
+fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
+    let (context, stream) = (comm.context(), comm.stream());
+    // SAFETY: each bucket is summed behind its computation, and freed behind the sum.
+    unsafe { context.disable_event_tracking() };
+    let compute = context.new_stream()?;
+    let kernels = Kernels::load(context)?;
+    let mut buckets =
+        (0..BUCKETS).map(|_| Ok(stream.alloc_zeros::<f32>(37)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    comm.all_reduce_in_place(&mut buckets[0], &ReduceOp::Sum).readable()?;
+    kernels.spin(&compute, if comm.rank() == 1 { MILLISECOND } else { 0 })?;
+    stream.synchronize()?;
+    compute.synchronize()?;
+    let mut timeline = Timeline::start(&compute)?;
+    for (at, bucket) in buckets.iter_mut().enumerate() {
+        timeline.record(&compute, Kind::Compute, format!("computing {at}"), || {
+            kernels.spin(&compute, MILLISECOND)
+        })?;
+        stream.wait(&compute.record_event(None)?)?;
+        timeline.record(&stream, Kind::Communication, format!("summing {at}"), || {
+            kernels.spin(&stream, MILLISECOND)?;
+            comm.all_reduce_in_place(bucket, &ReduceOp::Sum).readable()?;
+            Ok(())
+        })?;
+        if !beside {
+            compute.wait(&stream.record_event(None)?)?;
+        }
+    }
+    let spans = timeline.spans()?;
+    stream.synchronize()?;
+    Ok(spans)
+}
+
+fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
+    for beside in [false, true] {
+        let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, beside))?;
+        for (rank, spans) in gpus.iter().enumerate() {
+            let overlap = measure(spans);
+            let efficiency = overlap.efficiency().context("it has computed and communicated")?;
+            ensure!(
+                (efficiency > 0.25) == beside && efficiency <= 1.0 + TINY,
+                "rank {rank}: {} buckets were summed {}, but η is {efficiency:.2} ({overlap:.2?})",
+                BUCKETS,
+                if beside { "beside the next computation" } else { "one after the other" }
+            );
+            // B equal buckets: c + (B − 1) · max(c, m) + m; without overlap B · (c + m).
+            let (c, m, buckets) = (mean(spans, "computing"), mean(spans, "summing"), BUCKETS as f64);
+            let formula = if beside { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
+            ensure!(
+                lab::attach(2)? != Tier::Virtual || (overlap.total / formula - 1.0).abs() <= 0.03,
+                "rank {rank}: T is {:.2} ms, the formula for {buckets} buckets says {formula:.2}",
+                overlap.total
+            );
+        }
+        told_in_order(&align(gpus)?)?;
+    }
+    Ok(())
+}
+
+/// No GPU may leave a collective before another one has come to it, as far as their times are certain.
+fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
+    let of =
+        |row: &Row, at: usize| row.spans.iter().find(|span| span.name == format!("summing {at}")).cloned();
+    for at in 0..BUCKETS {
+        for (one, other) in [(0, 1), (1, 0)] {
+            let left = of(&rows[one], at).context("a sum is lost")?.end;
+            let came = of(&rows[other], at).context("a sum is lost")?.start;
+            let uncertain = rows[one].uncertainty + rows[other].uncertainty;
+            ensure!(
+                left + uncertain >= came,
+                "sum {at}: GPU {one} left it at {left:.3} ms, and GPU {other} came to it at {came:.3} ms by the common clock, which is said to be \
+                 uncertain by {uncertain:.3} ms: no sum is done before all have come"
+            );
+        }
+    }
+    Ok(())
+}

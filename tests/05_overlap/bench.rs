@@ -1,0 +1,91 @@
+//! What the checks of several exercises share: ranks, and spans that are looked at.
+
+use anyhow::{Context, ensure};
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::Tier;
+use lab::timeline::Span;
+
+pub(super) const MILLISECOND: u64 = 1_000_000;
+
+/// Runs `check` on each rank of each world of at least two.
+pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let mut worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
+    worlds.try_for_each(|world_size| on_ranks(world_size, &check))
+}
+
+/// Runs `check` on two ranks: for what takes long, since ranks spin, and depends little on the world.
+pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    on_ranks(2, check)
+}
+
+/// Runs `check` on so many ranks. Whatever it says, no communicator goes while it has work.
+pub(super) fn on_ranks(
+    world_size: usize,
+    check: impl Fn(&Comm) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let checked = check(&comm);
+        let done = comm.context().synchronize();
+        checked?;
+        Ok(done?)
+    })?;
+    Ok(())
+}
+
+/// The span of this name.
+pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
+    spans.iter().find(|span| span.name == name).with_context(|| format!("{name} was never enqueued"))
+}
+
+/// Both spans must have run at the same time for a while; `cause` says why they may not have.
+pub(super) fn ensure_beside(
+    rank: usize,
+    spans: &[Span],
+    one: &str,
+    other: &str,
+    cause: &str,
+) -> anyhow::Result<()> {
+    let (first, second) = (span(spans, one)?, span(spans, other)?);
+    ensure!(
+        first.overlap(second) > 0.0,
+        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both\n  \
+         likely cause: {cause}",
+        first.start,
+        first.end,
+        second.start,
+        second.end
+    );
+    Ok(())
+}
+
+/// The mean length of the spans whose names have `what` in them, in milliseconds.
+pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
+    let lengths: Vec<f64> =
+        spans.iter().filter(|span| span.name.contains(what)).map(|span| span.end - span.start).collect();
+    lengths.iter().sum::<f64>() / lengths.len() as f64
+}
+
+/// How far a formula may be off, where times are modelled.
+const WITHIN: f64 = 0.03;
+
+/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modelled:
+/// nobody asks a real GPU how fast it is.
+pub(super) fn ensure_takes(
+    rank: usize,
+    spans: &[Span],
+    milliseconds: f64,
+    formula: &str,
+) -> anyhow::Result<()> {
+    if lab::attach(1)? != Tier::Virtual {
+        return Ok(());
+    }
+    let start = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
+    let end = spans.iter().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
+    let took = end - start;
+    ensure!(
+        (took / milliseconds - 1.0).abs() <= WITHIN,
+        "rank {rank}: it took {took:.2} ms, but {formula} is {milliseconds:.2} ms"
+    );
+    Ok(())
+}

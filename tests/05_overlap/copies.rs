@@ -1,0 +1,249 @@
+//! Checks of `overlap/copies`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaContext, CudaViewMut, PinnedHostSlice};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::timeline::{Kind, Timeline};
+use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+
+use crate::exercise::bench::{MILLISECOND, ensure_beside, on_each_rank, on_two_ranks, span};
+use crate::overlap::copies::{Streams, Work, stream_through};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("copies::every_batch_arrives", every_batch_arrives).min_ranks(2),
+        Check::new("copies::a_late_copy_is_waited_for", a_late_copy_is_waited_for).min_ranks(2),
+        Check::new("copies::a_late_computation_is_waited_for", a_late_computation_is_waited_for).min_ranks(2),
+        Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("copies::the_next_batch_is_computed_beside_the_sum", the_next_batch_is_computed_beside_it)
+            .min_ranks(2),
+        Check::new("copies::the_copies_are_in_their_own_stream", the_copies_are_in_their_own_stream)
+            .min_ranks(2),
+        Check::new("copies::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .min_ranks(2),
+    ]
+}
+
+const LEN: usize = 257;
+
+/// Nanoseconds that the streams spin: the copy stream before all batches, the others before each one.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    copy: u64,
+    compute: u64,
+    all_reduce: u64,
+}
+
+/// One rank's work: batch i comes to 2 · (sum of all ranks' inputs).
+struct Bench<'a> {
+    comm: &'a Comm,
+    streams: Streams,
+    kernels: Kernels,
+    timeline: Timeline,
+    delays: Delays,
+    inputs: Vec<PinnedHostSlice<f32>>,
+    outputs: Vec<PinnedHostSlice<f32>>,
+    buffers: [Guarded<f32>; 2],
+}
+
+/// What a rank has for a batch.
+fn input(rank: usize, batch: usize) -> Vec<f32> {
+    irregular::integers(10 * batch + rank, LEN)
+}
+
+/// What lies in the outputs and in the buffers at first.
+fn stale(which: usize) -> Vec<f32> {
+    irregular::integers(10_000 + which, LEN)
+}
+
+/// Pinned memory that the host reads as fast as any other: not write-combined.
+fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHostSlice<f32>> {
+    // SAFETY: every element is written at once.
+    let mut slice = unsafe { context.alloc_pinned_with_flags(values.len(), 0) }?;
+    slice.as_mut_slice()?.copy_from_slice(values);
+    Ok(slice)
+}
+
+impl<'a> Bench<'a> {
+    fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let streams =
+            Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
+        let kernels = Kernels::load(context)?;
+        let inputs = (0..batches).map(|batch| pinned(context, &input(comm.rank(), batch)));
+        let inputs = inputs.collect::<anyhow::Result<_>>()?;
+        let outputs = (0..batches).map(|batch| pinned(context, &stale(batch)));
+        let outputs = outputs.collect::<anyhow::Result<_>>()?;
+        let buffers = [Guarded::new(&streams.copy, &stale(100))?, Guarded::new(&streams.copy, &stale(101))?];
+        // The first use of a kernel loads it, and the first collective sets up connections.
+        let mut one = streams.comm.alloc_zeros::<f32>(LEN)?;
+        comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
+        kernels.scale(&streams.comm, &mut one, 1.0)?;
+        for stream in [&streams.compute, &streams.comm, &streams.copy] {
+            kernels.spin(stream, 0)?;
+            stream.synchronize()?;
+        }
+        let timeline = Timeline::start(&streams.compute)?;
+        Ok(Self { comm, streams, kernels, timeline, delays, inputs, outputs, buffers })
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let Self { comm, streams, kernels, timeline, delays, inputs, outputs, buffers } = self;
+        timeline.record(&streams.copy, Kind::Copy, "the spin before", || {
+            kernels.spin(&streams.copy, delays.copy)
+        })?;
+        let mut batches = Batches { comm, streams, kernels, timeline, delays: *delays };
+        let [first, second] = buffers;
+        stream_through(streams, &mut batches, &mut [first.view_mut(), second.view_mut()], inputs, outputs)
+    }
+
+    /// Compares the outputs, once the copy stream is done.
+    fn compare(&self) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
+        self.streams.copy.synchronize()?;
+        let sum = |batch: usize| -> Vec<f32> {
+            let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, batch)).collect();
+            (0..LEN).map(|at| inputs.iter().map(|input| 2.0 * input[at]).sum()).collect()
+        };
+        for (batch, output) in self.outputs.iter().enumerate() {
+            // Whole numbers below 2²⁴: nothing rounds.
+            let (expected, own) = (sum(batch), input(rank, batch));
+            let halved: Vec<f32> = expected.iter().map(|x| x / 2.0).collect();
+            let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
+            Expected::new(rank, &format!("the output of batch {batch}"), &expected)
+                .if_instead(
+                    &stale(batch),
+                    "it is what it held before: nothing was copied into it, or not in the copy stream",
+                )
+                .if_instead(&doubled, "only this rank's values: copied out before the all-reduce was done")
+                .if_instead(&own, "the batch as it came in: copied out before it was computed")
+                .if_instead(&halved, "the sum of what was not computed: the all-reduce did not wait for it")
+                .if_instead(&sum(batch + 1), "it is the next batch's: its buffer was filled anew too early")
+                .exactly(output.as_slice()?)?;
+        }
+        self.buffers.iter().try_for_each(|buffer| buffer.read().map(drop))
+    }
+}
+
+/// What `stream_through` calls.
+struct Batches<'a> {
+    comm: &'a Comm,
+    streams: &'a Streams,
+    kernels: &'a Kernels,
+    timeline: &'a mut Timeline,
+    delays: Delays,
+}
+
+impl Work for Batches<'_> {
+    fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { streams, kernels, delays, .. } = self;
+        self.timeline.record(
+            &streams.compute,
+            Kind::Compute,
+            format!("the computation of batch {batch}"),
+            || {
+                kernels.spin(&streams.compute, delays.compute)?;
+                kernels.scale(&streams.compute, buffer, 2.0)
+            },
+        )
+    }
+
+    fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { comm, streams, kernels, delays, .. } = self;
+        let name = format!("the all-reduce of batch {batch}");
+        self.timeline.record(&streams.comm, Kind::Communication, name, || {
+            kernels.spin(&streams.comm, delays.all_reduce)?;
+            comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+            Ok(())
+        })
+    }
+}
+
+fn every_batch_arrives() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        [0, 1, 2, 5].into_iter().try_for_each(|batches| passes(comm, batches, Delays::default()))
+    })
+}
+
+fn passes(comm: &Comm, batches: usize, delays: Delays) -> anyhow::Result<()> {
+    let mut bench = Bench::new(comm, batches, delays)?;
+    bench.run()?;
+    bench.compare()
+}
+
+fn a_late_copy_is_waited_for() -> anyhow::Result<()> {
+    on_each_rank(|comm| passes(comm, 3, Delays { copy: MILLISECOND, ..Delays::default() }))
+}
+
+fn a_late_computation_is_waited_for() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let compute = if comm.rank() == 1 { MILLISECOND } else { 0 };
+        passes(comm, 3, Delays { compute, ..Delays::default() })
+    })
+}
+
+fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let all_reduce = if comm.rank() == 0 { MILLISECOND } else { 0 };
+        passes(comm, 3, Delays { all_reduce, ..Delays::default() })
+    })
+}
+
+fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let delays = Delays { compute: MILLISECOND, all_reduce: MILLISECOND, copy: 0 };
+        let mut bench = Bench::new(comm, 3, delays)?;
+        bench.run()?;
+        bench.compare()?;
+        let spans = bench.timeline.spans()?;
+        (0..2).try_for_each(|batch| {
+            ensure_beside(
+                comm.rank(),
+                &spans,
+                &format!("the all-reduce of batch {batch}"),
+                &format!("the computation of batch {}", batch + 1),
+                "the next batch came in too late: its copy stands behind one that waits for this all-reduce",
+            )
+        })
+    })
+}
+
+fn the_copies_are_in_their_own_stream() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut bench = Bench::new(comm, 2, Delays { copy: 2 * MILLISECOND, ..Delays::default() })?;
+        bench.run()?;
+        bench.compare()?;
+        let spans = bench.timeline.spans()?;
+        let busy = span(&spans, "the spin before")?;
+        let first = span(&spans, "the computation of batch 0")?;
+        ensure!(
+            first.end >= busy.end,
+            "rank {}: the copy stream was busy until {:.1} ms, but batch 0 was computed by {:.1} ms: did it come in by \
+             another stream?",
+            comm.rank(),
+            busy.end,
+            first.end
+        );
+        Ok(())
+    })
+}
+
+fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut bench = Bench::new(comm, 3, Delays::default())?;
+        bench.kernels.spin(&bench.streams.copy, 5 * MILLISECOND)?;
+        let busy = bench.streams.copy.record_event(None)?;
+        bench.run()?;
+        ensure!(
+            !busy.try_is_complete()?,
+            "rank {}: the copy stream was busy for 5 ms, and stream_through did not return before that: does it wait on \
+             the host? A copy into a Vec does, until it is done: such memory is pageable",
+            comm.rank()
+        );
+        bench.compare()
+    })
+}

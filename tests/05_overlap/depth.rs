@@ -1,0 +1,300 @@
+//! Checks of `overlap/depth`.
+
+use anyhow::ensure;
+use cudarc::driver::result::device::get_default_mem_pool;
+use cudarc::driver::sys::{CUmemPool_attribute, cuMemPoolGetAttribute, cuMemPoolSetAttribute};
+use cudarc::driver::{CudaContext, CudaSlice, CudaViewMut};
+use cudarc::nccl::ReduceOp;
+use lab::{Check, Expected, Readable, irregular};
+
+use super::two_streams::{
+    Interval, MILLISECOND, Mark, Rank, check_formula, mean, on_each_rank, on_two_ranks,
+};
+use crate::overlap::depth::run;
+use crate::overlap::interleave::Stages;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("depth::each_depth_gives_the_serial_result", each_depth_gives_the_serial_result)
+            .min_ranks(2),
+        Check::new("depth::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("depth::buffers_outlive_their_last_use", buffers_outlive_their_last_use).min_ranks(2),
+        Check::new("depth::computation_runs_ahead_by_the_depth", computation_runs_ahead_by_the_depth)
+            .min_ranks(2),
+        Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued),
+        Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers),
+        Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream),
+    ]
+}
+
+const LEN: usize = 1031;
+
+/// Nanoseconds that each stage spins before it works.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delays {
+    preprocess: u64,
+    all_reduce: u64,
+    postprocess: u64,
+}
+
+/// The stages of one rank: iteration i comes to 3 · (the sum over the ranks of 2 · input).
+struct Pipeline<'a> {
+    rank: &'a Rank,
+    inputs: Vec<CudaSlice<f32>>,
+    outputs: Vec<CudaSlice<f32>>,
+    delays: Delays,
+    preprocessed: Vec<Mark>,
+    reduced: Vec<Mark>,
+    postprocessed: Vec<Mark>,
+}
+
+fn input(rank: usize, iteration: usize) -> Vec<f32> {
+    irregular::integers(10 * iteration + rank, LEN)
+}
+
+fn stale(iteration: usize) -> Vec<f32> {
+    irregular::integers(10_000 + iteration, LEN)
+}
+
+impl<'a> Pipeline<'a> {
+    fn new(rank: &'a Rank, iterations: usize, delays: Delays) -> anyhow::Result<Self> {
+        let upload = |values: Vec<f32>| anyhow::Ok(rank.compute.clone_htod(&values)?);
+        let inputs =
+            (0..iterations).map(|i| upload(input(rank.number(), i))).collect::<anyhow::Result<_>>()?;
+        let outputs = (0..iterations).map(|i| upload(stale(i))).collect::<anyhow::Result<_>>()?;
+        rank.synchronize()?;
+        let (preprocessed, reduced, postprocessed) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { rank, inputs, outputs, delays, preprocessed, reduced, postprocessed })
+    }
+
+    fn run(&mut self, depth: usize) -> anyhow::Result<()> {
+        let rank = self.rank;
+        let iterations = self.inputs.len();
+        run(&rank.compute, &rank.comm.stream(), self, iterations, LEN, depth)
+    }
+
+    fn compare(&self, depth: usize) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.rank, self.rank.comm.world_size());
+        rank.synchronize()?;
+        let times = |factor: f32, values: &[f32]| -> Vec<f32> { values.iter().map(|x| factor * x).collect() };
+        let sums: Vec<Vec<f32>> = (0..self.inputs.len())
+            .map(|iteration| {
+                let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, iteration)).collect();
+                (0..LEN).map(|at| inputs.iter().map(|input| input[at]).sum()).collect()
+            })
+            .collect();
+        for (iteration, output) in self.outputs.iter().enumerate() {
+            // Whole numbers below 2²⁴: nothing rounds.
+            let expected = times(6.0, &sums[iteration]);
+            let name = format!("depth {depth}: the result of iteration {iteration}");
+            let mut comparison = Expected::new(rank.number(), &name, &expected)
+                .if_instead(&stale(iteration), "it was never postprocessed")
+                .if_instead(
+                    &times(6.0, &input(rank.number(), iteration)),
+                    "only this rank's values: postprocessing did not wait for the sum",
+                );
+            for (later, sum) in sums.iter().enumerate().skip(iteration + 1) {
+                let cause = format!(
+                    "this is iteration {later}: its preprocessing took the buffer while it was in use"
+                );
+                comparison = comparison.if_instead(&times(6.0, sum), cause);
+            }
+            comparison.exactly(&rank.compute.clone_dtoh(output)?)?;
+        }
+        Ok(())
+    }
+
+    fn intervals(&self, marks: &[Mark]) -> anyhow::Result<Vec<Interval>> {
+        marks.iter().map(|mark| self.rank.interval(mark)).collect()
+    }
+}
+
+impl Stages for Pipeline<'_> {
+    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Rank { compute, kernels, .. } = self.rank;
+        self.preprocessed.push(self.rank.mark(compute, || {
+            kernels.spin(compute, self.delays.preprocess)?;
+            compute.memcpy_dtod(&self.inputs[iteration], buffer)?;
+            kernels.scale(compute, buffer, 2.0)
+        })?);
+        Ok(())
+    }
+
+    fn all_reduce(&mut self, _iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Rank { comm, kernels, .. } = self.rank;
+        let stream = comm.stream();
+        self.reduced.push(self.rank.mark(&stream, || {
+            kernels.spin(&stream, self.delays.all_reduce)?;
+            comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+            Ok(())
+        })?);
+        Ok(())
+    }
+
+    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Rank { compute, kernels, .. } = self.rank;
+        self.postprocessed.push(self.rank.mark(compute, || {
+            kernels.spin(compute, self.delays.postprocess)?;
+            kernels.scale(compute, buffer, 3.0)?;
+            Ok(compute.memcpy_dtod(buffer, &mut self.outputs[iteration])?)
+        })?);
+        Ok(())
+    }
+}
+
+const DEPTHS: [usize; 4] = [1, 2, 3, 5];
+
+fn each_depth_gives_the_serial_result() -> anyhow::Result<()> {
+    on_each_rank(2, |rank| {
+        for depth in DEPTHS {
+            for iterations in [0, 1, 2, 7] {
+                let mut pipeline = Pipeline::new(rank, iterations, Delays::default())?;
+                pipeline.run(depth)?;
+                pipeline.compare(depth)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for depth in [1, 2, 3] {
+            let all_reduce = if rank.number() == 0 { MILLISECOND } else { 0 };
+            let mut pipeline = Pipeline::new(rank, 5, Delays { all_reduce, ..Delays::default() })?;
+            pipeline.run(depth)?;
+            pipeline.compare(depth)?;
+        }
+        Ok(())
+    })
+}
+
+/// What comes next takes the memory that was given back, and writes into it at once.
+fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for depth in [1, 2, 3] {
+            let mut pipeline =
+                Pipeline::new(rank, depth, Delays { postprocess: MILLISECOND, ..Delays::default() })?;
+            pipeline.run(depth)?;
+            let stream = rank.comm.stream();
+            let next: Vec<CudaSlice<f32>> =
+                (0..depth).map(|_| stream.clone_htod(&stale(0))).collect::<Result<_, _>>()?;
+            pipeline.compare(depth)?;
+            drop(next);
+        }
+        Ok(())
+    })
+}
+
+fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for depth in [2, 3] {
+            // The other rank's all-reduce waits for this one.
+            let all_reduce = if rank.number() == 0 { 3 * MILLISECOND } else { 0 };
+            let delays = Delays { preprocess: MILLISECOND, all_reduce, postprocess: 0 };
+            let mut pipeline = Pipeline::new(rank, depth + 1, delays)?;
+            pipeline.run(depth)?;
+            pipeline.compare(depth)?;
+            let reduced = pipeline.intervals(&pipeline.reduced)?;
+            let preprocessed = pipeline.intervals(&pipeline.preprocessed)?;
+            for (iteration, sum) in reduced.iter().enumerate().take(2) {
+                let ahead = iteration + depth - 1;
+                ensure!(
+                    sum.overlap(preprocessed[ahead]) > 0.0,
+                    "rank {}: with {depth} buffers, the all-reduce of iteration {iteration} ran {sum}, and the preprocessing of \
+                     iteration {ahead} {}: at no time both\n  likely cause: it stands behind a wait for that all-reduce, or a \
+                     later one, or the host waits",
+                    rank.number(),
+                    preprocessed[ahead]
+                );
+            }
+        }
+        Ok(())
+    })
+}
+
+fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let mut pipeline = Pipeline::new(rank, 4, Delays::default())?;
+        let busy = rank.compute_for(5 * MILLISECOND)?;
+        pipeline.run(2)?;
+        ensure!(
+            !busy.is_over()?,
+            "rank {}: the compute stream was busy for 5 ms, and run did not return before that: does it wait on the host?",
+            rank.number()
+        );
+        pipeline.compare(2)
+    })
+}
+
+/// The most bytes that the GPU's memory pool has had in use since the last call.
+fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
+    let (attribute, mut bytes, mut reset) =
+        (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0_u64, 0_u64);
+    // SAFETY: the pool is the device's own, and both calls take the address of a 64-bit number.
+    unsafe {
+        let pool = get_default_mem_pool(context.cu_device())?;
+        cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).result()?;
+        cuMemPoolSetAttribute(pool, attribute, (&raw mut reset).cast()).result()?;
+    }
+    Ok(bytes)
+}
+
+fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
+    /// Stages that do nothing.
+    struct Idle;
+    impl Stages for Idle {
+        fn preprocess(&mut self, _: usize, _: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+            Ok(())
+        }
+        fn all_reduce(&mut self, _: usize, _: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+            Ok(())
+        }
+        fn postprocess(&mut self, _: usize, _: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+            Ok(())
+        }
+    }
+    const BUFFER: usize = 1 << 20;
+    on_two_ranks(|rank| {
+        let context = rank.compute.context();
+        for depth in DEPTHS {
+            most_in_use(context)?;
+            run(&rank.compute, &rank.comm.stream(), &mut Idle, 8, BUFFER / size_of::<f32>(), depth)?;
+            rank.synchronize()?;
+            // What else is in use is far less than half a buffer.
+            let used = most_in_use(context)? as f64 / BUFFER as f64;
+            ensure!(
+                (used - depth as f64).abs() < 0.5,
+                "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}\n  \
+                 likely cause: an iteration has to take the buffer of an earlier one, and gets one of its own",
+                rank.number()
+            );
+        }
+        Ok(())
+    })
+}
+
+/// In the middle of a long run: with one buffer t_pre + t_comm + t_post, with two or more the longer of t_pre + t_post and
+/// t_comm.
+fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
+    const ITERATIONS: usize = 9;
+    let spins = [(120_000, 120_000, 120_000), (50_000, 300_000, 50_000)];
+    on_two_ranks(|rank| {
+        for (preprocess, all_reduce, postprocess) in spins {
+            for depth in [1, 2, 3] {
+                let delays = Delays { preprocess, all_reduce, postprocess };
+                let mut pipeline = Pipeline::new(rank, ITERATIONS, delays)?;
+                pipeline.run(depth)?;
+                pipeline.compare(depth)?;
+                let pre = mean(&pipeline.intervals(&pipeline.preprocessed)?);
+                let comm = mean(&pipeline.intervals(&pipeline.reduced)?);
+                let postprocessed = pipeline.intervals(&pipeline.postprocessed)?;
+                let post = mean(&postprocessed);
+                let one = (postprocessed[6].end - postprocessed[3].end) / 3.0;
+                let formula = if depth == 1 { pre + comm + post } else { comm.max(pre + post) };
+                check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula)?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,238 @@
+//! Checks of `overlap/graphs`.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, bail, ensure};
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+
+use crate::exercise::bench::{MILLISECOND, on_each_rank, on_two_ranks};
+use crate::overlap::graphs::{capture, replay};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("graphs::nothing_runs_before_the_launch", nothing_runs_before_the_launch).min_ranks(2),
+        Check::new("graphs::every_input_runs_through_the_graph", every_input_runs_through_the_graph)
+            .min_ranks(2),
+        Check::new("graphs::another_thread_may_allocate_meanwhile", another_thread_may_allocate_meanwhile)
+            .min_ranks(2),
+        Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture),
+        Check::new("graphs::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .min_ranks(2),
+    ]
+}
+
+const LEN: usize = 1031;
+
+/// One rank's pipeline: it turns an input into 2 · (sum over the ranks) + own bias.
+struct Bench<'a> {
+    comm: &'a Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+    bias: CudaSlice<f32>,
+}
+
+fn bias(rank: usize) -> Vec<f32> {
+    irregular::integers(1000 + rank, LEN)
+}
+
+/// What a rank puts in at a round; the buffer begins with that of round 100.
+fn input(rank: usize, round: usize) -> Vec<f32> {
+    irregular::integers(10 * round + rank, LEN)
+}
+
+const AT_FIRST: usize = 100;
+
+/// What a rank gets out at a round.
+fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
+    let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, round)).collect();
+    let bias = bias(rank);
+    // Whole numbers below 2²⁴: nothing rounds.
+    (0..LEN).map(|at| inputs.iter().map(|input| 2.0 * input[at]).sum::<f32>() + bias[at]).collect()
+}
+
+impl<'a> Bench<'a> {
+    fn new(comm: &'a Comm) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise.
+        unsafe { context.disable_event_tracking() };
+        let compute = context.new_stream()?;
+        let kernels = Kernels::load(context)?;
+        let bias = compute.clone_htod(&bias(comm.rank()))?;
+        let bench = Self { comm, compute, kernels, bias };
+        // The first use of a kernel loads it, and the first collective sets up connections.
+        let mut one = bench.compute.alloc_zeros::<f32>(LEN)?;
+        bench.enqueue(&mut one.as_view_mut())?;
+        bench.kernels.spin(&bench.compute, 0)?;
+        bench.compute.synchronize()?;
+        Ok(bench)
+    }
+
+    /// One run of the pipeline, on both streams.
+    fn enqueue(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let (compute, comm) = (&self.compute, self.comm.stream());
+        self.kernels.scale(compute, buffer, 2.0)?;
+        comm.wait(&compute.record_event(None)?)?;
+        self.comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+        compute.wait(&comm.record_event(None)?)?;
+        self.kernels.axpy(compute, buffer, &self.bias, 1.0)
+    }
+
+    fn inputs(&self, rounds: usize) -> anyhow::Result<Vec<CudaSlice<f32>>> {
+        (0..rounds).map(|round| Ok(self.compute.clone_htod(&input(self.comm.rank(), round))?)).collect()
+    }
+
+    /// As many outputs, with something else in them.
+    fn outputs(&self, rounds: usize) -> anyhow::Result<Vec<CudaSlice<f32>>> {
+        (0..rounds).map(|round| Ok(self.compute.clone_htod(&stale(round))?)).collect()
+    }
+
+    fn compare(&self, replayed: &Replayed) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
+        self.compute.synchronize()?;
+        for (round, got) in replayed.outputs.iter().enumerate() {
+            let (name, right) = (format!("the output of round {round}"), output(rank, world_size, round));
+            Expected::new(rank, &name, &right)
+                .if_instead(
+                    &output(rank, world_size, 0),
+                    "it is the output of round 0: the graph works on the addresses and values of its capture, and the new \
+                     input is not in that buffer",
+                )
+                .if_instead(&stale(round), "it is what it held before: nothing was copied into it")
+                .if_instead(
+                    &output(rank, world_size, AT_FIRST),
+                    "it comes from what was in the buffer at first: the input never came into it",
+                )
+                .if_instead(&input(rank, round), "it is the input: the graph was not launched")
+                .exactly(&self.compute.clone_dtoh(got)?)?;
+        }
+        replayed.buffer.read().map(drop)
+    }
+}
+
+fn stale(round: usize) -> Vec<f32> {
+    irregular::integers(20_000 + round, LEN)
+}
+
+fn nothing_runs_before_the_launch() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        let (rank, world_size) = (comm.rank(), comm.world_size());
+        let bench = Bench::new(comm)?;
+        let mut buffer = Guarded::new(&bench.compute, &input(rank, AT_FIRST))?;
+        let graph = capture(&bench.compute, || bench.enqueue(&mut buffer.view_mut()))?;
+        Expected::new(rank, "the buffer before the launch", &input(rank, AT_FIRST))
+            .if_instead(
+                &output(rank, world_size, AT_FIRST),
+                "the pipeline has run: it was enqueued outside of the capture",
+            )
+            .exactly(&buffer.read()?)?;
+        graph.launch()?;
+        Expected::new(rank, "the buffer behind the launch", &output(rank, world_size, AT_FIRST))
+            .if_instead(&input(rank, AT_FIRST), "nothing has run: the graph is empty")
+            .exactly(&buffer.read()?)
+    })
+}
+
+/// What is left of a call of `replay`; the graph lives until all of it is compared.
+struct Replayed {
+    _graph: CudaGraph,
+    buffer: Guarded<f32>,
+    outputs: Vec<CudaSlice<f32>>,
+}
+
+/// `replay` over so many rounds.
+fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
+    let rank = bench.comm.rank();
+    let (inputs, mut outputs) = (bench.inputs(rounds)?, bench.outputs(rounds)?);
+    let mut buffer = Guarded::new(&bench.compute, &input(rank, AT_FIRST))?;
+    let calls = Cell::new(0);
+    let graph = replay(&bench.compute, &mut buffer.view_mut(), &inputs, &mut outputs, |buffer| {
+        calls.set(calls.get() + 1);
+        bench.enqueue(buffer)
+    });
+    let calls = calls.get();
+    let graph = graph?;
+    ensure!(
+        calls == 1,
+        "rank {rank}: the pipeline was enqueued {calls} times for {rounds} inputs: here it was not captured once and replayed"
+    );
+    Ok(Replayed { _graph: graph, buffer, outputs })
+}
+
+fn every_input_runs_through_the_graph() -> anyhow::Result<()> {
+    on_each_rank(|comm| {
+        for rounds in [1, 4, 0] {
+            let bench = Bench::new(comm)?;
+            bench.compare(&replayed(&bench, rounds)?)?;
+        }
+        Ok(())
+    })
+}
+
+fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let bench = Bench::new(comm)?;
+        let rank = comm.rank();
+        let mut buffer = bench.compute.clone_htod(&input(rank, 0))?;
+        let context = comm.context();
+        let graph = capture(&bench.compute, || {
+            bench.enqueue(&mut buffer.as_view_mut())?;
+            thread::scope(|scope| {
+                // SAFETY: nobody reads the memory.
+                let allocating = scope.spawn(|| unsafe { context.alloc_pinned::<f32>(LEN) }.map(drop));
+                let Ok(allocated) = allocating.join() else { bail!("the other thread has panicked") };
+                allocated.with_context(|| {
+                    format!(
+                        "rank {rank}: while a stream was captured, another thread was refused pinned memory\n  \
+                         likely cause: the capture's mode is global, and minds what other threads do"
+                    )
+                })
+            })
+        })?;
+        graph.launch()?;
+        Expected::new(rank, "the buffer", &output(rank, 2, 0)).exactly(&bench.compute.clone_dtoh(&buffer)?)
+    })
+}
+
+fn an_error_ends_the_capture() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    // SAFETY: there is one stream.
+    unsafe { stream.context().disable_event_tracking() };
+    let kernels = Kernels::load(stream.context())?;
+    let mut buffer = stream.clone_htod(&input(0, 0))?;
+    let failed = capture(&stream, || {
+        kernels.scale(&stream, &mut buffer, 2.0)?;
+        bail!("no weights for this layer")
+    });
+    let Err(error) = failed else { bail!("the pipeline failed to be enqueued, but capture says Ok") };
+    ensure!(
+        format!("{error:#}").contains("no weights for this layer"),
+        "the pipeline's own error is lost: {error:#}"
+    );
+    ensure!(
+        stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+        "the stream is still captured: what is put into it from now on never runs\n  likely cause: a `?` between \
+         `begin_capture` and `end_capture`"
+    );
+    Ok(())
+}
+
+fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let bench = Bench::new(comm)?;
+        let compute = bench.compute.clone();
+        bench.kernels.spin(&compute, 5 * MILLISECOND)?;
+        let busy = compute.record_event(None)?;
+        let replayed = replayed(&bench, 2)?;
+        ensure!(
+            !busy.try_is_complete()?,
+            "rank {}: the stream was busy for 5 ms, and replay did not return before that: does it wait on the host?",
+            comm.rank()
+        );
+        bench.compare(&replayed)
+    })
+}

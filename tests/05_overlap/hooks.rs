@@ -1,0 +1,59 @@
+//! Checks of `overlap/hooks`.
+
+use anyhow::ensure;
+use cudarc::nccl::Comm;
+use lab::{Check, NcclLog};
+
+use super::training::{self, Known, LENGTHS, plain};
+use super::two_streams::on_two_ranks;
+use crate::overlap::hooks::step;
+
+pub(crate) fn checks() -> Vec<Check> {
+    let own = |comm: &Comm, model: &mut Known| step(comm, model);
+    vec![
+        Check::new("hooks::each_step_is_that_of_one_gpu", move || {
+            training::each_step_is_that_of_one_gpu(&own)
+        }),
+        Check::new("hooks::what_one_rank_does_not_use_is_averaged_too", move || {
+            training::what_one_rank_does_not_use_is_averaged_too(&own)
+        })
+        .min_ranks(2),
+        Check::new("hooks::a_late_gradient_is_waited_for", move || {
+            training::a_late_gradient_is_waited_for(&own)
+        })
+        .min_ranks(2),
+        Check::new("hooks::a_late_average_is_waited_for", move || {
+            training::a_late_average_is_waited_for(&own)
+        })
+        .min_ranks(2),
+        Check::new("hooks::communication_runs_beside_the_backward_pass", move || {
+            training::communication_runs_beside_the_backward_pass(&own)
+        })
+        .min_ranks(2),
+        Check::new("hooks::it_returns_with_everything_enqueued", move || {
+            training::it_returns_with_everything_enqueued(&own)
+        }),
+        Check::new("hooks::each_gradient_has_an_all_reduce", each_gradient_has_an_all_reduce),
+    ]
+}
+
+fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
+    let ranks = lab::world_sizes().len().min(2);
+    // Each rank's warm-up is one call of one element.
+    let mut expected = vec![1; ranks];
+    expected.extend(LENGTHS.iter().flat_map(|&length| vec![length; ranks]));
+    on_two_ranks(|rank| step(&rank.comm, &mut plain(rank)?))?;
+    let mut counts = log.calls("AllReduce")?;
+    expected.sort_unstable();
+    counts.sort_unstable();
+    let got = counts.len() / ranks - 1;
+    ensure!(
+        counts == expected,
+        "{} parameters, and each rank called {got} all-reduces; those of all ranks, by their elements: {counts:?}, expected \
+         {expected:?}",
+        LENGTHS.len()
+    );
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! Checks of `overlap/layerwise`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::kernels::Product;
+use lab::timeline::{Kind, Timeline};
+use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+
+use crate::exercise::bench::{MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_two_ranks};
+use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("layerwise::the_states_are_those_of_one_gpu", the_states_are_those_of_one_gpu)
+            .min_ranks(2),
+        Check::new("layerwise::late_sums_are_waited_for", late_sums_are_waited_for).min_ranks(2),
+        Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for).min_ranks(2),
+        Check::new("layerwise::a_sum_runs_beside_the_other_half", a_sum_runs_beside_the_other_half)
+            .min_ranks(2),
+        Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending).min_ranks(2),
+        Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .min_ranks(2),
+    ]
+}
+
+/// Rows of each half, and columns.
+const ROWS: usize = 7;
+const WIDTH: usize = 33;
+const LEN: usize = ROWS * WIDTH;
+const LAYERS: usize = 2;
+const HALVES: [&str; 2] = ["A", "B"];
+
+/// Nanoseconds that each product and each all-reduce spins before it works.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    product: u64,
+    all_reduce: u64,
+}
+
+/// Where weight `row` of a rank's matrix has its one value, and which: products stay whole numbers.
+fn weight(rank: usize, layer: usize, part: Part, row: usize) -> (usize, f32) {
+    let shift = 5 * rank + 3 * layer + if part == Part::Mlp { 11 } else { 0 };
+    ((2 * row + shift) % WIDTH, if (row + rank + layer).is_multiple_of(3) { -1.0 } else { 1.0 })
+}
+
+/// A layer's norm stands in a kernel of its own in a real model. Here it is a factor, which rounds nothing.
+const NORM: f32 = 0.5;
+
+fn states(half: usize) -> Vec<f32> {
+    irregular::integers(40 + half, LEN)
+}
+
+/// The states of a half after so many layers on one GPU, which has all ranks' weights.
+fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
+    let mut states = states(half);
+    for layer in 0..layers {
+        for part in [Part::Attention, Part::Mlp] {
+            let mut sums = vec![0.0; LEN];
+            for rank in 0..world_size {
+                add_product(&mut sums, &states, rank, layer, part);
+            }
+            states.iter_mut().zip(sums).for_each(|(state, sum)| *state += sum);
+        }
+    }
+    states
+}
+
+/// Adds a rank's part of a product of the normed states.
+fn add_product(sums: &mut [f32], states: &[f32], rank: usize, layer: usize, part: Part) {
+    for row in 0..ROWS {
+        for from in 0..WIDTH {
+            let (to, value) = weight(rank, layer, part, from);
+            sums[row * WIDTH + to] += NORM * states[row * WIDTH + from] * value;
+        }
+    }
+}
+
+/// The buffers of half the batch.
+struct Half {
+    states: Guarded<f32>,
+    normed: CudaSlice<f32>,
+    partial: Guarded<f32>,
+    last_part: Part,
+}
+
+/// One rank's model.
+struct Model<'a> {
+    comm: &'a Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+    timeline: Timeline,
+    delays: Delays,
+    layer: usize,
+    weights: Vec<[CudaSlice<f32>; 2]>,
+    halves: [Half; 2],
+}
+
+impl<'a> Model<'a> {
+    fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
+        let (rank, context) = (comm.rank(), comm.context());
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let compute = context.new_stream()?;
+        let kernels = Kernels::load(context)?;
+        let matrix = |layer: usize, part: Part| -> anyhow::Result<CudaSlice<f32>> {
+            let mut values = vec![0.0; WIDTH * WIDTH];
+            for row in 0..WIDTH {
+                let (column, value) = weight(rank, layer, part, row);
+                values[row * WIDTH + column] = value;
+            }
+            Ok(compute.clone_htod(&values)?)
+        };
+        let weights =
+            (0..LAYERS).map(|layer| Ok([matrix(layer, Part::Attention)?, matrix(layer, Part::Mlp)?]));
+        let weights = weights.collect::<anyhow::Result<_>>()?;
+        let half = |half: usize| -> anyhow::Result<Half> {
+            let normed: Vec<f32> = states(half).iter().map(|state| NORM * state).collect();
+            Ok(Half {
+                states: Guarded::new(&compute, &states(half))?,
+                normed: compute.clone_htod(&normed)?,
+                partial: Guarded::new(&compute, &irregular::integers(90, LEN))?,
+                last_part: Part::Attention,
+            })
+        };
+        let halves = [half(0)?, half(1)?];
+        let timeline = Timeline::start(&compute)?;
+        let mut model =
+            Self { comm, compute, kernels, timeline, delays: Delays::default(), layer: 0, weights, halves };
+        model.warm_up()?;
+        model.timeline = Timeline::start(&model.compute)?;
+        model.delays = delays;
+        Ok(model)
+    }
+
+    /// The first use of a kernel loads it, and the first collective sets up connections. All values come to what they were.
+    fn warm_up(&mut self) -> anyhow::Result<()> {
+        self.product(Part::Attention, 0)?;
+        self.compute.synchronize()?;
+        self.all_reduce(0)?;
+        self.comm.stream().synchronize()?;
+        self.residual_and_norm(0)?;
+        let Half { states: guarded, normed, .. } = &mut self.halves[0];
+        let start: Vec<f32> = states(0).iter().map(|state| NORM * state).collect();
+        self.compute.memcpy_htod(&states(0), &mut guarded.view_mut())?;
+        self.compute.memcpy_htod(&start, normed)?;
+        Ok(self.compute.synchronize()?)
+    }
+
+    /// All layers.
+    fn run(&mut self) -> anyhow::Result<()> {
+        let (compute, comm) = (self.compute.clone(), self.comm.stream());
+        let mut pending: Pending = [None, None];
+        for layer in 0..LAYERS {
+            self.layer = layer;
+            pending = forward(&compute, &comm, self, pending)?;
+        }
+        finish(&compute, self, pending)
+    }
+
+    /// Compares the states, once the compute stream is done.
+    fn compare(&self) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
+        // What is known to be wrong in the streams is said first; the numbers come after it.
+        self.comm.stream().synchronize()?;
+        self.compute.synchronize()?;
+        for (half, name) in HALVES.iter().enumerate() {
+            // Halves of whole numbers, with few binary places: nothing rounds.
+            Expected::new(rank, &format!("the states of half {name}"), &serial(world_size, half, LAYERS))
+                .if_instead(&states(half), "they are what they were at first: no sum was ever added")
+                .if_instead(&serial(world_size, half, LAYERS - 1), "they are those of one layer less")
+                .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
+                .exactly(&self.halves[half].states.read()?)?;
+            self.halves[half].partial.read()?;
+        }
+        Ok(())
+    }
+
+    fn without_the_last_sum(&self, half: usize) -> Vec<f32> {
+        let mut states = serial(self.comm.world_size(), half, LAYERS - 1);
+        let mut sums = vec![0.0; LEN];
+        for rank in 0..self.comm.world_size() {
+            add_product(&mut sums, &states, rank, LAYERS - 1, Part::Attention);
+        }
+        states.iter_mut().zip(sums).for_each(|(state, sum)| *state += sum);
+        states
+    }
+}
+
+/// How a span is named.
+fn named(what: &str, half: usize, layer: usize, part: Part) -> String {
+    let part = if part == Part::Attention { "attention" } else { "MLP" };
+    format!("the {what} of half {} (layer {layer}, {part})", HALVES[half])
+}
+
+impl Layer for Model<'_> {
+    fn product(&mut self, part: Part, half: usize) -> anyhow::Result<()> {
+        let Self { compute, kernels, timeline, delays, weights, .. } = self;
+        let Half { normed, partial, last_part, .. } = &mut self.halves[half];
+        *last_part = part;
+        let name = named("product", half, self.layer, part);
+        timeline.record(compute, Kind::Compute, name, || {
+            kernels.spin(compute, delays.product)?;
+            let weights = &weights[self.layer][if part == Part::Attention { 0 } else { 1 }];
+            let shape = Product { m: ROWS, n: WIDTH, k: WIDTH };
+            kernels.matmul(compute, &mut partial.view_mut(), normed, weights, shape)
+        })
+    }
+
+    fn all_reduce(&mut self, half: usize) -> anyhow::Result<()> {
+        let Self { comm, kernels, timeline, delays, .. } = self;
+        let stream = comm.stream();
+        let Half { partial, last_part, .. } = &mut self.halves[half];
+        let name = named("all-reduce", half, self.layer, *last_part);
+        timeline.record(&stream, Kind::Communication, name, || {
+            kernels.spin(&stream, delays.all_reduce)?;
+            comm.all_reduce_in_place(&mut partial.view_mut(), &ReduceOp::Sum).readable()?;
+            Ok(())
+        })
+    }
+
+    fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()> {
+        let Self { compute, kernels, timeline, .. } = self;
+        let Half { states, normed, partial, last_part } = &mut self.halves[half];
+        let name = named("residual", half, self.layer, *last_part);
+        timeline.record(compute, Kind::Compute, name, || {
+            kernels.axpy(compute, &mut states.view_mut(), &partial.view(), 1.0)?;
+            compute.memcpy_dtod(&states.view(), normed)?;
+            kernels.scale(compute, normed, NORM)
+        })
+    }
+}
+
+fn passes(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
+    let mut model = Model::new(comm, delays)?;
+    model.run()?;
+    model.compare()
+}
+
+fn the_states_are_those_of_one_gpu() -> anyhow::Result<()> {
+    on_each_rank(|comm| passes(comm, Delays::default()))
+}
+
+fn late_sums_are_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let all_reduce = if comm.rank() == 0 { MILLISECOND / 2 } else { 0 };
+        passes(comm, Delays { all_reduce, ..Delays::default() })
+    })
+}
+
+fn late_products_are_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let product = if comm.rank() == 1 { MILLISECOND / 2 } else { 0 };
+        passes(comm, Delays { product, ..Delays::default() })
+    })
+}
+
+fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut model = Model::new(comm, Delays { product: MILLISECOND, all_reduce: MILLISECOND })?;
+        model.run()?;
+        model.compare()?;
+        let spans = model.timeline.spans()?;
+        let rank = comm.rank();
+        for layer in 0..LAYERS {
+            for part in [Part::Attention, Part::Mlp] {
+                let cause = "something keeps the compute stream, or the host, until the all-reduce is over: is it waited for \
+                             before the other half's product is enqueued?";
+                let (sum, other) = (named("all-reduce", 0, layer, part), named("product", 1, layer, part));
+                ensure_beside(rank, &spans, &sum, &other, cause)?;
+                let next = match part {
+                    Part::Attention => named("product", 0, layer, Part::Mlp),
+                    Part::Mlp if layer + 1 < LAYERS => named("product", 0, layer + 1, Part::Attention),
+                    Part::Mlp => continue,
+                };
+                let cause = "a half waits for the other half's sum, or a layer waits for its own last one";
+                ensure_beside(rank, &spans, &named("all-reduce", 1, layer, part), &next, cause)?;
+            }
+        }
+        // B equal buckets: c + (B − 1) · max(c, m) + m. The residual belongs to the product behind it.
+        let buckets = 4.0 * LAYERS as f64;
+        let c = mean(&spans, "product") + mean(&spans, "residual");
+        let m = mean(&spans, "all-reduce");
+        ensure_takes(rank, &spans, c + (buckets - 1.0) * c.max(m) + m, "c + (B − 1) · max(c, m) + m")
+    })
+}
+
+fn the_last_sums_are_pending() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut model = Model::new(comm, Delays::default())?;
+        let (compute, stream) = (model.compute.clone(), comm.stream());
+        let pending = forward(&compute, &stream, &mut model, [None, None])?;
+        let missing: Vec<&str> = HALVES
+            .into_iter()
+            .zip(&pending)
+            .filter(|(_, event)| event.is_none())
+            .map(|(name, _)| name)
+            .collect();
+        ensure!(
+            missing.is_empty(),
+            "rank {}: nothing is pending for half {} when a layer returns\n  likely cause: the layer waits for its last \
+             all-reduce itself",
+            comm.rank(),
+            missing.join(" and half ")
+        );
+        model.layer = 1;
+        let pending = forward(&compute, &stream, &mut model, pending)?;
+        finish(&compute, &mut model, pending)?;
+        model.compare()
+    })
+}
+
+fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut model = Model::new(comm, Delays::default())?;
+        model.kernels.spin(&model.compute, 5 * MILLISECOND)?;
+        let busy = model.compute.record_event(None)?;
+        model.run()?;
+        ensure!(
+            !busy.try_is_complete()?,
+            "rank {}: the compute stream was busy for 5 ms, and two layers were not enqueued before that: does something \
+             wait on the host?",
+            comm.rank()
+        );
+        model.compare()
+    })
+}

@@ -1,0 +1,285 @@
+//! Checks of `overlap/pipeline_parallel`.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::{Comm, ReduceOp};
+use lab::timeline::{Kind, Span, Timeline};
+use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+
+use crate::exercise::bench::{
+    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks,
+};
+use crate::overlap::pipeline_parallel::{Stage, bubble, run_stage};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("pipeline_parallel::every_micro_batch_goes_through", every_micro_batch_goes_through)
+            .min_ranks(2),
+        Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for).min_ranks(3),
+        Check::new("pipeline_parallel::slow_messages_are_waited_for", slow_messages_are_waited_for)
+            .min_ranks(2),
+        Check::new(
+            "pipeline_parallel::the_next_comes_in_beside_computing",
+            the_next_comes_in_beside_computing,
+        )
+        .min_ranks(3),
+        Check::new("pipeline_parallel::it_returns_with_everything_enqueued", it_returns_with_all_enqueued)
+            .min_ranks(2),
+        Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle),
+    ]
+}
+
+/// The last micro-batch is shorter, as the rest of a batch is.
+const LEN: usize = 131;
+const SHORTER: usize = 40;
+
+/// Nanoseconds that a stage spins before it computes, and before it receives.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    compute: u64,
+    receive: u64,
+}
+
+/// One rank's stage: stage s doubles, and adds its own bias.
+struct Line<'a> {
+    comm: &'a Comm,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+    timeline: Timeline,
+    delays: Delays,
+    bias: CudaSlice<f32>,
+    /// The first stage's data, and the last one's results.
+    inputs: Vec<CudaSlice<f32>>,
+    outputs: Vec<CudaSlice<f32>>,
+}
+
+fn input(micro_batch: usize, micro_batches: usize) -> Vec<f32> {
+    irregular::integers(micro_batch, if micro_batch + 1 == micro_batches { LEN - SHORTER } else { LEN })
+}
+
+fn bias(stage: usize) -> Vec<f32> {
+    irregular::integers(300 + stage, LEN)
+}
+
+fn stale(len: usize) -> Vec<f32> {
+    irregular::integers(999, len)
+}
+
+/// What comes out of so many stages. Whole numbers below 2²⁴: nothing rounds.
+fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
+    for stage in 0..stages {
+        values.iter_mut().zip(bias(stage)).for_each(|(value, bias)| *value = 2.0 * *value + bias);
+    }
+    values
+}
+
+impl<'a> Line<'a> {
+    fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let compute = context.new_stream()?;
+        let kernels = Kernels::load(context)?;
+        let bias = compute.clone_htod(&bias(comm.rank()))?;
+        let input = |at| input(at, micro_batches);
+        let inputs = (0..micro_batches).map(|at| Ok(compute.clone_htod(&input(at))?));
+        let inputs = inputs.collect::<anyhow::Result<_>>()?;
+        let outputs = (0..micro_batches).map(|at| Ok(compute.clone_htod(&stale(input(at).len()))?));
+        let outputs = outputs.collect::<anyhow::Result<_>>()?;
+        warm_up(comm, &compute, &kernels)?;
+        let timeline = Timeline::start(&comm.stream())?;
+        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs })
+    }
+
+    fn is_last(&self) -> bool {
+        self.comm.rank() + 1 == self.comm.world_size()
+    }
+
+    fn run(&mut self) -> anyhow::Result<[Guarded<f32>; 2]> {
+        let (compute, comm) = (self.compute.clone(), self.comm.stream());
+        let mut buffers = [Guarded::new(&comm, &stale(LEN))?, Guarded::new(&comm, &stale(LEN))?];
+        // A sum ends on all ranks at the same time: from there all of them count.
+        let mut one = comm.alloc_zeros::<f32>(1)?;
+        self.comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
+        self.timeline = Timeline::start(&comm)?;
+        comm.synchronize()?;
+        let [first, second] = &mut buffers;
+        let micro_batches = self.inputs.len();
+        run_stage(&compute, &comm, self, &mut [first.view_mut(), second.view_mut()], micro_batches)?;
+        Ok(buffers)
+    }
+
+    /// Compares the last stage's results, once its comm stream is done.
+    fn compare(&self, buffers: &[Guarded<f32>; 2]) -> anyhow::Result<()> {
+        let (rank, stages, micro_batches) = (self.comm.rank(), self.comm.world_size(), self.inputs.len());
+        self.comm.stream().synchronize()?;
+        for (at, output) in self.outputs.iter().enumerate().filter(|_| self.is_last()) {
+            let input = input(at, micro_batches);
+            Expected::new(rank, &format!("the result of micro-batch {at}"), &serial(input.clone(), stages))
+                .if_instead(&stale(input.len()), "it is what it held before: the last stage sent nothing")
+                .if_instead(&serial(input, stages - 1), "it was sent before the last stage had computed it")
+                .exactly(&self.comm.stream().clone_dtoh(output)?)?;
+        }
+        buffers.iter().try_for_each(|buffer| buffer.read().map(drop))
+    }
+
+    fn name(&self, what: &str, micro_batch: usize) -> String {
+        format!("{what} micro-batch {micro_batch}")
+    }
+
+    fn ensure_there_is(&self, micro_batch: usize) -> anyhow::Result<()> {
+        ensure!(
+            micro_batch < self.inputs.len(),
+            "stage {}: receives micro-batch {micro_batch}, but there are {}, from 0: nobody sends it, and the stage waits for ever",
+            self.comm.rank(),
+            self.inputs.len()
+        );
+        Ok(())
+    }
+}
+
+/// The first use of a kernel loads it, and the first message sets up connections.
+fn warm_up(comm: &Comm, compute: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
+    let (rank, last) = (comm.rank() as i32, comm.world_size() as i32 - 1);
+    let (mut one, other) = (compute.alloc_zeros::<f32>(LEN)?, compute.alloc_zeros::<f32>(LEN)?);
+    kernels.spin(compute, 0)?;
+    kernels.scale(compute, &mut one, 1.0)?;
+    kernels.axpy(compute, &mut one, &other, 1.0)?;
+    compute.synchronize()?;
+    if rank > 0 {
+        comm.recv(&mut one, rank - 1).readable()?;
+    }
+    if rank < last {
+        comm.send(&other, rank + 1).readable()?;
+    }
+    Ok(comm.stream().synchronize()?)
+}
+
+impl Stage for Line<'_> {
+    fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        self.ensure_there_is(micro_batch)?;
+        let name = self.name("receiving", micro_batch);
+        let Self { comm, kernels, timeline, delays, inputs, .. } = self;
+        let stream = comm.stream();
+        let mut part = buffer.slice_mut(..inputs[micro_batch].len());
+        timeline.record(&stream, Kind::Communication, name, || {
+            kernels.spin(&stream, delays.receive)?;
+            match comm.rank() {
+                0 => stream.memcpy_dtod(&inputs[micro_batch], &mut part)?,
+                rank => {
+                    comm.recv(&mut part, rank as i32 - 1).readable()?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn compute(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let name = self.name("computing", micro_batch);
+        let Self { compute, kernels, timeline, delays, bias, inputs, .. } = self;
+        let len = inputs[micro_batch].len();
+        let mut part = buffer.slice_mut(..len);
+        timeline.record(compute, Kind::Compute, name, || {
+            kernels.spin(compute, delays.compute)?;
+            kernels.scale(compute, &mut part, 2.0)?;
+            kernels.axpy(compute, &mut part, &bias.slice(..len), 1.0)
+        })
+    }
+
+    fn send(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let (name, last) = (self.name("sending", micro_batch), self.is_last());
+        let Self { comm, timeline, inputs, outputs, .. } = self;
+        let stream = comm.stream();
+        let part = buffer.slice(..inputs[micro_batch].len());
+        timeline.record(&stream, Kind::Communication, name, || {
+            if last {
+                stream.memcpy_dtod(&part, &mut outputs[micro_batch])?;
+            } else {
+                comm.send(&part, comm.rank() as i32 + 1).readable()?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<()> {
+    let mut line = Line::new(comm, micro_batches, delays)?;
+    let buffers = line.run()?;
+    line.compare(&buffers)
+}
+
+fn every_micro_batch_goes_through() -> anyhow::Result<()> {
+    // Only the last stage sees what comes out: so no stage goes on to other micro-batches before all are done.
+    [1, 2, 5, 0]
+        .into_iter()
+        .try_for_each(|micro_batches| on_each_rank(|comm| passes(comm, micro_batches, Delays::default())))
+}
+
+fn a_late_stage_is_waited_for() -> anyhow::Result<()> {
+    on_ranks(3, |comm| {
+        let compute = if comm.rank() == 1 { MILLISECOND / 2 } else { 0 };
+        passes(comm, 3, Delays { compute, ..Delays::default() })
+    })
+}
+
+fn slow_messages_are_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|comm| passes(comm, 3, Delays { receive: MILLISECOND / 2, compute: 0 }))
+}
+
+fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
+    const MICRO_BATCHES: usize = 4;
+    on_ranks(3, |comm| {
+        let (rank, stages) = (comm.rank(), comm.world_size());
+        let mut line = Line::new(comm, MICRO_BATCHES, Delays { compute: MILLISECOND, receive: 0 })?;
+        let buffers = line.run()?;
+        line.compare(&buffers)?;
+        let spans = line.timeline.spans()?;
+        // Nobody sends to the first stage: it copies, and that is over in no time.
+        for next in (1..MICRO_BATCHES).filter(|_| rank > 0) {
+            let cause = "the receive was waited for at once, or stands in the comm stream behind the send of this one";
+            let (receiving, computing) = (line.name("receiving", next), line.name("computing", next - 1));
+            ensure_beside(rank, &spans, &receiving, &computing, cause)?;
+        }
+        if !line.is_last() {
+            return Ok(());
+        }
+        // From the moment at which all stages began to count.
+        let from_the_start = Span { kind: Kind::Compute, name: "it".to_owned(), start: 0.0, end: 0.0 };
+        let computing = mean(&spans, "computing");
+        let spans = [&[from_the_start][..], &spans].concat();
+        let steps = (MICRO_BATCHES + stages - 1) as f64;
+        ensure_takes(rank, &spans, steps * computing, "(m + p − 1) · t")?;
+        let whole = MICRO_BATCHES as f64 * computing / (1.0 - bubble(stages, MICRO_BATCHES));
+        ensure_takes(rank, &spans, whole, "m · t, and the bubble")
+    })
+}
+
+fn it_returns_with_all_enqueued() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        let mut line = Line::new(comm, 3, Delays::default())?;
+        line.kernels.spin(&line.compute, 5 * MILLISECOND)?;
+        let busy = line.compute.record_event(None)?;
+        let buffers = line.run()?;
+        ensure!(
+            !busy.try_is_complete()?,
+            "stage {}: the compute stream was busy for 5 ms, and run_stage did not return before that: does it wait on the \
+             host?",
+            comm.rank()
+        );
+        line.compare(&buffers)
+    })
+}
+
+fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
+    for (stages, micro_batches, idle, steps) in [(1, 7, 0, 7), (2, 1, 1, 2), (4, 4, 3, 7), (3, 100, 2, 102)] {
+        let (expected, got) = (f64::from(idle) / f64::from(steps), bubble(stages, micro_batches));
+        ensure!(
+            (got - expected).abs() < 1e-12,
+            "{stages} stages and {micro_batches} micro-batches: the last one is done after {steps} steps, and each stage is \
+             idle in {idle} of them, which is {expected:.4}. Got {got:.4}"
+        );
+    }
+    Ok(())
+}

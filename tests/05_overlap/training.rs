@@ -1,0 +1,324 @@
+//! A model whose gradients are known: what a step of training must do with them, whatever their averages travel in.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::nccl::Comm;
+use lab::{Expected, Guarded, Trainable, irregular};
+
+use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
+
+/// Elements of each parameter.
+pub(super) const LENGTHS: [usize; 6] = [300, 37, 1031, 1, 64, 257];
+const STEPS: usize = 3;
+const LEARNING_RATE: f32 = 0.5;
+
+/// A training step of the exercise.
+pub(super) type Step = dyn Fn(&Comm, &mut Known) -> anyhow::Result<()> + Sync;
+
+/// The places of parameters with these lengths, one behind the other.
+pub(super) fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
+    let ends = lengths.iter().scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    ends.zip(lengths).map(|(end, length)| end - length..end).collect()
+}
+
+/// Which parameters a rank's samples don't use in a step.
+type Unused = fn(rank: usize, step: usize, parameter: usize) -> bool;
+
+/// What keeps a stream busy in front of its work, in nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct Delays {
+    /// The compute stream, before each gradient.
+    gradient: u64,
+    /// The comm stream, before the first all-reduce.
+    communication: u64,
+}
+
+/// One rank's model.
+pub(super) struct Known<'a> {
+    rank: &'a Rank,
+    layout: Vec<Range<usize>>,
+    unused: Unused,
+    delays: Delays,
+    /// What the backward pass of each step writes.
+    sources: Vec<CudaSlice<f32>>,
+    step: usize,
+    parameters: CudaSlice<f32>,
+    gradients: Guarded<f32>,
+    /// Measures each gradient and what its hook puts into the comm stream, behind a spin of its own.
+    watched: bool,
+    computed: Vec<Mark>,
+    averaged: Vec<Mark>,
+    /// What the comm stream found when the last hook had been called.
+    snapshot: CudaSlice<f32>,
+}
+
+fn elements() -> usize {
+    LENGTHS.iter().sum()
+}
+
+fn initial() -> Vec<f32> {
+    irregular::integers(999, elements())
+}
+
+/// What lies in the gradients before the first step.
+fn uncleared() -> Vec<f32> {
+    irregular::integers(777, elements())
+}
+
+/// What a rank has for a step; 0 where it doesn't use a parameter.
+fn gradient(unused: Unused, rank: usize, step: usize) -> Vec<f32> {
+    let mut values = irregular::integers(100 * (step + 1) + rank, elements());
+    for (parameter, place) in layout(&LENGTHS).into_iter().enumerate() {
+        if unused(rank, step, parameter) {
+            values[place].fill(0.0);
+        }
+    }
+    values
+}
+
+fn sum(unused: Unused, world_size: usize, step: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..world_size).map(|rank| gradient(unused, rank, step)).collect();
+    (0..elements()).map(|at| all.iter().map(|values| values[at]).sum()).collect()
+}
+
+impl<'a> Known<'a> {
+    fn new(rank: &'a Rank, unused: Unused, delays: Delays) -> anyhow::Result<Self> {
+        let stream = &rank.compute;
+        let sources = (0..STEPS).map(|step| Ok(stream.clone_htod(&gradient(unused, rank.number(), step))?));
+        let known = Self {
+            rank,
+            layout: layout(&LENGTHS),
+            unused,
+            delays,
+            sources: sources.collect::<anyhow::Result<_>>()?,
+            step: 0,
+            parameters: stream.clone_htod(&initial())?,
+            gradients: Guarded::new(stream, &uncleared())?,
+            watched: false,
+            computed: Vec::new(),
+            averaged: Vec::new(),
+            snapshot: stream.alloc_zeros(elements())?,
+        };
+        rank.synchronize()?;
+        Ok(known)
+    }
+
+    /// Compares the parameters with the serial run's, after so many steps.
+    fn compare(&self, steps: usize) -> anyhow::Result<()> {
+        let (rank, world_size) = (self.rank.number(), self.rank.comm.world_size());
+        self.rank.synchronize()?;
+        let step = steps - 1;
+        let averages = |step: usize| -> Vec<f32> {
+            sum(self.unused, world_size, step).iter().map(|sum| sum / world_size as f32).collect()
+        };
+        let descended = |from: &[f32], by: &[f32]| -> Vec<f32> {
+            from.iter().zip(by).map(|(value, slope)| value - LEARNING_RATE * slope).collect()
+        };
+        let before = (0..step).fold(initial(), |parameters, step| descended(&parameters, &averages(step)));
+        let expected = descended(&before, &averages(step));
+        let own = gradient(self.unused, rank, step);
+        let left = step.checked_sub(1).map_or_else(uncleared, averages);
+        let not_cleared: Vec<f32> = sum(self.unused, world_size, step)
+            .iter()
+            .enumerate()
+            .map(|(at, sum)| {
+                let parameter = self.layout.iter().position(|place| place.contains(&at)).unwrap_or(0);
+                let others = (0..world_size).filter(|&rank| (self.unused)(rank, step, parameter)).count();
+                (sum + others as f32 * left[at]) / world_size as f32
+            })
+            .collect();
+        let got = self.rank.compute.clone_dtoh(&self.parameters)?;
+        // An average of values up to 1000 is off by 3n roundings at most, the parameters by two more in each step.
+        let bound = (steps * (3 * world_size + 2)) as f64 * 1000.0 * f64::from(f32::EPSILON);
+        for (parameter, place) in self.layout.iter().enumerate() {
+            let at = |values: &[f32]| values[place.clone()].to_vec();
+            let users: Vec<usize> =
+                (0..world_size).filter(|&rank| !(self.unused)(rank, step, parameter)).collect();
+            let name = format!(
+                "{world_size} ranks: parameter {parameter}, used by ranks {users:?}, after step {step}"
+            );
+            let expected = at(&expected);
+            let comparison = Expected::new(rank, &name, &expected)
+                .if_instead(
+                    &at(&before),
+                    "it has not changed in this step: its gradient is 0, or there was no step",
+                )
+                .if_instead(
+                    &at(&descended(&before, &own)),
+                    "it went by this rank's own gradient: the optimizer's step did not wait for the average",
+                )
+                .if_instead(
+                    &at(&descended(&before, &sum(self.unused, world_size, step))),
+                    "it went by the sum of the gradients, not by their average",
+                )
+                .if_instead(
+                    &at(&descended(&before, &not_cleared)),
+                    "where a rank does not use it, what lay there before was averaged too: it has to be cleared",
+                );
+            comparison.within(bound, &at(&got))?;
+        }
+        self.gradients.read()?;
+        Ok(())
+    }
+}
+
+impl Trainable for Known<'_> {
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.rank.compute
+    }
+
+    fn layout(&self) -> &[Range<usize>] {
+        &self.layout
+    }
+
+    fn gradients_mut(&mut self) -> CudaViewMut<'_, f32> {
+        self.gradients.view_mut()
+    }
+
+    fn backward(
+        &mut self,
+        mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Self { rank, layout, delays, watched, .. } = self;
+        let (compute, comm) = (&rank.compute, rank.comm.stream());
+        let mut gradients = self.gradients.view_mut();
+        if delays.communication > 0 {
+            rank.communicate_for(delays.communication)?;
+        }
+        for (parameter, place) in layout.iter().enumerate().rev() {
+            if (self.unused)(rank.number(), self.step, parameter) {
+                continue;
+            }
+            self.computed.push(rank.mark(compute, || {
+                rank.kernels.spin(compute, delays.gradient)?;
+                let source = self.sources[self.step].slice(place.clone());
+                Ok(compute.memcpy_dtod(&source, &mut gradients.slice_mut(place.clone()))?)
+            })?);
+            if !*watched {
+                ready(parameter, &mut gradients)?;
+                continue;
+            }
+            comm.wait(&compute.record_event(None)?)?;
+            self.averaged.push(rank.mark(&comm, || {
+                rank.kernels.spin(&comm, MILLISECOND)?;
+                ready(parameter, &mut gradients)
+            })?);
+        }
+        if *watched {
+            comm.memcpy_dtod(&gradients, &mut self.snapshot)?;
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self) -> anyhow::Result<()> {
+        let Rank { compute, kernels, .. } = self.rank;
+        self.step += 1;
+        kernels.sgd_step(compute, &mut self.parameters, &self.gradients.view(), LEARNING_RATE)
+    }
+}
+
+/// Three steps, each compared; then three more models whose steps are enqueued without a look between.
+fn trains(rank: &Rank, step: &Step, unused: Unused, delays: Delays) -> anyhow::Result<()> {
+    let mut known = Known::new(rank, unused, delays)?;
+    for done in 1..=STEPS {
+        step(&rank.comm, &mut known)?;
+        known.compare(done)?;
+    }
+    let mut known = Known::new(rank, unused, delays)?;
+    for _ in 0..STEPS {
+        step(&rank.comm, &mut known)?;
+    }
+    known.compare(STEPS)
+}
+
+fn all_used(_rank: usize, _step: usize, _parameter: usize) -> bool {
+    false
+}
+
+pub(super) fn each_step_is_that_of_one_gpu(step: &Step) -> anyhow::Result<()> {
+    on_each_rank(1, |rank| trains(rank, step, all_used, Delays::default()))
+}
+
+/// In the middle, at the end with its neighbour, and at the beginning; one of them is nobody's at all.
+pub(super) fn what_one_rank_does_not_use_is_averaged_too(step: &Step) -> anyhow::Result<()> {
+    let unused: Unused = |rank, step, parameter| {
+        let places: [&[(usize, usize)]; STEPS] = [&[(1, 2)], &[(0, 5), (0, 4)], &[(1, 0), (0, 1), (1, 1)]];
+        places[step].contains(&(rank % 2, parameter))
+    };
+    on_each_rank(2, |rank| trains(rank, step, unused, Delays::default()))
+}
+
+pub(super) fn a_late_gradient_is_waited_for(step: &Step) -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let gradient = if rank.number() == 1 { MILLISECOND / 4 } else { 0 };
+        trains(rank, step, all_used, Delays { gradient, ..Delays::default() })
+    })
+}
+
+pub(super) fn a_late_average_is_waited_for(step: &Step) -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let communication = if rank.number() == 0 { MILLISECOND } else { 0 };
+        trains(rank, step, all_used, Delays { communication, ..Delays::default() })
+    })
+}
+
+pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let mut known = Known::new(rank, all_used, Delays::default())?;
+        let busy = rank.compute_for(5 * MILLISECOND)?;
+        step(&rank.comm, &mut known)?;
+        ensure!(
+            !busy.is_over()?,
+            "rank {}: the compute stream was busy for 5 ms, and step did not return before that: does it wait on the host?",
+            rank.number()
+        );
+        known.compare(1)
+    })
+}
+
+/// When the backward pass is over, all is averaged that it has called a hook for. And while the hook of one gradient
+/// communicates, the next gradient is computed.
+pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let (number, world_size) = (rank.number(), rank.comm.world_size());
+        let delays = Delays { gradient: MILLISECOND, ..Delays::default() };
+        let mut known = Known { watched: true, ..Known::new(rank, all_used, delays)? };
+        step(&rank.comm, &mut known)?;
+        known.compare(1)?;
+        let intervals = |marks: &[Mark]| -> anyhow::Result<Vec<_>> {
+            marks.iter().map(|mark| rank.interval(mark)).collect()
+        };
+        let (computed, averaged) = (intervals(&known.computed)?, intervals(&known.averaged)?);
+        for (call, (hook, next)) in averaged.iter().zip(&computed[1..]).enumerate() {
+            let parameter = LENGTHS.len() - 1 - call;
+            ensure!(
+                hook.overlap(*next) > 0.0,
+                "rank {number}: the hook of parameter {parameter} kept the comm stream busy {hook}, and the gradient of \
+                 parameter {} was computed {next}: at no time both\n  likely cause: the hook waits for its average at once",
+                parameter - 1
+            );
+        }
+        let snapshot = rank.compute.clone_dtoh(&known.snapshot)?;
+        for (parameter, place) in known.layout.iter().enumerate().rev() {
+            let own = &gradient(all_used, number, 0)[place.clone()];
+            ensure!(
+                world_size == 1 || snapshot[place.clone()] != *own,
+                "rank {number}: every gradient was ready, the backward pass was over, and that of parameter {parameter} was \
+                 still this rank's own\n  likely cause: its all-reduce is enqueued behind the backward pass, and can't run \
+                 beside it; the last parameter is ready first"
+            );
+        }
+        Ok(())
+    })
+}
+
+/// A model with all parameters used and nothing delayed, for checks of their own.
+pub(super) fn plain(rank: &Rank) -> anyhow::Result<Known<'_>> {
+    Known::new(rank, all_used, Delays::default())
+}

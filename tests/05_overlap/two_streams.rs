@@ -1,0 +1,179 @@
+//! A rank with a compute stream beside its communicator's, and when work ran in them.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::nccl::{Comm, ReduceOp};
+use init::rendezvous::rendezvous;
+use lab::{Kernels, Readable};
+
+pub(super) const MILLISECOND: u64 = 1_000_000;
+
+/// One rank. Event tracking is off: what is not ordered by hand isn't ordered.
+pub(super) struct Rank {
+    pub(super) comm: Comm,
+    pub(super) compute: Arc<CudaStream>,
+    pub(super) kernels: Kernels,
+    origin: CudaEvent,
+}
+
+/// The events around some work, in its stream.
+pub(super) struct Mark {
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+/// When work ran, in milliseconds since its rank began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) start: f32,
+    pub(super) end: f32,
+}
+
+impl Interval {
+    /// Milliseconds that both last; negative where they are apart.
+    pub(super) fn overlap(self, other: Self) -> f32 {
+        self.end.min(other.end) - self.start.max(other.start)
+    }
+
+    pub(super) fn length(self) -> f32 {
+        self.end - self.start
+    }
+}
+
+/// As in `from 1.0 to 2.5 ms`.
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "from {:.1} to {:.1} ms", self.start, self.end)
+    }
+}
+
+/// An event that keeps the time.
+pub(super) fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
+    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
+}
+
+impl Rank {
+    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. Both may keep the host, and
+    /// wait for the GPU.
+    fn new(comm: Comm) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let compute = context.new_stream()?;
+        let kernels = Kernels::load(context)?;
+        let (mut one, other) = (compute.alloc_zeros::<f32>(1)?, compute.alloc_zeros::<f32>(1)?);
+        kernels.spin(&compute, 0)?;
+        kernels.scale(&compute, &mut one, 1.0)?;
+        kernels.axpy(&compute, &mut one, &other, 1.0)?;
+        kernels.sgd_step(&compute, &mut one, &other, 1.0)?;
+        compute.synchronize()?;
+        comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
+        comm.stream().synchronize()?;
+        let origin = timed(&compute)?;
+        Ok(Self { comm, compute, kernels, origin })
+    }
+
+    /// Its number.
+    pub(super) fn number(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// Keeps the compute stream busy.
+    pub(super) fn compute_for(&self, nanoseconds: u64) -> anyhow::Result<Mark> {
+        self.mark(&self.compute, || self.kernels.spin(&self.compute, nanoseconds))
+    }
+
+    /// Keeps the communicator's stream busy.
+    pub(super) fn communicate_for(&self, nanoseconds: u64) -> anyhow::Result<Mark> {
+        let stream = self.comm.stream();
+        self.mark(&stream, || self.kernels.spin(&stream, nanoseconds))
+    }
+
+    /// Events around `work`, which goes into `stream`.
+    pub(super) fn mark(
+        &self,
+        stream: &CudaStream,
+        work: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Mark> {
+        let start = timed(stream)?;
+        work()?;
+        Ok(Mark { start, end: timed(stream)? })
+    }
+
+    /// When the marked work ran. Waits for it.
+    pub(super) fn interval(&self, mark: &Mark) -> anyhow::Result<Interval> {
+        let since = |event: &CudaEvent| self.origin.elapsed_ms(event);
+        Ok(Interval { start: since(&mark.start)?, end: since(&mark.end)? })
+    }
+
+    /// Waits for both streams. What is known to be wrong in them is said first; numbers come after it.
+    pub(super) fn synchronize(&self) -> anyhow::Result<()> {
+        self.compute.synchronize()?;
+        Ok(self.comm.stream().synchronize()?)
+    }
+}
+
+impl Mark {
+    pub(super) fn is_over(&self) -> anyhow::Result<bool> {
+        Ok(self.end.try_is_complete()?)
+    }
+}
+
+/// Runs `check` on each rank of each world with at least `least` ranks.
+pub(super) fn on_each_rank(
+    least: usize,
+    check: impl Fn(&Rank) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    worlds(least).into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
+}
+
+/// Runs `check` on two ranks, or on one where there is one: for what takes long, and depends little on the world.
+pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    on_each_rank_of(worlds(1).len().min(2), check)
+}
+
+/// Runs `check` on the one rank of a world of its own.
+pub(super) fn alone(check: impl Fn(Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(1)?, |comm| check(Rank::new(comm)?))?;
+    Ok(())
+}
+
+fn worlds(least: usize) -> Vec<usize> {
+    lab::world_sizes().into_iter().filter(|&size| size >= least).collect()
+}
+
+fn on_each_rank_of(
+    world_size: usize,
+    check: impl Fn(&Rank) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let rank = Rank::new(comm)?;
+        check(&rank)?;
+        rank.synchronize()
+    })?;
+    Ok(())
+}
+
+/// The mean length of the intervals, in milliseconds.
+pub(super) fn mean(intervals: &[Interval]) -> f32 {
+    intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
+}
+
+/// How far a modelled time may be from its formula.
+const WITHIN: f32 = 0.03;
+
+/// Compares a time with a formula of times that events measured in the same run. Where times are modelled, within 3 %. A GPU
+/// may be slower for reasons of its own: nothing is said of that.
+pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
+    let off = measured / formula - 1.0;
+    ensure!(
+        off.abs() <= WITHIN || !lab::tier::times_are_modelled(),
+        "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)",
+        rank.number(),
+        100.0 * off
+    );
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! Checks of `overlap/waiting`.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
+use cudarc::nvrtc::Ptx;
+use lab::{Check, Expected, Guarded, irregular};
+
+use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks};
+use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, polling};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back),
+        Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way),
+        Check::new("waiting::a_late_filling_is_waited_for", a_late_filling_is_waited_for).min_ranks(2),
+        Check::new("waiting::a_late_average_is_waited_for", a_late_average_is_waited_for).min_ranks(2),
+        Check::new("waiting::no_host_waits", no_host_waits),
+        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average).min_ranks(2),
+        Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete),
+        Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error),
+    ]
+}
+
+const LEN: usize = 1031;
+/// Buffers where there are several.
+const BUFFERS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    AtOnce,
+    BeforeUse,
+    AllAtTheEnd,
+    Polling,
+}
+
+const WAYS: [Way; 4] = [Way::AtOnce, Way::BeforeUse, Way::AllAtTheEnd, Way::Polling];
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::AtOnce => "at_once",
+            Self::BeforeUse => "before_use",
+            Self::AllAtTheEnd => "all_at_the_end",
+            Self::Polling => "polling",
+        })
+    }
+}
+
+fn input(rank: usize, buffer: usize) -> Vec<f32> {
+    irregular::integers(10 * buffer + rank, LEN)
+}
+
+fn stale(buffer: usize) -> Vec<f32> {
+    irregular::integers(1000 + buffer, LEN)
+}
+
+/// Averages of whole numbers up to 1000. NCCL multiplies each by 1/n, and adds: n products and n − 1 sums, each rounded by at
+/// most half a unit in the last place of 1000, and 1/n itself by as much.
+fn bound(world_size: usize) -> f64 {
+    (3 * world_size) as f64 * 1000.0 * f64::from(f32::EPSILON) / 2.0
+}
+
+/// Buffers that the compute stream fills, and the places where their averages are copied to.
+struct Data {
+    inputs: Vec<CudaSlice<f32>>,
+    buffers: Vec<Guarded<f32>>,
+    outputs: Vec<CudaSlice<f32>>,
+}
+
+impl Data {
+    fn new(rank: &Rank, buffers: usize) -> anyhow::Result<Self> {
+        let stream = &rank.compute;
+        let upload = |values: Vec<f32>| anyhow::Ok(stream.clone_htod(&values)?);
+        let data = Self {
+            inputs: (0..buffers).map(|i| upload(input(rank.number(), i))).collect::<anyhow::Result<_>>()?,
+            buffers: (0..buffers).map(|i| Guarded::new(stream, &stale(i))).collect::<anyhow::Result<_>>()?,
+            outputs: (0..buffers).map(|i| upload(stale(i))).collect::<anyhow::Result<_>>()?,
+        };
+        stream.synchronize()?;
+        Ok(data)
+    }
+
+    /// Fills the buffers in the compute stream, and goes the way.
+    fn go(
+        &mut self,
+        rank: &Rank,
+        way: Way,
+        mut independent: impl FnMut() -> anyhow::Result<()>,
+        mut at_use: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Self { inputs, buffers, outputs } = self;
+        let (comm, compute) = (&rank.comm, &rank.compute);
+        let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+        for (view, input) in views.iter_mut().zip(inputs) {
+            compute.memcpy_dtod(input, view)?;
+        }
+        let mut dependent = |index: usize, average: &CudaViewMut<f32>| {
+            at_use()?;
+            Ok(compute.memcpy_dtod(average, &mut outputs[index])?)
+        };
+        if way == Way::AllAtTheEnd {
+            return all_at_the_end(comm, compute, views, independent, dependent);
+        }
+        for (index, view) in views.into_iter().enumerate() {
+            let dependent = |average: &CudaViewMut<f32>| dependent(index, average);
+            match way {
+                Way::AtOnce => at_once(comm, compute, view, &mut independent, dependent)?,
+                Way::BeforeUse => before_use(comm, compute, view, &mut independent, dependent)?,
+                _ => polling(comm, compute, view, &mut independent, dependent)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
+        rank.synchronize()?;
+        let world_size = rank.comm.world_size();
+        for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
+            let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();
+            let sum = |at: usize| inputs.iter().map(|input| input[at]).sum::<f32>();
+            let sums: Vec<f32> = (0..LEN).map(sum).collect();
+            let averages: Vec<f32> = sums.iter().map(|sum| sum / world_size as f32).collect();
+            let name = |what: &str| format!("{way}, {world_size} ranks: {what} {index}");
+            let compare = |what: &str, got: &[f32]| {
+                Expected::new(rank.number(), &name(what), &averages)
+                    .if_instead(&sums, "this is the sum, not the average")
+                    .if_instead(
+                        &input(rank.number(), index),
+                        "these are the rank's own values: it was used before it was averaged",
+                    )
+                    .if_instead(&stale(index), "it is what was there before: nothing was enqueued")
+                    .within(bound(world_size), got)
+            };
+            compare("what was read of buffer", &rank.compute.clone_dtoh(output)?)?;
+            compare("buffer", &buffer.read()?)?;
+        }
+        Ok(())
+    }
+}
+
+fn the_handle_gives_the_average_back() -> anyhow::Result<()> {
+    on_each_rank(1, |rank| {
+        let mut data = Data::new(rank, BUFFERS)?;
+        let Data { inputs, buffers, outputs } = &mut data;
+        for ((input, buffer), output) in inputs.iter().zip(buffers).zip(outputs) {
+            let mut view = buffer.view_mut();
+            rank.compute.memcpy_dtod(input, &mut view)?;
+            let pending = Pending::average(&rank.comm, &rank.compute, view)?;
+            let average = pending.wait(&rank.compute)?;
+            ensure!(
+                average.len() == LEN,
+                "a buffer of {LEN} elements came back with {} elements",
+                average.len()
+            );
+            rank.compute.memcpy_dtod(&average, output)?;
+        }
+        data.compare(rank, "Pending")
+    })
+}
+
+fn the_average_arrives_in_each_way() -> anyhow::Result<()> {
+    on_each_rank(1, |rank| {
+        for way in WAYS {
+            let mut data = Data::new(rank, BUFFERS)?;
+            let used = Cell::new(0);
+            let count = || {
+                used.set(used.get() + 1);
+                Ok(())
+            };
+            data.go(rank, way, || Ok(()), count)?;
+            ensure!(
+                used.get() == BUFFERS,
+                "{way}: {BUFFERS} buffers, and `dependent` was called {} times",
+                used.get()
+            );
+            data.compare(rank, &way.to_string())?;
+        }
+        Ok(())
+    })
+}
+
+fn a_late_filling_is_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for way in WAYS {
+            let mut data = Data::new(rank, 1)?;
+            rank.compute_for(if rank.number() == 1 { MILLISECOND } else { 0 })?;
+            data.go(rank, way, || Ok(()), || Ok(()))?;
+            data.compare(rank, &way.to_string())?;
+        }
+        Ok(())
+    })
+}
+
+fn a_late_average_is_waited_for() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for way in WAYS {
+            let mut data = Data::new(rank, BUFFERS)?;
+            rank.communicate_for(if rank.number() == 0 { MILLISECOND } else { 0 })?;
+            data.go(rank, way, || Ok(()), || Ok(()))?;
+            data.compare(rank, &way.to_string())?;
+        }
+        Ok(())
+    })
+}
+
+fn no_host_waits() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for way in [Way::BeforeUse, Way::AllAtTheEnd] {
+            let mut data = Data::new(rank, BUFFERS)?;
+            let busy = rank.compute_for(5 * MILLISECOND)?;
+            data.go(rank, way, || Ok(()), || Ok(()))?;
+            ensure!(
+                !busy.is_over()?,
+                "rank {}: the compute stream was busy for 5 ms, and {way} did not return before that: does it, or `Pending`, \
+                 wait on the host?",
+                rank.number()
+            );
+            data.compare(rank, &way.to_string())?;
+        }
+        Ok(())
+    })
+}
+
+fn work_runs_beside_the_average() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        for way in [Way::BeforeUse, Way::AllAtTheEnd] {
+            let mut data = Data::new(rank, 1)?;
+            let stream = rank.comm.stream();
+            let worked = RefCell::new(None);
+            // The collective takes its spin's time: it is enqueued behind it.
+            let communicated = rank.mark(&stream, || {
+                rank.kernels.spin(&stream, 4 * MILLISECOND)?;
+                let independent = || {
+                    *worked.borrow_mut() = Some(rank.compute_for(2 * MILLISECOND)?);
+                    Ok(())
+                };
+                data.go(rank, way, independent, || Ok(()))
+            })?;
+            data.compare(rank, &way.to_string())?;
+            let Some(worked) = worked.into_inner() else { bail!("{way} never called `independent`") };
+            let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
+            ensure!(
+                worked.overlap(communicated) > 0.0,
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both\n  \
+                 likely cause: it is enqueued behind a wait for the average",
+                rank.number()
+            );
+        }
+        Ok(())
+    })
+}
+
+fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let mut data = Data::new(rank, 1)?;
+        let late = rank.communicate_for(3 * MILLISECOND)?;
+        let pieces = Cell::new(0);
+        let piece = || {
+            pieces.set(pieces.get() + 1);
+            Ok(())
+        };
+        let complete_at_use = Cell::new(false);
+        data.go(rank, Way::Polling, piece, || {
+            complete_at_use.set(late.is_over()?);
+            Ok(())
+        })?;
+        ensure!(
+            complete_at_use.get(),
+            "rank {}: the average could not be there for 3 ms; `independent` was called {} times, and then the average was \
+             used although the query had said no\n  likely cause: asked once, not until the answer is yes",
+            rank.number(),
+            pieces.get()
+        );
+        ensure!(
+            pieces.get() > 0,
+            "rank {}: the average took 3 ms, and polling called `independent` not once meanwhile\n  likely cause: the host \
+             waits, or nothing was asked",
+            rank.number()
+        );
+        data.compare(rank, "polling")
+    })
+}
+
+/// A kernel that fails.
+const TRAP: &str =
+    ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
+
+/// How often the check lets itself be polled, a millisecond each time.
+const PATIENCE: usize = 1000;
+
+fn polling_ends_with_an_error() -> anyhow::Result<()> {
+    alone(|rank| {
+        let polled = Cell::new(0);
+        let trap = rank.compute.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
+        let mut data = Data::new(&rank, 1)?;
+        // SAFETY: the kernel has no arguments and touches no memory.
+        unsafe { rank.compute.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
+        let independent = || {
+            polled.set(polled.get() + 1);
+            std::thread::sleep(Duration::from_millis(1));
+            ensure!(polled.get() < PATIENCE, "the check has seen enough");
+            Ok(())
+        };
+        let answer = data.go(&rank, Way::Polling, independent, || Ok(()));
+        // The GPU's context is lost, and nothing of it can be given back in order.
+        std::mem::forget((rank, data, trap));
+        ensure!(
+            polled.get() < PATIENCE,
+            "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {PATIENCE} \
+             times, and went on\n  likely cause: cudarc's `is_complete` says `false` of an error too; `try_is_complete` tells it"
+        );
+        ensure!(answer.is_err(), "a kernel in front of the collective failed, and polling returned `Ok`");
+        Ok(())
+    })
+}

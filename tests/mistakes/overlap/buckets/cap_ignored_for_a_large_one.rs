@@ -1,0 +1,52 @@
+// mistake: a bucket is closed when it is full, and what makes it full may be of any size
+// fails: buckets::a_large_parameter_has_a_bucket_of_its_own
+// says: only a parameter that alone is larger may have more than 100
+
+use std::ops::Range;
+
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::Comm;
+use lab::Trainable;
+
+use collectives::all_reduce::average_in_place;
+
+pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
+    let mut buckets: Vec<Range<usize>> = Vec::new();
+    for (parameter, gradient) in layout.iter().enumerate().rev() {
+        match buckets.last_mut() {
+            Some(bucket) if (layout[bucket.end - 1].end - layout[bucket.start].start) * size_of::<f32>() < cap => {
+                bucket.start = parameter;
+            }
+            _ => buckets.push(parameter..parameter + 1),
+        }
+    }
+    buckets
+}
+
+pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -> anyhow::Result<()> {
+    let (compute, communication) = (model.stream().clone(), comm.stream());
+    let layout = model.layout().to_vec();
+    compute.memset_zeros(&mut model.gradients_mut())?;
+    let mut left = buckets.iter().peekable();
+    let mut average_down_to = |parameter: usize, gradients: &mut CudaViewMut<f32>| {
+        while let Some(bucket) = left.next_if(|bucket| bucket.start >= parameter) {
+            communication.wait(&compute.record_event(None)?)?;
+            let elements = layout[bucket.start].start..layout[bucket.end - 1].end;
+            average_in_place(comm, &mut gradients.slice_mut(elements))?;
+        }
+        anyhow::Ok(())
+    };
+    model.backward(&mut average_down_to)?;
+    average_down_to(0, &mut model.gradients_mut())?;
+    compute.wait(&communication.record_event(None)?)?;
+    model.descend()
+}
+
+pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
+    let (computed, averaged) = (compute / buckets, communication / buckets + latency);
+    computed + (buckets - 1.0) * computed.max(averaged) + averaged
+}
+
+pub fn best_number(compute: f64, latency: f64) -> f64 {
+    (compute / latency).sqrt()
+}

@@ -1,0 +1,55 @@
+// mistake: a bucket is kept when the next one begins, and the last one has no next
+// fails: buckets::the_plan_goes_from_the_last_parameter_to_the_first
+// says: is in no bucket
+// says: is the last bucket, which isn't full, lost?
+
+use std::ops::Range;
+
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::Comm;
+use lab::Trainable;
+
+use collectives::all_reduce::average_in_place;
+
+pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
+    let mut buckets = Vec::new();
+    let mut bucket = layout.len()..layout.len();
+    for (parameter, gradient) in layout.iter().enumerate().rev() {
+        let bytes = (layout[bucket.end - 1].end - gradient.start) * size_of::<f32>();
+        if bytes > cap && !bucket.is_empty() {
+            buckets.push(bucket.clone());
+            bucket = parameter..parameter + 1;
+        } else {
+            bucket.start = parameter;
+        }
+    }
+    buckets
+}
+
+pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -> anyhow::Result<()> {
+    let (compute, communication) = (model.stream().clone(), comm.stream());
+    let layout = model.layout().to_vec();
+    compute.memset_zeros(&mut model.gradients_mut())?;
+    let mut left = buckets.iter().peekable();
+    let mut average_down_to = |parameter: usize, gradients: &mut CudaViewMut<f32>| {
+        while let Some(bucket) = left.next_if(|bucket| bucket.start >= parameter) {
+            communication.wait(&compute.record_event(None)?)?;
+            let elements = layout[bucket.start].start..layout[bucket.end - 1].end;
+            average_in_place(comm, &mut gradients.slice_mut(elements))?;
+        }
+        anyhow::Ok(())
+    };
+    model.backward(&mut average_down_to)?;
+    average_down_to(0, &mut model.gradients_mut())?;
+    compute.wait(&communication.record_event(None)?)?;
+    model.descend()
+}
+
+pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
+    let (computed, averaged) = (compute / buckets, communication / buckets + latency);
+    computed + (buckets - 1.0) * computed.max(averaged) + averaged
+}
+
+pub fn best_number(compute: f64, latency: f64) -> f64 {
+    (compute / latency).sqrt()
+}

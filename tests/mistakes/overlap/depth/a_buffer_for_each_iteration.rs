@@ -1,0 +1,38 @@
+// mistake: every iteration gets memory of its own
+// fails: depth::memory_is_that_of_the_buffers
+// says: a pipeline of depth 1 had the memory of 8.0 buffers in use at once, expected 1
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::{CudaSlice, CudaStream};
+
+use crate::interleave::Stages;
+
+pub fn run(
+    compute: &Arc<CudaStream>,
+    comm: &Arc<CudaStream>,
+    stages: &mut impl Stages,
+    iterations: usize,
+    len: usize,
+    depth: usize,
+) -> anyhow::Result<()> {
+    ensure!(depth > 0, "a pipeline needs at least one buffer");
+    let mut buffers: Vec<CudaSlice<f32>> =
+        (0..iterations).map(|_| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
+    let mut reduced = Vec::new();
+    for round in 0..iterations + depth - 1 {
+        if round < iterations {
+            let buffer = &mut buffers[round].as_view_mut();
+            stages.preprocess(round, buffer)?;
+            comm.wait(&compute.record_event(None)?)?;
+            stages.all_reduce(round, buffer)?;
+            reduced.push(comm.record_event(None)?);
+        }
+        if let Some(iteration) = (round + 1).checked_sub(depth) {
+            compute.wait(&reduced[iteration])?;
+            stages.postprocess(iteration, &mut buffers[iteration].as_view_mut())?;
+        }
+    }
+    Ok(())
+}

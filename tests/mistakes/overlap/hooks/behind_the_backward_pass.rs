@@ -1,0 +1,29 @@
+// mistake: all gradients are averaged when the backward pass is over
+// fails: hooks::communication_runs_beside_the_backward_pass
+// says: still this rank's own
+// says: its all-reduce is enqueued behind the backward pass
+
+use cudarc::driver::CudaViewMut;
+use cudarc::nccl::Comm;
+use lab::Trainable;
+
+use collectives::all_reduce::average_in_place;
+
+pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
+    let (compute, communication) = (model.stream().clone(), comm.stream());
+    let layout = model.layout().to_vec();
+    compute.memset_zeros(&mut model.gradients_mut())?;
+    let mut left = layout.len();
+    let mut average_down_to = |parameter: usize, gradients: &mut CudaViewMut<f32>| {
+        communication.wait(&compute.record_event(None)?)?;
+        while left > parameter {
+            left -= 1;
+            average_in_place(comm, &mut gradients.slice_mut(layout[left].clone()))?;
+        }
+        anyhow::Ok(())
+    };
+    model.backward(|_, _| Ok(()))?;
+    average_down_to(0, &mut model.gradients_mut())?;
+    compute.wait(&communication.record_event(None)?)?;
+    model.descend()
+}
