@@ -1,13 +1,18 @@
 //! What module 04 must do: one file for each exercise.
 
+mod accumulate;
 mod conditional;
 mod data_parallel;
 mod global_norm;
 mod hybrid;
+mod pools;
 mod sharded_optimizer;
+mod single_process;
+mod staging;
 mod tensor;
 mod tensor_backward;
 mod tensor_forward;
+mod whole_batch;
 
 use lab::Check;
 
@@ -15,12 +20,16 @@ use lab::Check;
 pub(crate) fn checks() -> Vec<Check> {
     [
         data_parallel::checks(),
+        single_process::checks(),
+        accumulate::checks(),
         conditional::checks(),
         global_norm::checks(),
         tensor_forward::checks(),
         tensor_backward::checks(),
         hybrid::checks(),
         sharded_optimizer::checks(),
+        staging::checks(),
+        pools::checks(),
     ]
     .concat()
 }

@@ -49,10 +49,12 @@ pub(crate) struct Pinned {
     view: usize,
     own: usize,
     len: usize,
+    /// `CU_MEMHOSTALLOC_…`, as the program asked for.
+    flags: c_uint,
 }
 
 impl Pinned {
-    fn new(len: usize) -> CudaResult<Self> {
+    fn new(len: usize, flags: c_uint) -> CudaResult<Self> {
         let no_room = || {
             let message = format!("the host has no room for {} of pinned memory", size(len as u64));
             Error::new(CudaStatus::OutOfMemory, message)
@@ -72,7 +74,7 @@ impl Pinned {
             };
             let (view, own) = (map(), map());
             libc::close(file);
-            let made = Self { view: view as usize, own: own as usize, len };
+            let made = Self { view: view as usize, own: own as usize, len, flags };
             if view == libc::MAP_FAILED || own == libc::MAP_FAILED {
                 return Err(no_room());
             }
@@ -168,10 +170,19 @@ pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Cud
         return invalid("cuMemHostAlloc: the pointer for the result is null".to_owned());
     }
     let engine = engine::get()?;
-    let memory = Pinned::new(bytes)?;
+    let memory = Pinned::new(bytes, flags)?;
     let start = memory.view;
     engine.pin(start as u64, bytes as u64, Arc::new(memory))?;
     to.give(start as *mut c_void)
+}
+
+pub(crate) fn flags_of(flags: Out<c_uint>, address: *mut c_void) -> CudaResult<()> {
+    let memory: Option<Memory> = engine::get()?.pinned(address as u64, 1)?;
+    let Some(memory) = memory.and_then(|memory| memory.downcast::<Pinned>().ok()) else {
+        let message = format!("cuMemHostGetFlags: {address:p} is not in memory of cuMemHostAlloc");
+        return Err(Error::new(CudaStatus::InvalidValue, message));
+    };
+    flags.give(memory.flags)
 }
 
 pub(crate) fn free(address: *mut c_void) -> CudaResult<()> {

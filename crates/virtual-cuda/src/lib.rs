@@ -125,6 +125,7 @@ macro_rules! exports {
                 fn cuMemAdvise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) = managed::advise;
                 fn cuMemAdvise_v2(address: DevicePointer, bytes: usize, advice: c_uint, location: MemoryLocation) = managed::advise_at;
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
+                fn cuMemHostGetFlags(flags: Out<c_uint>, memory: *mut c_void) = host::flags_of;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
                 fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;

@@ -1,9 +1,13 @@
 //! Module 04: a training loop on many GPUs. The model is given; what is parallel is the exercise.
 
+pub mod accumulate;
 pub mod conditional;
 pub mod data_parallel;
 pub mod global_norm;
 pub mod hybrid;
+pub mod pools;
 pub mod sharded_optimizer;
+pub mod single_process;
+pub mod staging;
 pub mod tensor_backward;
 pub mod tensor_forward;

@@ -19,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("host_memory::a_copy_of_pageable_memory_is_taken_at_the_call", pageable),
         Check::new("host_memory::memory_freed_under_a_copy_lives_on", freed_under_a_copy),
         Check::new("host_memory::a_copy_beyond_its_end_is_refused", beyond_its_end),
+        Check::new("host_memory::it_tells_the_flags_it_was_made_with", flags),
         Check::new("host_memory::bad_allocations_and_frees_are_named", bad_arguments),
         Check::new("host_memory::a_gpu_can_t_use_its_address", no_device_address),
     ]
@@ -141,6 +142,29 @@ fn beyond_its_end() -> anyhow::Result<()> {
     };
     let words = ["a copy of 91 bytes at byte 10 of pinned host memory: it has 100 bytes"];
     fails(copied.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+    Ok(())
+}
+
+fn flags() -> anyhow::Result<()> {
+    let context = CudaContext::new(0)?;
+    let ask = |address: *const u32| {
+        let mut flags = 0;
+        // SAFETY: there is room for the answer; the address is only looked up.
+        unsafe { sys::cuMemHostGetFlags(&raw mut flags, address.cast_mut().cast()) }.result().map(|()| flags)
+    };
+    for flags in [0, sys::CU_MEMHOSTALLOC_WRITECOMBINED, 7] {
+        // SAFETY: nothing reads it.
+        let memory = unsafe { context.alloc_pinned_with_flags::<u32>(1000, flags) }?;
+        let start = memory.as_ptr()?;
+        // Anywhere in it.
+        assert_eq!((ask(start)?, ask(start.wrapping_add(999))?), (flags, flags));
+    }
+    let pageable = [0_u32; 4];
+    fails(
+        ask(pageable.as_ptr()),
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        &["cuMemHostGetFlags", "is not in memory of cuMemHostAlloc"],
+    );
     Ok(())
 }
 

@@ -199,6 +199,14 @@ fn making() -> anyhow::Result<()> {
     refused(communicators(&[0, 99]).map(|_| ()), ncclInvalidArgument, &["no GPU 99"]);
     refused(communicators(&[-1]).map(|_| ()), ncclInvalidArgument, &["no GPU -1"]);
     refused(communicators(&[1, 1]).map(|_| ()), ncclInvalidUsage, &["GPU 1 is in the list twice"]);
+    // Each communicator needs an id of its own (NVIDIA/nccl#206); NCCL itself waits for ever where nobody listens any more (#1038).
+    init(1, 0).unwrap();
+    let words = [
+        "this id has made its communicator already",
+        "give each communicator an id of its own",
+        "nccl_errors.rs",
+    ];
+    refused(init(1, 0), ncclInvalidUsage, &words);
     // SAFETY: nothing is written for a negative count, or where there is nowhere to write.
     unsafe {
         let negative = sys::ncclCommInitAll(&mut comm, -1, std::ptr::null());

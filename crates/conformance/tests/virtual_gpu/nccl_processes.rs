@@ -1,5 +1,7 @@
 //! Ranks as processes: right programs with the right numbers, processes that end, and everything bad that can come in.
 
+mod ids;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -21,6 +23,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::a_thread_with_two_ranks", || all_right(&plan("grouped", &[1, 1]))),
         Check::new("nccl_processes::not_blocking", || all_right(&plan("not_blocking", &[1, 2, 1]))),
         Check::new("nccl_processes::an_address_for_all", an_address_for_all),
+        Check::new("nccl_processes::an_id_makes_one_communicator", ids::one_communicator),
+        Check::new("nccl_processes::an_address_makes_any_number", ids::any_number_by_address),
         Check::new("nccl_processes::an_interface_by_name", an_interface_by_name),
         Check::new("nccl_processes::a_gpu_for_each_process", a_gpu_for_each_process),
         Check::new("nccl_processes::virtual_time_is_shared", virtual_time_is_shared),
@@ -48,8 +52,9 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// What the processes of these checks run.
-pub(crate) const PROGRAMS: [(&str, Program); 15] = [
+pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("sums", sums),
+    ("again", ids::again),
     ("functions", functions),
     ("grouped", grouped),
     ("times", times),

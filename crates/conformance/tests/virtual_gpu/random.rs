@@ -194,15 +194,30 @@ fn programs() -> anyhow::Result<u64> {
     Ok(std::env::var("RANDOM_PROGRAMS").map_or(Ok(20), |count| count.parse())?)
 }
 
-/// The same programs with ranks in several processes, one communicator of the same two ids after the other.
+/// Ids that nobody has used yet, the same ones for all ranks of the place.
+fn fresh_ids(place: &Place) -> anyhow::Result<[Id; COMMUNICATORS]> {
+    let mut numbers = Vec::new();
+    for _ in 0..COMMUNICATORS {
+        let made = *Id::new().unwrap().internal();
+        // The sum over the ranks is rank 0's.
+        numbers.extend(made.map(|byte| if place.rank == 0 { f32::from(byte as u8) } else { 0.0 }));
+    }
+    let stream = &place.own.stream;
+    let buffer = stream.clone_htod(&numbers)?;
+    place.all_reduce(&buffer).map_err(anyhow::Error::msg)?;
+    let bytes = stream.clone_dtoh(&buffer)?;
+    let id = |index: usize| Id::uninit(std::array::from_fn(|byte| bytes[index * 128 + byte] as u8 as _));
+    Ok(std::array::from_fn(id))
+}
+
+/// The same programs with ranks in several processes, each with communicators of its own.
 pub(crate) fn programs_of_processes(place: &Place) -> Said {
     let run = || -> anyhow::Result<()> {
         for seed in 0..programs()? {
             let mut random = SplitMix64::new(seed);
             let len = 1 + random.below(700);
             let program = program(&mut random, place.n);
-            let got =
-                run_rank(&program, (place.rank, place.n), len, place.ids.map(|id| Id::uninit(id.internal)))?;
+            let got = run_rank(&program, (place.rank, place.n), len, fresh_ids(place)?)?;
             let expected = &serial(&program, place.n, len)[place.rank];
             anyhow::ensure!(got == *expected, "seed {seed}: wrong numbers after {program:?}");
         }

@@ -198,6 +198,16 @@ impl State {
 
     /// One rank comes to a meeting; the last one makes the communicator.
     pub(super) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
+        if let Some(first) = self.nccl.spent.get(&id) {
+            let report = Report::new("this id has made its communicator already")
+                .at("ncclCommInitRank", first)
+                .at(format!("once more: ncclCommInitRank{}", in_process(member.seat)), &member.site)
+                .help("an id is for one communicator: give each communicator an id of its own");
+            report.print();
+            let error = Error::new(NcclStatus::InvalidUsage, report.to_string());
+            self.refuse(id, vec![member.seat], &error);
+            return;
+        }
         let meeting = self.nccl.meetings.entry(id).or_insert_with(|| Meeting {
             world_size,
             members: BTreeMap::new(),
@@ -219,7 +229,7 @@ impl State {
                 .at(format!("ncclCommInitRank{}", in_process(first.seat)), &first.site)
                 .at(format!("ncclCommInitRank{}", in_process(seat)), &member.site)
                 .help(format!(
-                    "give each of the {world_size} ranks a number of its own, 0 to {}",
+                    "give each of the {world_size} ranks a number of its own, 0 to {}, and each communicator an id of its own",
                     world_size - 1
                 ));
             self.fail_meeting(id, NcclStatus::InvalidUsage, &report, Some(seat));
@@ -250,6 +260,10 @@ impl State {
                 Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
             });
         let site = meeting.members.values().next().map_or_else(Site::unknown, |first| first.site.clone());
+        // An id of NCCL_COMM_ID is an address, and stays the same for all communicators.
+        if !id.is_of_address() {
+            self.nccl.spent.insert(id, site.clone());
+        }
         let handles: Vec<_> = meeting.members.values().map(|member| member.seat.handle()).collect();
         let ranks = meeting.members.into_values().map(Member::into_rank).collect();
         self.add_clique("ncclCommInitRank", ranks, &handles, site, link);

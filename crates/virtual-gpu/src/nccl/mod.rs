@@ -25,6 +25,8 @@ mod wire;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::site::Site;
+
 pub use assembly::{Deliver, NO_COLOR};
 pub use call::Request;
 pub use communicator::CommHandle;
@@ -54,6 +56,8 @@ pub(crate) struct Nccl {
     /// Ids that this process made, and so listens for.
     hosted: HashSet<UniqueId>,
     meetings: HashMap<UniqueId, meeting::Meeting>,
+    /// Ids that have made their communicator, and where its rank 0 came.
+    spent: HashMap<UniqueId, Site>,
     communicators: HashMap<CommHandle, communicator::Communicator>,
     cliques: BTreeMap<u64, communicator::Clique>,
     made: u64,

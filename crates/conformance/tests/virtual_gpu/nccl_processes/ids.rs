@@ -1,0 +1,36 @@
+//! How many communicators an id makes.
+
+use super::{all_right, free_port, plan, sums, told};
+use crate::rank_processes::{Plan, run};
+use crate::raw::Rank;
+use crate::twins::{Place, Said};
+
+/// Another communicator with the id that made the first; both are used.
+pub(super) fn again(place: &Place) -> Said {
+    let Place { rank, n, ids, .. } = *place;
+    let stream = place.own.stream.context().new_stream().unwrap();
+    let second = Rank::try_join(ids[0], rank, n, stream);
+    sums(place)?;
+    let own = second?;
+    sums(&Place { rank, n, wrong: false, first_gpu: 0, own, ids })
+}
+
+pub(super) fn one_communicator() -> anyhow::Result<()> {
+    for layout in [&[2][..], &[1, 1], &[1, 2]] {
+        for (rank, said) in run(&plan("again", layout))?.into_iter().enumerate() {
+            let words = [
+                "ncclInvalidUsage",
+                "this id has made its communicator already",
+                "once more: ncclCommInitRank",
+                "give each communicator an id of its own",
+            ];
+            told(&format!("{layout:?}, rank {rank}"), said, &words)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn any_number_by_address() -> anyhow::Result<()> {
+    let address = format!("127.0.0.1:{}", free_port()?);
+    all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("again", &[1, 2]) })
+}

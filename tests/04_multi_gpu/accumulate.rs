@@ -1,0 +1,234 @@
+//! Checks of `multi_gpu/accumulate`: a batch in pieces is the batch, and takes one collective.
+
+use std::ops::Range;
+
+use anyhow::{Context, ensure};
+use init::rendezvous::rendezvous;
+use lab::digits::{Digits, Samples};
+use lab::{Check, Expected, NcclLog, Perceptron};
+
+use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, batches, piece, steps, times};
+use crate::multi_gpu::accumulate::Accumulator;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("accumulate::each_step_is_that_of_the_whole_batch", each_step_is_that_of_the_whole_batch),
+        Check::new("accumulate::uneven_pieces_count_by_their_samples", uneven_pieces_count_by_their_samples)
+            .min_ranks(2),
+        Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce).min_ranks(2),
+    ]
+}
+
+/// Micro-batches of a rank, in the even runs.
+const PIECES: usize = 4;
+/// Samples of a micro-batch, in the even runs.
+const SAMPLES: usize = 5;
+
+/// How a batch is cut: the micro-batches of a rank.
+type Cut = fn(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>>;
+
+fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
+    let own = piece(batch, rank, world_size);
+    (0..PIECES).map(|index| piece(&own, index, PIECES)).collect()
+}
+
+/// Rank r has r + 1 pieces, of other lengths than the other ranks'.
+fn unevenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
+    let own = piece(batch, rank, world_size);
+    (0..=rank).map(|index| piece(&own, index, rank + 1)).collect()
+}
+
+/// What a step left on a rank.
+struct Made {
+    loss: f32,
+    parameters: Vec<f32>,
+}
+
+/// A run: the steps of each rank.
+fn train(
+    samples: &Samples,
+    batches: &[Range<usize>],
+    world_size: usize,
+    cut: Cut,
+) -> anyhow::Result<Vec<Vec<Made>>> {
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let on_gpu = samples.to_device(&stream)?;
+        let own: Vec<_> = batches.iter().map(|batch| cut(batch, rank, world_size)).collect();
+        // Room for the longest micro-batch: all of a rank's samples in one pass don't fit.
+        let room = own.iter().flatten().map(Range::len).max().unwrap_or(1).max(1);
+        let mut model = Perceptron::new(&stream, HIDDEN, room, SEED)?;
+        let mut accumulator = Accumulator::new(&model)?;
+        let mut made = Vec::new();
+        for (batch, own) in batches.iter().zip(&own) {
+            let loss = accumulator.step(&comm, &mut model, &on_gpu, own, batch.len(), LEARNING_RATE)?;
+            made.push(Made { loss, parameters: stream.clone_dtoh(&model.parameters())? });
+        }
+        stream.synchronize()?;
+        Ok(made)
+    })
+}
+
+fn each_step_is_that_of_the_whole_batch() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        compare(world_size, &[PIECES * SAMPLES * world_size; 6], evenly)?;
+    }
+    Ok(())
+}
+
+fn uneven_pieces_count_by_their_samples() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes() {
+        // In the shortest, ranks have empty micro-batches, or none that isn't.
+        compare(world_size, &[53, 31, 2, 47, 40, 1], unevenly)?;
+    }
+    Ok(())
+}
+
+fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()> {
+    let samples = Digits::load()?.train;
+    let batches = batches(lengths);
+    let ranks = train(&samples, &batches, world_size, cut)?;
+    let most = (0..world_size).map(|rank| cut(&batches[0], rank, world_size).len()).sum();
+    let mut earlier = vec![0.0; ranks[0][0].parameters.len()];
+    for (index, step) in steps(&samples, &batches, most).iter().enumerate() {
+        let place = format!("world size {world_size}, step {} (samples {:?})", index + 1, step.batch);
+        for (rank, made) in ranks.iter().enumerate() {
+            let cuts: Vec<_> = (0..world_size).map(|rank| cut(&step.batch, rank, world_size)).collect();
+            compare_step(&samples, step, &cuts, rank, &earlier, &made[index])
+                .with_context(|| place.clone())?;
+        }
+        for (rank, made) in ranks.iter().enumerate() {
+            Expected::new(
+                rank,
+                "the buffer of parameters, beside those of rank 0,",
+                &ranks[0][index].parameters,
+            )
+            .exactly(&made[index].parameters)
+            .with_context(|| place.clone())?;
+        }
+        earlier.iter_mut().zip(&step.gradient).for_each(|(sum, slope)| *sum += slope);
+    }
+    Ok(())
+}
+
+/// Compares what a step made of a rank's parameters, and its loss. `earlier` is the sum of the earlier steps' gradients.
+fn compare_step(
+    samples: &Samples,
+    step: &Step,
+    cuts: &[Vec<Range<usize>>],
+    rank: usize,
+    earlier: &[f64],
+    got: &Made,
+) -> anyhow::Result<()> {
+    let (world_size, batch) = (cuts.len() as f64, step.batch.len() as f64);
+    let own_pieces = cuts[rank].len() as f64;
+    // By its samples, each counts for so much of the batch.
+    let by_samples = |pieces: &[Range<usize>]| -> Vec<_> {
+        pieces.iter().map(|piece| (piece.clone(), piece.len() as f64 / batch)).collect()
+    };
+    let each_as = |weight: &dyn Fn(&[Range<usize>]) -> f64| -> Vec<_> {
+        cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own)))).collect()
+    };
+    let last: Vec<_> = cuts.iter().flat_map(|own| own.last().cloned()).collect();
+    let (last_loss, of_last) = step.sum(samples, &by_samples(&last));
+    let (own_loss, of_own) = step.sum(samples, &by_samples(&cuts[rank]));
+    let (unscaled_loss, unscaled) = step.sum(samples, &each_as(&|_| 1.0 / world_size));
+    let (mean_loss, of_means) = step.sum(samples, &each_as(&|own| 1.0 / (world_size * own.len() as f64)));
+    let with_earlier: Vec<f64> = step.gradient.iter().zip(earlier).map(|(new, old)| new + old).collect();
+
+    let right = step.after();
+    let mut expected = Expected::new(rank, "the buffer of parameters", &right)
+        .if_instead(&step.unchanged(), "nothing was stepped: is the gradient in `total`?");
+    if world_size > 1.0 {
+        expected = expected
+            .if_instead(
+                &step.along(&times(&step.gradient, world_size)),
+                "the ranks' gradients were added up, not averaged: or is the world size in the weight, and Sum in the collective?",
+            )
+            .if_instead(
+                &step.along(&times(&step.gradient, 1.0 / world_size)),
+                "averaged twice: the average divides by the world size, and the weight does too",
+            )
+            .if_instead(&step.along(&of_own), "this is its own part of the average: nobody told the others")
+            .if_instead(
+                &step.along(&times(&of_own, world_size)),
+                "it stepped along its own gradient: nothing was averaged over the ranks",
+            );
+    }
+    let told_scale = format!(
+        "each micro-batch's mean counts in full, {own_pieces} on this rank: the scale is forgotten, \
+         a mean over the batch has each sample count for 1 / {batch}"
+    );
+    let got_it = expected
+        .if_instead(
+            &step.along(&of_last),
+            "only the last micro-batch is in it: `backward` replaces, it doesn't add",
+        )
+        .if_instead(&step.along(&unscaled), told_scale.clone())
+        .if_instead(
+            &step.along(&of_means),
+            "the mean of the micro-batches' means: a longer one must count for more",
+        )
+        .if_instead(
+            &step.along(&with_earlier),
+            "the earlier steps' gradients are in it as well: `total` was not cleared",
+        );
+    got_it.within(step.bound, &got.parameters)?;
+
+    let distance = (f64::from(got.loss) - step.loss).abs();
+    let alike = |loss: f64| (f64::from(got.loss) - loss).abs() <= step.loss_bound;
+    let cause = match () {
+        () if alike(last_loss) => "only the last micro-batch is in it",
+        () if alike(own_loss) || alike(own_loss * world_size) => {
+            "it is this rank's own: average it like the gradient"
+        }
+        () if alike(unscaled_loss) => told_scale.as_str(),
+        () if alike(mean_loss) => "the mean of means",
+        () => "it lies behind the gradients, and is added up and averaged as they are",
+    };
+    ensure!(
+        distance <= step.loss_bound,
+        "rank {rank}: the loss is {}, expected {:.6}\n  likely cause: {cause}",
+        got.loss,
+        step.loss
+    );
+    Ok(())
+}
+
+fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
+    let samples = Digits::load()?.train;
+    let mut before = 0;
+    for world_size in lab::world_sizes() {
+        let batches = batches(&[PIECES * SAMPLES * world_size; 3]);
+        let len = train(&samples, &batches, world_size, evenly)?[0][0].parameters.len();
+        let calls = log.calls("AllReduce")?;
+        let new = &calls[before..];
+        let (made, expected) = (new.len(), world_size * batches.len());
+        let cause = match made {
+            _ if made == expected * PIECES => {
+                "\n  likely cause: gradients are reduced after each micro-batch: add them up first, and reduce the sum"
+            }
+            _ if made == expected * (PIECES + 1) => {
+                "\n  likely cause: each micro-batch is reduced, and their sum once more"
+            }
+            _ => "",
+        };
+        ensure!(
+            made == expected,
+            "world size {world_size}: {} steps of {PIECES} micro-batches took {made} calls of AllReduce, expected {expected}, one for \
+             each rank and step{cause}",
+            batches.len()
+        );
+        let short = new.iter().find(|&&count| count != len + 1);
+        ensure!(
+            short.is_none(),
+            "an AllReduce had {} elements, expected {}: all gradients and the loss",
+            short.copied().unwrap_or(0),
+            len + 1
+        );
+        before = calls.len();
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! Checks of `multi_gpu/pools`: what a pool says is heard right, and nothing is allocated without need or freed too early.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
+use cudarc::driver::sys::CUmemPool_attribute::{
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as RESERVED, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as RESERVED_HIGH,
+    CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
+};
+use cudarc::driver::{CudaSlice, CudaStream};
+use lab::{Check, Expected, Kernels, MemoryPool, irregular};
+
+use crate::multi_gpu::pools::{Distances, PoolReport, release, report, watch};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("pools::the_report_is_of_the_stream_s_gpu", report_of_the_stream_s_gpu).min_ranks(2),
+        Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks),
+        Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done),
+        Check::new("pools::distances_are_right", distances_are_right),
+        Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing),
+        Check::new("pools::the_other_stream_is_done_before_the_free", || {
+            released(Spins { own: 0, other: SPIN })
+        }),
+        Check::new("pools::its_own_stream_is_done_before_the_free", || {
+            released(Spins { own: SPIN, other: 0 })
+        }),
+    ]
+}
+
+const MIB: usize = 1 << 20;
+/// Nanoseconds that a stream is busy for, so that what doesn't wait comes too early.
+const SPIN: u64 = 20_000_000;
+/// What a pool may round an allocation up by, in bytes: far less than what sizes here differ by.
+const ROUNDING: u64 = 64 << 10;
+
+/// So many bytes that nothing is written to.
+fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> anyhow::Result<CudaSlice<u8>> {
+    // SAFETY: nobody reads them.
+    Ok(unsafe { stream.alloc(bytes) }?)
+}
+
+/// What the pool of a GPU says itself.
+fn truth(gpu: usize) -> anyhow::Result<PoolReport> {
+    let pool = MemoryPool::of_gpu(gpu)?;
+    Ok(PoolReport {
+        used: pool.figure(USED)?,
+        used_high: pool.figure(USED_HIGH)?,
+        reserved: pool.figure(RESERVED)?,
+        reserved_high: pool.figure(RESERVED_HIGH)?,
+    })
+}
+
+fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
+    let worlds = lab::world_sizes();
+    let streams = lab::streams(worlds.into_iter().max().unwrap_or(1))?;
+    let mut kept = Vec::new();
+    for (rank, stream) in streams.iter().enumerate() {
+        // Another amount on each GPU, and four figures that differ.
+        kept.push(allocate(stream, (rank + 1) * MIB)?);
+        drop(allocate(stream, (70 + rank) * MIB)?);
+        stream.synchronize()?;
+        kept.push(allocate(stream, (rank + 2) * MIB / 4)?);
+        drop(allocate(stream, (rank + 3) * MIB)?);
+        stream.synchronize()?;
+    }
+    for (rank, stream) in streams.iter().enumerate().rev() {
+        let gpu = stream.context().ordinal();
+        let (got, expected) = (report(stream)?, truth(gpu)?);
+        if got == expected {
+            continue;
+        }
+        let mut cause = "`used` and `reserved` are as of now, the marks the most of each";
+        for other in streams.iter().map(|stream| stream.context().ordinal()).filter(|&other| other != gpu) {
+            if got == truth(other)? {
+                cause =
+                    "this is the report of another GPU: each has a pool of its own, ask that of the stream's";
+            }
+        }
+        ensure!(
+            got == expected,
+            "rank {rank}, on GPU {gpu}: the report is\n    {got:?}, and the pool says\n    {expected:?}\n  likely cause: {cause}"
+        );
+    }
+    Ok(())
+}
+
+fn each_time_has_its_own_marks() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let gpu = stream.context().ordinal();
+    let _held = allocate(&stream, 3 * MIB)?;
+    // Long before, something needed a lot.
+    drop(allocate(&stream, 99 * MIB)?);
+    stream.synchronize()?;
+    let before = truth(gpu)?.used;
+    let scratch = [40, 8, 24, 2].map(|size| size * MIB);
+    let mut kept = Vec::new();
+    let reports = watch(&stream, scratch.len(), |index| {
+        kept.push(allocate(&stream, MIB)?);
+        drop(allocate(&stream, scratch[index])?);
+        Ok(())
+    })?;
+    ensure!(reports.len() == scratch.len(), "{} reports of {} times", reports.len(), scratch.len());
+    for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
+        let kept = ((index + 1) * MIB) as u64;
+        let near = |got: u64, expected: u64| got >= expected && got <= expected + ROUNDING;
+        let time = format!("time {} of 4, in which {scratch} bytes are allocated and freed:", index + 1);
+        ensure!(
+            near(report.used, before + kept),
+            "{time} {} bytes are in use after it, expected {}",
+            report.used,
+            before + kept
+        );
+        let expected = before + kept + scratch as u64;
+        ensure!(
+            near(report.used_high, expected),
+            "{time} the most in use is told to be {} bytes, expected {expected}\n  likely cause: {}",
+            report.used_high,
+            match report.used_high {
+                high if high > expected => "the mark is that of an earlier time: reset it before each",
+                _ => "the mark was reset after the work, not before it",
+            }
+        );
+        ensure!(
+            report.reserved_high >= report.used_high && report.reserved >= report.used,
+            "{time} more is in use than the pool holds: {report:?}"
+        );
+    }
+    let after = watch(&stream, 2, |_| Ok(()))?;
+    let (marks, now) = (after[1].reserved_high, after[1].reserved);
+    ensure!(
+        marks == now,
+        "a time in which nothing is done: the pool holds {now} bytes, and {marks} at most\n  \
+         likely cause: only one of the two marks is reset"
+    );
+    Ok(())
+}
+
+fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    let mut ends = Vec::new();
+    let reports = watch(&stream, 3, |index| {
+        let earlier = ends.last().map_or(Ok(true), cudarc::driver::CudaEvent::try_is_complete)?;
+        ensure!(
+            earlier,
+            "time {} begins, and the work of the one before is not done\n  \
+             likely cause: nobody waited for the stream before the report",
+            index + 1
+        );
+        let scratch = allocate(&stream, 80 * MIB)?;
+        kernels.spin(&stream, SPIN)?;
+        drop(scratch);
+        ends.push(stream.record_event(Some(CU_EVENT_DEFAULT))?);
+        Ok(())
+    })?;
+    let done = ends.last().context("`watch` never called its work")?.try_is_complete()?;
+    ensure!(
+        done,
+        "`watch` came back, and the last time's work is not done: wait for the stream before each report"
+    );
+    stream.synchronize()?;
+    let (told, now) =
+        (reports.last().map_or(0, |report| report.reserved), truth(stream.context().ordinal())?.reserved);
+    ensure!(
+        told <= now,
+        "the last report has {told} bytes reserved, and now it is {now}\n  \
+         likely cause: the report came before the wait, in which the pool gives back what it needn't hold"
+    );
+    Ok(())
+}
+
+const LENGTHS: [usize; 6] = [1, 1031, 37, 700, 1031, 2];
+const LONGEST: usize = 1031;
+
+/// Pairs of vectors of these lengths on the GPU.
+fn pairs(stream: &Arc<CudaStream>) -> anyhow::Result<Vec<[CudaSlice<f32>; 2]>> {
+    let vector = |index: usize, of: usize| {
+        stream.clone_htod(&irregular::small_integers(2 * index + of, LENGTHS[index]))
+    };
+    (0..LENGTHS.len()).map(|index| Ok([vector(index, 0)?, vector(index, 1)?])).collect()
+}
+
+fn distances_are_right() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let mut distances = Distances::new(&stream, LONGEST)?;
+    for (index, [a, b]) in pairs(&stream)?.iter().enumerate() {
+        let got = distances.squared(&a.as_view(), &b.as_view())?;
+        let host = |of| irregular::small_integers(2 * index + of, LENGTHS[index]);
+        let (a_host, b_host) = (host(0), host(1));
+        let sum = |combine: fn(f32, f32) -> f32| -> f32 {
+            a_host.iter().zip(&b_host).map(|(&a, &b)| combine(a, b)).sum()
+        };
+        let expected = sum(|a, b| (a - b) * (a - b));
+        let cause = match () {
+            () if got == sum(|a, b| (a + b) * (a + b)) => "\n  likely cause: this is of a + b",
+            () if got == sum(|a, _| a * a) => "\n  likely cause: this is of a alone",
+            () if index > 0 => {
+                "\n  likely cause: what the vector before it left in the buffer is in it: take as much as this one needs"
+            }
+            () => "",
+        };
+        // Whole numbers below 2²⁴: an f32 rounds nothing.
+        ensure!(got == expected, "vectors of {}: {got}, expected {expected}{cause}", LENGTHS[index]);
+        Expected::new(0, "a, which is only read,", &a_host).exactly(&stream.clone_dtoh(a)?)?;
+    }
+    Ok(())
+}
+
+fn measuring_allocates_nothing() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let pool = MemoryPool::of_gpu(stream.context().ordinal())?;
+    let pairs = pairs(&stream)?;
+    stream.synchronize()?;
+    let empty = pool.figure(USED)?;
+    let mut distances = Distances::new(&stream, LONGEST)?;
+    stream.synchronize()?;
+    pool.reset(USED_HIGH)?;
+    let before = pool.figure(USED)?;
+    let least = (LONGEST * size_of::<f32>()) as u64;
+    ensure!(
+        before - empty >= least,
+        "Distances for vectors of {LONGEST} has {} bytes of GPU memory, which is less than a difference needs, {least}\n  \
+         likely cause: its buffers are not allocated once, at the start",
+        before - empty
+    );
+    for (index, [a, b]) in pairs.iter().enumerate() {
+        distances.squared(&a.as_view(), &b.as_view())?;
+        let most = pool.figure(USED_HIGH)?;
+        ensure!(
+            most == before,
+            "measurement {} of {}, of {} elements: the pool's mark rose by {} bytes above the {before} that were in use\n  \
+             likely cause: `squared` allocates, each time anew: use the buffers made at the start",
+            index + 1,
+            pairs.len(),
+            LENGTHS[index],
+            most - before
+        );
+    }
+    Ok(())
+}
+
+/// How long each of the two streams is busy, in nanoseconds.
+struct Spins {
+    own: u64,
+    other: u64,
+}
+
+/// Elements of the buffer that is released.
+const LEN: usize = 1 << 16;
+
+/// Releases a buffer that two streams still have to read, takes memory anew on both, and sees what was read.
+fn released(spins: Spins) -> anyhow::Result<()> {
+    let own = lab::streams(1)?.remove(0);
+    let context = own.context();
+    // SAFETY: every use on two streams is ordered by `release`, or by a synchronise; whether it is, is what is checked.
+    unsafe { context.disable_event_tracking() };
+    let other = context.new_stream()?;
+    let kernels = Kernels::load(context)?;
+    let pool = MemoryPool::of_gpu(context.ordinal())?;
+    let values = irregular::integers(0, LEN);
+    let mut read = [own.alloc_zeros::<f32>(LEN)?, other.alloc_zeros(LEN)?];
+    kernels.spin(&own, 0)?;
+    other.synchronize()?;
+    own.synchronize()?;
+    let before = pool.figure(USED)?;
+    let buffer = own.clone_htod(&values)?;
+    own.synchronize()?;
+
+    let mut ends = Vec::new();
+    for ((stream, spin), read) in [(&own, spins.own), (&other, spins.other)].into_iter().zip(&mut read) {
+        kernels.spin(stream, spin)?;
+        kernels.axpy(stream, read, &buffer, 1.0)?;
+        ends.push(stream.record_event(None)?);
+    }
+    let busy = |ends: &[cudarc::driver::CudaEvent]| -> anyhow::Result<bool> {
+        let done =
+            ends.iter().map(cudarc::driver::CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
+        Ok(done.contains(&false))
+    };
+    release(buffer, &other)?;
+    ensure!(
+        busy(&ends)?,
+        "`release` came back when all work was done\n  likely cause: it waits on the host: let one stream wait for the other"
+    );
+    let mut next = [own.alloc_zeros::<f32>(LEN)?, other.alloc_zeros(LEN)?];
+    for (stream, next) in [&own, &other].into_iter().zip(&mut next) {
+        kernels.fill(stream, next, -7.0e7)?;
+    }
+    own.synchronize()?;
+    other.synchronize()?;
+    for (stream, (name, read)) in
+        [&own, &other].into_iter().zip(["its own stream", "the other stream"].iter().zip(&read))
+    {
+        let name = format!("what {name} read from the buffer");
+        Expected::new(0, &name, &values)
+            .if_instead(
+                &vec![-7.0e7; LEN],
+                "the memory was freed, and given to somebody else, before it was read",
+            )
+            .if_instead(
+                &vec![0.0; LEN],
+                "the memory was freed, and given to somebody else, before it was read",
+            )
+            .exactly(&stream.clone_dtoh(read)?)?;
+    }
+    drop(next);
+    own.synchronize()?;
+    other.synchronize()?;
+    let after = pool.figure(USED)?;
+    ensure!(
+        after == before,
+        "{} bytes of the pool are still in use\n  likely cause: the buffer was never freed",
+        after - before
+    );
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Checks of `multi_gpu/single_process`: one thread that scatters and gathers trains as one GPU does.
+
+use std::ops::Range;
+
+use anyhow::{Context, ensure};
+use lab::digits::{Digits, PIXELS, Samples};
+use lab::perceptron::HostPerceptron;
+use lab::{Check, Expected, Kernels};
+
+use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, batches, piece, steps, times};
+use crate::multi_gpu::single_process::SingleProcess;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("single_process::all_replicas_are_refreshed", all_replicas_are_refreshed).min_ranks(2),
+        Check::new("single_process::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new(
+            "single_process::uneven_parts_count_by_their_samples",
+            uneven_parts_count_by_their_samples,
+        )
+        .min_ranks(2),
+        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0).min_ranks(2),
+    ]
+}
+
+/// Nanoseconds that a GPU is busy for, so that what doesn't wait comes too early.
+const SPIN: u64 = 1_000_000;
+
+/// A run of so many GPUs, with room for one part of a batch on each.
+fn start(count: usize, batches: &[Range<usize>]) -> anyhow::Result<SingleProcess> {
+    let room = batches.iter().map(|batch| batch.len().div_ceil(count)).max().unwrap_or(1);
+    SingleProcess::new(&lab::streams(count)?, HIDDEN, room, SEED)
+}
+
+fn all_replicas_are_refreshed() -> anyhow::Result<()> {
+    let initial = |index: usize| -> Vec<f32> {
+        let model = HostPerceptron::new(HIDDEN, SEED + index as u64);
+        model.parameters().iter().map(|&value| value as f32).collect()
+    };
+    for count in lab::world_sizes() {
+        let mut run = start(count, &batches(&[count]))?;
+        let mut right = initial(0);
+        // Twice: the second time after the parameters that count have changed.
+        for time in 1..=2 {
+            for replica in &run.replicas[1..] {
+                let stream = replica.model.stream();
+                Kernels::load(stream.context())?.spin(stream, SPIN)?;
+            }
+            run.refresh()?;
+            // While the others are busy, and have not been sent anything yet.
+            let changed: Vec<f32> = right.iter().map(|value| value * 2.0).collect();
+            let first = &mut run.replicas[0].model;
+            first.stream().clone().memcpy_htod(&changed, &mut first.parameters_mut())?;
+            for (index, replica) in run.replicas.iter().enumerate().skip(1) {
+                let got = replica.model.stream().clone_dtoh(&replica.model.parameters())?;
+                let name = format!("the buffer of parameters after refresh {time}, on {count} GPUs,");
+                Expected::new(index, &name, &right)
+                    .if_instead(&initial(index), "these are still its own: nothing was sent to it")
+                    .if_instead(
+                        &changed,
+                        "these are what GPU 0 had later: it did not wait until they were sent",
+                    )
+                    .exactly(&got)?;
+            }
+            right = changed;
+        }
+    }
+    Ok(())
+}
+
+fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
+    for count in lab::world_sizes() {
+        compare(count, &[9 * count; 8])?;
+    }
+    Ok(())
+}
+
+fn uneven_parts_count_by_their_samples() -> anyhow::Result<()> {
+    for count in lab::world_sizes() {
+        // In the shortest, a GPU has nothing.
+        compare(count, &[13, 31, 2, 47, 8, 1])?;
+    }
+    Ok(())
+}
+
+fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
+    let samples = Digits::load()?.train;
+    let batches = batches(lengths);
+    let mut run = start(count, &batches)?;
+    let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
+    for (index, step) in steps(&samples, &batches, count).iter().enumerate() {
+        let loss = run.step(&on_gpu, &step.batch, LEARNING_RATE)?;
+        let first = &run.replicas[0].model;
+        let parameters = first.stream().clone_dtoh(&first.parameters())?;
+        let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
+        compare_parameters(&samples, step, count, &parameters).with_context(|| place.clone())?;
+        compare_loss(&samples, step, count, loss).context(place)?;
+    }
+    Ok(())
+}
+
+/// The parts of the batch, each with its share of the samples.
+fn parts(step: &Step, count: usize) -> Vec<(Range<usize>, f64)> {
+    let of = |index| piece(&step.batch, index, count);
+    (0..count).map(|index| (of(index), of(index).len() as f64 / step.batch.len() as f64)).collect()
+}
+
+/// The parts of the batch, all with one weight.
+fn equally(step: &Step, count: usize, weight: f64) -> Vec<(Range<usize>, f64)> {
+    parts(step, count).into_iter().map(|(part, _)| (part, weight)).collect()
+}
+
+fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32]) -> anyhow::Result<()> {
+    let gpus = count as f64;
+    let parts = parts(step, count);
+    // The gradient if the other replicas have these models.
+    let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| {
+        let mut gradient = step.sum(samples, &parts[..1]).1;
+        for (index, (part, weight)) in parts.iter().enumerate().skip(1) {
+            let (_, own) = model_of(index).loss_and_gradient(samples, part.clone());
+            gradient.iter_mut().zip(own).for_each(|(sum, slope)| *sum += weight * slope);
+        }
+        gradient
+    };
+    let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
+    let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
+    let right = step.after();
+    let mut expected = Expected::new(0, "the buffer of parameters on GPU 0", &right)
+        .if_instead(&step.unchanged(), "nothing was stepped");
+    if count > 1 {
+        expected = expected
+            .if_instead(
+                &step.along(&never),
+                "the other replicas compute with parameters of their own: they were never refreshed",
+            )
+            .if_instead(
+                &step.along(&once),
+                "the other replicas compute with the parameters of the start: refresh them before each step",
+            )
+            .if_instead(
+                &step.along(&step.sum(samples, &parts[..1]).1),
+                "it is along one replica's gradient, GPU 0's own: what the others have was not gathered",
+            )
+            .if_instead(
+                &step.along(&step.sum(samples, &parts[count - 1..]).1),
+                "it is along one replica's gradient, the last one's: each replaced the one before, add them up",
+            )
+            .if_instead(
+                &step.along(&times(&step.gradient, 1.0 / gpus)),
+                "it is too small by the number of GPUs: the parts' shares add up to 1 without another division",
+            )
+            .if_instead(
+                &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
+                "the parts' means were added up: each part has to count by its share of the batch",
+            )
+            .if_instead(
+                &step.along(&step.sum(samples, &equally(step, count, 1.0 / gpus)).1),
+                "the mean of the parts' means: a part of more samples must count for more",
+            );
+    }
+    expected.within(step.bound, got)
+}
+
+fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyhow::Result<()> {
+    let parts = parts(step, count);
+    let is = |loss: f64| (f64::from(got) - loss).abs() <= step.loss_bound;
+    let (first, weight) = parts[0].clone();
+    let of_first = step.before.loss_and_gradient(samples, first).0;
+    let cause = match () {
+        () if is(of_first) || is(weight * of_first) => {
+            "the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
+        }
+        () => "the losses are added up as the gradients are",
+    };
+    ensure!(
+        is(step.loss),
+        "the loss is {got}, expected {:.6}, that of the whole batch\n  likely cause: {cause}",
+        step.loss
+    );
+    Ok(())
+}
+
+fn bytes_through_gpu_0() -> anyhow::Result<()> {
+    let samples = Digits::load()?.train;
+    for count in lab::world_sizes() {
+        let batches = batches(&[23, 8]);
+        // Room for a whole batch on each, so that a replica that is sent too much can take it.
+        let mut run = SingleProcess::new(&lab::streams(count)?, HIDDEN, 23, SEED)?;
+        let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
+        let parameters = run.replicas[0].model.parameters().len();
+        for batch in batches {
+            let before = run.bytes;
+            run.step(&on_gpu, &batch, LEARNING_RATE)?;
+            let bytes = run.bytes - before;
+            let sent: usize = (1..count).map(|index| piece(&batch, index, count).len()).sum();
+            let others = count - 1;
+            let expected =
+                size_of::<f32>() * (others * parameters + sent * (PIXELS + 1) + others * (parameters + 1));
+            let all_samples = size_of::<f32>() * (others * batch.len() - sent) * (PIXELS + 1);
+            let cause = match () {
+                () if bytes == expected + all_samples => {
+                    "\n  likely cause: the whole batch was sent to each, not its part"
+                }
+                () if bytes + size_of::<f32>() * others * parameters == expected => {
+                    "\n  likely cause: parameters were not sent in this step"
+                }
+                () if bytes == expected + size_of::<f32>() * others * parameters => {
+                    "\n  likely cause: parameters were sent twice: refresh the replicas before the step, once"
+                }
+                () => "",
+            };
+            ensure!(
+                bytes == expected,
+                "{count} GPUs, {} samples: {bytes} bytes passed between GPU 0 and the others, expected {expected}: parameters to each, \
+                 its samples, its gradient and loss back{cause}",
+                batch.len()
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Checks of `multi_gpu/staging`: batches and results pass between host and GPU while both do something else.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
+use cudarc::driver::{CudaSlice, CudaStream};
+use lab::{Check, Expected, Guarded, Kernels, irregular};
+
+use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("staging::every_batch_arrives", every_batch_arrives),
+        Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory),
+        Check::new("staging::two_batches_are_under_way", two_batches_are_under_way),
+        Check::new(
+            "staging::a_batch_comes_while_another_is_worked_on",
+            a_batch_comes_while_another_is_worked_on,
+        ),
+        Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once),
+        Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read),
+        Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory),
+    ]
+}
+
+/// Nanoseconds that a stream is busy for, so that a call that waits for it is seen.
+const SPIN: u64 = 20_000_000;
+const LEN: usize = 4099;
+
+/// A stream for copies and one for work on one GPU, under cudarc's tracking.
+struct Bench {
+    copies: Arc<CudaStream>,
+    compute: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+impl Bench {
+    fn new() -> anyhow::Result<Self> {
+        let compute = lab::streams(1)?.remove(0);
+        let copies = compute.context().new_stream()?;
+        let kernels = Kernels::load(compute.context())?;
+        // So that loading takes no part in what comes.
+        kernels.spin(&compute, 0)?;
+        compute.synchronize()?;
+        Ok(Self { copies, compute, kernels })
+    }
+
+    fn busy(&self, stream: &CudaStream) -> anyhow::Result<cudarc::driver::CudaEvent> {
+        self.kernels.spin(stream, SPIN)?;
+        Ok(stream.record_event(None)?)
+    }
+}
+
+fn batch(index: usize) -> Vec<f32> {
+    irregular::integers(index, LEN)
+}
+
+/// The flags of pinned memory, or none where it isn't.
+fn flags(memory: &[f32]) -> Option<u32> {
+    let mut flags = 0;
+    // SAFETY: the driver looks the address up, and writes the flags where they belong.
+    let answer = unsafe { sys::cuMemHostGetFlags(&raw mut flags, memory.as_ptr().cast_mut().cast()) };
+    (answer == sys::CUresult::CUDA_SUCCESS).then_some(flags)
+}
+
+fn every_batch_arrives() -> anyhow::Result<()> {
+    let Bench { copies, compute, kernels } = &Bench::new()?;
+    for (copies_spin, compute_spin) in [(0, 0), (2_000_000, 0), (0, 2_000_000)] {
+        let mut feed = Feed::new(copies, LEN)?;
+        let mut seen: Vec<CudaSlice<f32>> = Vec::new();
+        for index in 0..5 {
+            kernels.spin(copies, copies_spin)?;
+            let own = batch(index);
+            let arrived = feed.next(|staged| staged.copy_from_slice(&own))?;
+            ensure!(arrived.len() == LEN, "a batch of {LEN} elements arrived as {}", arrived.len());
+            kernels.spin(compute, compute_spin)?;
+            seen.push(compute.clone_dtod(arrived)?);
+        }
+        for (index, seen) in seen.iter().enumerate() {
+            let right = batch(index);
+            let name = format!("batch {index} as the GPU saw it");
+            let mut wanted = Expected::new(0, &name, &right)
+                .if_instead(&vec![0.0; LEN], "nothing was copied, or the copy came before `fill`");
+            for other in (0..5).filter(|&other| other != index) {
+                let cause = if other > index {
+                    format!(
+                        "this is batch {other}: it was written over the one before, which was still needed"
+                    )
+                } else {
+                    format!("this is batch {other} still: was it copied before it was filled?")
+                };
+                wanted = wanted.if_instead(&batch(other), cause);
+            }
+            wanted.exactly(&compute.clone_dtoh(seen)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn batches_are_staged_in_pinned_memory() -> anyhow::Result<()> {
+    let Bench { copies, .. } = &Bench::new()?;
+    let mut feed = Feed::new(copies, LEN)?;
+    for index in 0..3 {
+        let mut is_pinned = false;
+        feed.next(|staged| {
+            is_pinned = flags(staged).is_some();
+            staged.fill(1.0);
+        })?;
+        ensure!(
+            is_pinned,
+            "batch {index} is filled in pageable memory\n  \
+             likely cause: a `Vec`: `memcpy_htod` takes it, but a copy from it is not asynchronous"
+        );
+    }
+    copies.synchronize()?;
+    Ok(())
+}
+
+fn two_batches_are_under_way() -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    let mut feed = Feed::new(&bench.copies, LEN)?;
+    bench.copies.synchronize()?;
+    let spun = bench.busy(&bench.copies)?;
+    for index in 0..2 {
+        let own = batch(index);
+        feed.next(|staged| staged.copy_from_slice(&own))?;
+        let cause = match index {
+            0 => "it waits for the copy on the host",
+            _ => "one buffer for two batches: the host can't fill it before the first is copied",
+        };
+        ensure!(
+            !spun.try_is_complete()?,
+            "no copy could start yet, and `next` for batch {index} waited for one\n  likely cause: {cause}"
+        );
+    }
+    bench.copies.synchronize()?;
+    Ok(())
+}
+
+fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    let Bench { copies, compute, .. } = &bench;
+    let mut feed = Feed::new(copies, LEN)?;
+    let (first, second) = (batch(0), batch(1));
+    let arrived = feed.next(|staged| staged.copy_from_slice(&first))?;
+    copies.synchronize()?;
+    bench.busy(compute)?;
+    let seen = compute.clone_dtod(arrived)?;
+    let worked = compute.record_event(None)?;
+    feed.next(|staged| staged.copy_from_slice(&second))?;
+    copies.synchronize()?;
+    ensure!(
+        !worked.try_is_complete()?,
+        "batch 1 was on the GPU no sooner than the work on batch 0 was done\n  \
+         likely cause: one buffer of the GPU for two batches: the copy waits until nobody needs the first one any more"
+    );
+    Expected::new(0, "batch 0 as the GPU saw it", &first)
+        .if_instead(&second, "this is batch 1: it was written over the one before, which was still needed")
+        .exactly(&compute.clone_dtoh(&seen)?)
+}
+
+fn results_are_fetched_at_once() -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    let compute = &bench.compute;
+    let mut results = Results::new(compute, LEN)?;
+    for index in 0..2 {
+        let values = Guarded::new(compute, &batch(index))?;
+        compute.synchronize()?;
+        let spun = bench.busy(compute)?;
+        results.fetch(compute, &values.view())?;
+        ensure!(
+            !spun.try_is_complete()?,
+            "`fetch` came back when all work before the copy was done\n  \
+             likely cause: a copy to a `Vec` is pageable, and returns when it is done; or the host waits for the stream"
+        );
+        Expected::new(0, "what was fetched", &batch(index))
+            .if_instead(&vec![0.0; LEN], "nothing was copied to `landing`")
+            .exactly(results.values()?)?;
+    }
+    Ok(())
+}
+
+fn results_are_fast_to_read() -> anyhow::Result<()> {
+    let compute = &Bench::new()?.compute;
+    let results = Results::new(compute, LEN)?;
+    let flags = flags(results.values()?).context("results come to pageable memory")?;
+    ensure!(
+        flags & CU_MEMHOSTALLOC_WRITECOMBINED == 0,
+        "results come to write-combined memory, in which each read of the host goes all the way to memory\n  \
+         likely cause: it is the kind for what the host only writes: what it reads in a loop should be cached"
+    );
+    Ok(())
+}
+
+fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
+    let bench = Bench::new()?;
+    let compute = &bench.compute;
+    // SAFETY: all of it is written before it is read; any bits are a number.
+    let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
+    shared.as_mut_slice()?.fill(0.0);
+    for (index, factor) in [3.0, -2.0].into_iter().enumerate() {
+        // Whole numbers below 2²⁴, in any order of summation: |sum| ≤ 9 · 3 · 4099.
+        let input = irregular::small_integers(index, LEN);
+        let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
+        let own: f32 = input.iter().sum();
+        let cause = match () {
+            () if sum == own => {
+                "this is the sum of the input: does the GPU multiply in `shared`, and before the host adds up?"
+            }
+            () => "the sum of all products",
+        };
+        ensure!(sum == own * factor, "the sum is {sum}, expected {}\n  likely cause: {cause}", own * factor);
+        let products: Vec<f32> = input.iter().map(|value| value * factor).collect();
+        Expected::new(0, "`shared` after it", &products)
+            .if_instead(&input, "this is the input: the GPU has worked on a copy of it, and not on `shared`")
+            .exactly(shared.as_slice()?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+// mistake: two buffers on the host, and one on the GPU
+// fails: staging::a_batch_comes_while_another_is_worked_on
+// says: batch 1 was on the GPU no sooner than the work on batch 0 was done
+// says: one buffer of the GPU for two batches
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CU_MEMHOSTALLOC_WRITECOMBINED;
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, PinnedHostSlice, UnifiedSlice};
+use lab::Kernels;
+
+pub const CACHED: u32 = 0;
+pub const WRITE_COMBINED: u32 = CU_MEMHOSTALLOC_WRITECOMBINED;
+
+fn pinned(stream: &CudaStream, len: usize, kind: u32) -> anyhow::Result<PinnedHostSlice<f32>> {
+    let mut memory = unsafe { stream.context().alloc_pinned_with_flags(len, kind) }?;
+    memory.as_mut_slice()?.fill(0.0);
+    Ok(memory)
+}
+
+pub struct Feed {
+    copies: Arc<CudaStream>,
+    slots: [Slot; 2],
+    next: usize,
+}
+
+struct Slot {
+    staged: PinnedHostSlice<f32>,
+    arrived: CudaSlice<f32>,
+}
+
+impl Slot {
+    fn new(stream: &Arc<CudaStream>, len: usize) -> anyhow::Result<Self> {
+        Ok(Self { staged: pinned(stream, len, WRITE_COMBINED)?, arrived: stream.alloc_zeros(len)? })
+    }
+}
+
+impl Feed {
+    pub fn new(copies: &Arc<CudaStream>, len: usize) -> anyhow::Result<Self> {
+        let slots = [Slot::new(copies, len)?, Slot::new(copies, len)?];
+        Ok(Self { copies: copies.clone(), slots, next: 0 })
+    }
+
+    pub fn next(&mut self, fill: impl FnOnce(&mut [f32])) -> anyhow::Result<&CudaSlice<f32>> {
+        let [first, second] = &mut self.slots;
+        let staged = if self.next % 2 == 0 { &mut first.staged } else { &mut second.staged };
+        self.next += 1;
+        fill(staged.as_mut_slice()?);
+        self.copies.memcpy_htod(staged, &mut first.arrived)?;
+        Ok(&first.arrived)
+    }
+}
+
+pub struct Results {
+    landing: PinnedHostSlice<f32>,
+}
+
+impl Results {
+    pub fn new(stream: &CudaStream, len: usize) -> anyhow::Result<Self> {
+        Ok(Self { landing: pinned(stream, len, CACHED)? })
+    }
+
+    pub fn fetch(&mut self, stream: &Arc<CudaStream>, values: &CudaView<f32>) -> anyhow::Result<()> {
+        Ok(stream.memcpy_dtoh(values, &mut self.landing)?)
+    }
+
+    pub fn values(&self) -> anyhow::Result<&[f32]> {
+        Ok(self.landing.as_slice()?)
+    }
+}
+
+pub fn scaled_sum(
+    stream: &CudaStream,
+    kernels: &Kernels,
+    shared: &mut UnifiedSlice<f32>,
+    input: &[f32],
+    factor: f32,
+) -> anyhow::Result<f32> {
+    shared.as_mut_slice()?.copy_from_slice(input);
+    kernels.scale(stream, shared, factor)?;
+    Ok(shared.as_slice()?.iter().sum())
+}
