@@ -11,8 +11,6 @@ use course::answers::starter;
 use course::checks::cargo;
 use course::mistakes;
 use course::syllabus::Course;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use crate::session::{BAD, DIM, GOOD, STRONG};
 use crate::work::Line;
@@ -98,11 +96,11 @@ const LEFT_OUT: [&str; 5] = ["solutions/", "tests/mistakes/", "tests/deletions.t
 pub(crate) fn starter_archive(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ensure!(name.ends_with(".tar.gz"), "{}: call it something.tar.gz", to.display());
-    let staging = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
-    let made = stage(root, course, &staging).and_then(|count| {
-        let top = name.trim_end_matches(".tar.gz");
+    let top = name.trim_end_matches(".tar.gz");
+    let around = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
+    let made = stage(root, course, &around.join(top)).and_then(|count| {
         let new = to.with_file_name(format!(".{name}.{}", std::process::id()));
-        let written = write(&staging, top, &new).and_then(|()| Ok(fs::rename(&new, to)?));
+        let written = write(&around, top, &new).and_then(|()| Ok(fs::rename(&new, to)?));
         if written.is_err() {
             // It may not even be there.
             let _ = fs::remove_file(&new);
@@ -110,7 +108,7 @@ pub(crate) fn starter_archive(root: &Path, course: &Course, to: &Path) -> anyhow
         written.with_context(|| format!("can't write {}", to.display())).map(|()| count)
     });
     // What is left of it does no harm.
-    let _ = fs::remove_dir_all(&staging);
+    let _ = fs::remove_dir_all(&around);
     Ok(format!("{} files are in {}\n", made?, to.display()))
 }
 
@@ -158,9 +156,9 @@ fn without_solutions(manifest: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn write(staging: &Path, top: &str, file: &Path) -> anyhow::Result<()> {
-    let mut archive = tar::Builder::new(GzEncoder::new(fs::File::create(file)?, Compression::default()));
-    archive.append_dir_all(top, staging)?;
-    archive.into_inner()?.finish()?.sync_all()?;
+fn write(around: &Path, top: &str, file: &Path) -> anyhow::Result<()> {
+    let tar = Command::new("tar").arg("-czf").arg(file).arg("-C").args([around, Path::new(top)]).output();
+    let tar = tar.context("can't run tar")?;
+    ensure!(tar.status.success(), "tar: {}", String::from_utf8_lossy(&tar.stderr).trim());
     Ok(())
 }

@@ -306,7 +306,8 @@ fn add(
     text: &str,
 ) -> anyhow::Result<()> {
     let inner: PathBuf = path.iter().skip(1).collect();
-    if inner == Path::new("src/main.rs") || inner.extension().is_some_and(|extension| extension == "md") {
+    let is_binary = inner == Path::new("src/main.rs") || inner.starts_with("src/bin");
+    if is_binary || inner.extension().is_some_and(|extension| extension == "md") {
         return Ok(());
     }
     let mut text = text.replace(old_package, package);
@@ -336,7 +337,7 @@ fn member_manifest(manifest: &str, module: &str, package: &str) -> anyhow::Resul
         if line.starts_with('[') {
             in_binary = line == "[[bin]]";
         }
-        if !in_binary {
+        if !in_binary && !line.starts_with("default-run ") {
             text.push_str(line);
             text.push('\n');
         }
@@ -395,9 +396,9 @@ mod tests {
 
     #[test]
     fn a_member_has_no_binary_and_its_own_test_name() {
-        let manifest = "[package]\nname = \"x\"\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
+        let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
         let made = member_manifest(manifest, "01_init", "x").unwrap();
-        assert!(!made.contains("[[bin]]"), "{made}");
+        assert!(!made.contains("[[bin]]") && !made.contains("default-run"), "{made}");
         assert!(
             made.contains("[[test]]\nname = \"x\"\npath = \"tests/01_init.rs\"\nharness = false"),
             "{made}"
