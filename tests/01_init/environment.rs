@@ -213,11 +213,13 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
         }
     }
     let [rank, local_rank, _] = TORCHRUN.variables;
-    for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank), ([0, 0, 0], rank)] {
+    for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
         let number = if bad == rank { seat[0] } else { seat[1] };
         let words = vec![bad.to_owned(), number.to_string()];
         cases.push((format!("with {bad}={number} and WORLD_SIZE={}", seat[2]), TORCHRUN.sets(seat), words));
     }
+    // Which of the two is at fault is a matter of opinion.
+    cases.push(("with RANK=0 and WORLD_SIZE=0".to_owned(), TORCHRUN.sets([0, 0, 0]), vec!["0".to_owned()]));
     check_refused(&cases)
 }
 
@@ -250,15 +252,23 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
 
 fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
-    let said = ask(&[TORCHRUN.sets([gpus, gpus, 2 * gpus])])?.remove(0);
-    match said {
-        Ok(gpu) => bail!(
-            "local rank {gpus}, with {gpus} GPUs: expected an error, got GPU {gpu}, which is another rank's"
-        ),
-        Err(error) => ensure!(
-            error.contains(&format!("{gpus} GPU")) && !error.contains("panicked"),
-            "local rank {gpus}, with {gpus} GPUs: the error must say how many GPUs there are; it says: {error}"
-        ),
+    let local_ranks = [gpus, gpus + 1];
+    let world_size = gpus + 2;
+    let said = ask(&local_ranks.map(|local_rank| TORCHRUN.sets([local_rank, local_rank, world_size])))?;
+    for (local_rank, said) in local_ranks.into_iter().zip(said) {
+        let situation = format!("local rank {local_rank}, on a machine with {gpus} GPUs");
+        match said {
+            Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which is another rank's"),
+            Err(error) => {
+                let numbers: Vec<&str> = error.split(|digit: char| !digit.is_ascii_digit()).collect();
+                ensure!(
+                    [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str()))
+                        && !error.contains("panicked"),
+                    "{situation}: the error must say that GPU {local_rank} is not there, and how many are; it \
+                     says: {error}"
+                );
+            }
+        }
     }
     Ok(())
 }
