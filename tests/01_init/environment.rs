@@ -164,13 +164,16 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All processes must refuse their variables, each with the words that belong to it.
-fn check_refused(cases: &[(String, Variables, Vec<String>)]) -> anyhow::Result<()> {
+/// Why a process may have a place where there is none.
+const GUESSED: &str = "what can't be read was guessed, or taken from another launcher";
+
+/// All processes must refuse their variables, each with the words that belong to it. `cause` is why one may not.
+fn check_refused(cases: &[(String, Variables, Vec<String>)], cause: &str) -> anyhow::Result<()> {
     let said = ask(&cases.iter().map(|(_, variables, _)| variables.clone()).collect::<Vec<_>>())?;
     for ((situation, _, words), said) in cases.iter().zip(said) {
         match said {
             Ok(said) => bail!(
-                "{situation}: expected an error that says {}; got {said}, which was guessed",
+                "{situation}: expected an error that says {}; got {said}\n  likely cause: {cause}",
                 words.join(" and ")
             ),
             Err(error) => ensure!(
@@ -200,7 +203,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
     let variables = [TORCHRUN.sets([3, 1, 4]), SLURM.sets([1, 0, 2])].concat();
     let variables = variables.into_iter().filter(|(name, _)| *name != "RANK").collect();
     cases.push(("torchrun in a job of Slurm's, without RANK".to_owned(), variables, vec!["RANK".to_owned()]));
-    check_refused(&cases)
+    check_refused(&cases, GUESSED)
 }
 
 fn a_bad_number_is_named() -> anyhow::Result<()> {
@@ -212,6 +215,9 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
             cases.push((format!("with {bad}={value}"), variables, vec![bad.to_owned(), value.to_owned()]));
         }
     }
+    check_refused(&cases, GUESSED)?;
+
+    let mut cases = Vec::new();
     let [rank, local_rank, _] = TORCHRUN.variables;
     for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
         let number = if bad == rank { seat[0] } else { seat[1] };
@@ -220,12 +226,12 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
     }
     // Which of the two is at fault is a matter of opinion.
     cases.push(("with RANK=0 and WORLD_SIZE=0".to_owned(), TORCHRUN.sets([0, 0, 0]), vec!["0".to_owned()]));
-    check_refused(&cases)
+    check_refused(&cases, "the numbers are read, and not compared with the world size")
 }
 
 fn without_a_launcher_there_is_no_place() -> anyhow::Result<()> {
     let names = LAUNCHERS.map(|launcher| launcher.variables[1].to_owned());
-    check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())])
+    check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())], GUESSED)
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
