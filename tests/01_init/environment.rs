@@ -164,13 +164,16 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All processes must refuse their variables, each with the words that belong to it.
-fn check_refused(cases: &[(String, Variables, Vec<String>)]) -> anyhow::Result<()> {
+/// Why a process may have a place where there is none.
+const GUESSED: &str = "what can't be read was guessed, or taken from another launcher";
+
+/// All processes must refuse their variables, each with the words that belong to it. `cause` is why one may not.
+fn check_refused(cases: &[(String, Variables, Vec<String>)], cause: &str) -> anyhow::Result<()> {
     let said = ask(&cases.iter().map(|(_, variables, _)| variables.clone()).collect::<Vec<_>>())?;
     for ((situation, _, words), said) in cases.iter().zip(said) {
         match said {
             Ok(said) => bail!(
-                "{situation}: expected an error that says {}; got {said}, which was guessed",
+                "{situation}: expected an error that says {}; got {said}\n  likely cause: {cause}",
                 words.join(" and ")
             ),
             Err(error) => ensure!(
@@ -200,7 +203,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
     let variables = [TORCHRUN.sets([3, 1, 4]), SLURM.sets([1, 0, 2])].concat();
     let variables = variables.into_iter().filter(|(name, _)| *name != "RANK").collect();
     cases.push(("torchrun in a job of Slurm's, without RANK".to_owned(), variables, vec!["RANK".to_owned()]));
-    check_refused(&cases)
+    check_refused(&cases, GUESSED)
 }
 
 fn a_bad_number_is_named() -> anyhow::Result<()> {
@@ -212,18 +215,23 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
             cases.push((format!("with {bad}={value}"), variables, vec![bad.to_owned(), value.to_owned()]));
         }
     }
+    check_refused(&cases, GUESSED)?;
+
+    let mut cases = Vec::new();
     let [rank, local_rank, _] = TORCHRUN.variables;
-    for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank), ([0, 0, 0], rank)] {
+    for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
         let number = if bad == rank { seat[0] } else { seat[1] };
         let words = vec![bad.to_owned(), number.to_string()];
         cases.push((format!("with {bad}={number} and WORLD_SIZE={}", seat[2]), TORCHRUN.sets(seat), words));
     }
-    check_refused(&cases)
+    // Which of the two is at fault is a matter of opinion.
+    cases.push(("with RANK=0 and WORLD_SIZE=0".to_owned(), TORCHRUN.sets([0, 0, 0]), vec!["0".to_owned()]));
+    check_refused(&cases, "the numbers are read, and not compared with the world size")
 }
 
 fn without_a_launcher_there_is_no_place() -> anyhow::Result<()> {
     let names = LAUNCHERS.map(|launcher| launcher.variables[1].to_owned());
-    check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())])
+    check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())], GUESSED)
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
@@ -250,15 +258,23 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
 
 fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
-    let said = ask(&[TORCHRUN.sets([gpus, gpus, 2 * gpus])])?.remove(0);
-    match said {
-        Ok(gpu) => bail!(
-            "local rank {gpus}, with {gpus} GPUs: expected an error, got GPU {gpu}, which is another rank's"
-        ),
-        Err(error) => ensure!(
-            error.contains(&format!("{gpus} GPU")) && !error.contains("panicked"),
-            "local rank {gpus}, with {gpus} GPUs: the error must say how many GPUs there are; it says: {error}"
-        ),
+    let local_ranks = [gpus, gpus + 1];
+    let world_size = gpus + 2;
+    let said = ask(&local_ranks.map(|local_rank| TORCHRUN.sets([local_rank, local_rank, world_size])))?;
+    for (local_rank, said) in local_ranks.into_iter().zip(said) {
+        let situation = format!("local rank {local_rank}, on a machine with {gpus} GPUs");
+        match said {
+            Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which is another rank's"),
+            Err(error) => {
+                let numbers: Vec<&str> = error.split(|digit: char| !digit.is_ascii_digit()).collect();
+                ensure!(
+                    [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str()))
+                        && !error.contains("panicked"),
+                    "{situation}: the error must say that GPU {local_rank} is not there, and how many are; it \
+                     says: {error}"
+                );
+            }
+        }
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces),
         Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error),
         Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named),
+        Check::new("id_exchange::patience_is_for_all_together", patience_is_for_all_together),
         Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank),
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
@@ -256,6 +257,24 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
     ensure!(
         [2, 4].iter().all(|rank| numbers.contains(rank)) && ![1, 3].iter().any(|rank| numbers.contains(rank)),
         "ranks 1 and 3 asked, 2 and 4 never did: the error must name 2 and 4 alone; it says: {text}"
+    );
+    Ok(())
+}
+
+fn patience_is_for_all_together() -> anyhow::Result<()> {
+    let patience = 2 * SHORT;
+    // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
+    let (result, _) = handed_out(4, patience, move |address| {
+        for rank in 1..4 {
+            let _ = ask(address, rank);
+            thread::sleep(patience * 7 / 10);
+        }
+        Ok(())
+    })?;
+    ensure!(
+        result.is_err(),
+        "rank 3 asked when more than {patience:?} were over, which hand_out has for all of them together, and it \
+         returned Ok\n  likely cause: the deadline is set anew for each rank"
     );
     Ok(())
 }

@@ -97,14 +97,21 @@ fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
 fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            for (what, values) in [
-                ("with NaNs and both zeros", values(0)),
-                ("of one element", vec![3.25]),
-                ("of infinities", vec![f32::INFINITY; 33]),
+            let other =
+                "how do ranks with equal buffers come to differ: what is compared, and what is said of it?";
+            for (what, values, cause) in [
+                ("of one element", vec![3.25], other),
+                ("of infinities", vec![f32::INFINITY; 33], other),
+                (
+                    "with NaNs and both zeros",
+                    values(0),
+                    "`==` on floats, for which a NaN isn't equal to itself: compare `to_bits()`",
+                ),
             ] {
                 ensure!(
                     verdict(&comm, &values)?,
-                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal",
+                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal\n  \
+                     likely cause: {cause}",
                     comm.rank()
                 );
             }

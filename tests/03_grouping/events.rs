@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream};
 use lab::{Check, Expected, Guarded, Kernels, irregular};
 
@@ -76,8 +76,9 @@ impl Bench {
 
     fn compare(&self) -> anyhow::Result<()> {
         // What is known to be wrong in the streams is said first; the numbers come after it.
-        self.producer.synchronize()?;
-        self.consumer.synchronize()?;
+        let failed =
+            "the GPU has failed, where the producer's stream writes the buffer and the consumer's reads it";
+        self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;
         for (round, output) in self.outputs.iter().enumerate() {
             let name = format!("what was read in round {round}");
             Expected::new(0, &name, &irregular::integers(round, LEN))

@@ -138,7 +138,8 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             (0..EQUAL.len()).try_for_each(|tensor| {
                 let name = format!("layer_{tensor:02}");
                 let got = stream.clone_dtoh(&tensors[&name])?;
-                let text = format!("tensor `{name}` of {world_size} ranks");
+                let text =
+                    format!("tensor `{name}`, number {tensor} in the order of each of {world_size} ranks,");
                 compare((rank, world_size), (tensor, &EQUAL), &text, &got)
             })
         })?;

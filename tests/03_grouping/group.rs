@@ -1,9 +1,9 @@
 //! Checks of `grouping/group`.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::init_all::communicators;
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Check, Expected, Guarded, Kernels, NcclLog, irregular};
 
 use crate::grouping::group::{average_all, in_group};
 
@@ -125,11 +125,11 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let result: anyhow::Result<()> = in_group(|| bail!("no batch is left"));
         ensure!(result.is_err(), "the calls returned an error, and in_group returned Ok");
         let mut buffers = buffers(&comms, 37)?;
-        average(&comms, &mut buffers)?;
-        compare(
-            "the buffer averaged after an error in another group",
-            &buffers,
-            "is that other group still open, so that nothing is launched?",
+        let averaged = average(&comms, &mut buffers).and_then(|()| {
+            compare("the buffer", &buffers, "is that other group still open, so that nothing is launched?")
+        });
+        averaged.context(
+            "in_group returned an error of its calls, and then an average failed: was that first group ended?",
         )?;
     }
     Ok(())
@@ -150,6 +150,8 @@ fn a_group_inside_a_group_is_a_part_of_it() -> anyhow::Result<()> {
 }
 
 fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
         for count in [world_size - 1, world_size + 1] {
@@ -157,25 +159,33 @@ fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
             if count > world_size {
                 some.push(Guarded::new(&comms[0].stream(), &irregular::integers(world_size, 37))?);
             }
-            refused(&comms, &mut some[..count], [world_size, count], "communicators and buffers")?;
+            refused(&log, &comms, &mut some[..count], [world_size, count], "communicators and buffers")?;
         }
     }
     Ok(())
 }
 
 fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
         let mut some = buffers(&comms, 37)?;
         some[world_size - 1] =
             Guarded::new(&comms[world_size - 1].stream(), &irregular::integers(world_size - 1, 41))?;
-        refused(&comms, &mut some, [37, 41], "elements in two buffers")?;
+        refused(&log, &comms, &mut some, [37, 41], "elements in two buffers")?;
     }
     Ok(())
 }
 
-/// Nothing may be sent, and the error must have both numbers.
-fn refused(comms: &[Comm], some: &mut [Guarded<f32>], numbers: [usize; 2], of: &str) -> anyhow::Result<()> {
+/// Nothing may be sent, and the error must have both numbers. The log has no calls but those of refused averages.
+fn refused(
+    log: &NcclLog,
+    comms: &[Comm],
+    some: &mut [Guarded<f32>],
+    numbers: [usize; 2],
+    of: &str,
+) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
     let result = average(comms, some);
     let Err(error) = result else { bail!("{one} and {other} {of}: average_all returned Ok") };
@@ -183,6 +193,12 @@ fn refused(comms: &[Comm], some: &mut [Guarded<f32>], numbers: [usize; 2], of: &
     ensure!(
         text.contains(&one) && text.contains(&other),
         "{one} and {other} {of}: the error must have both numbers; it says: {text}"
+    );
+    let called = log.calls("AllReduce")?.len();
+    ensure!(
+        called == 0,
+        "{one} and {other} {of}: average_all called NCCL {called} times before it refused\n  likely cause: it compares inside \
+         the group, whose end launches what was called, and the ranks that weren't are missing"
     );
     for (rank, buffer) in some.iter().enumerate() {
         let values = irregular::integers(rank, buffer.view().len());

@@ -43,6 +43,11 @@ impl Watch {
         Ok(Self { survivors, asked: Mutex::default(), complete: Condvar::new(), id: Id::new().readable()? })
     }
 
+    /// What becomes of a rank: its place among the survivors.
+    fn place(&self, rank: usize) -> usize {
+        self.survivors.iter().filter(|&&survivor| survivor < rank).count()
+    }
+
     fn muster(&self, rank: usize) -> anyhow::Result<Muster> {
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ensure!(
@@ -140,7 +145,11 @@ fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
                 return Ok(());
             }
             let new = rejoin(comm, |rank| watch.muster(rank)).with_context(|| {
-                format!("rank {lost} of {world_size} is lost, and old rank {rank} could not rejoin as one of {:?}", watch.survivors)
+                format!(
+                    "rank {lost} of {world_size} is lost, and old rank {rank} could not rejoin as one of {:?}, where it is now {}",
+                    watch.survivors,
+                    watch.place(rank)
+                )
             })?;
             compare_world(rank, &new, &watch.survivors, &gpu_of)
         })?;
@@ -163,7 +172,10 @@ fn survivors_finish_the_sum() -> anyhow::Result<()> {
             let muster = |rank| watch.muster(rank);
             let new = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
                 .with_context(|| {
-                    format!("rank {lost} of {world_size} is lost, and old rank {rank} could not go on")
+                    format!(
+                        "rank {lost} of {world_size} is lost, and old rank {rank} could not go on as rank {}",
+                        watch.place(rank)
+                    )
                 })?;
             compare_total(rank, &watch.survivors, lost, &total)?;
             compare_world(rank, &new, &watch.survivors, &gpu_of)
@@ -203,7 +215,10 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
             }
             let muster = |rank| watch.muster(rank);
             comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
-                .with_context(|| format!("rank {lost} is lost, and old rank {rank} could not go on"))?;
+                .with_context(|| {
+                    let place = rank.saturating_sub(lost);
+                    format!("rank {lost} is lost, and old rank {rank} could not go on as rank {place}")
+                })?;
             let survivors: Vec<usize> = (0..world_size).filter(|&rank| rank == 0 || rank > lost).collect();
             compare_total(rank, &survivors, lost, &total)?;
         }

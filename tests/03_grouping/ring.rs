@@ -161,6 +161,10 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
             ),
         )
         .if_instead(
+            &each(&|index| sum(index) - inputs[rank][index] + stale(rank, len)[index]),
+            "what was in it before is still in it, in place of the rank's own values: the sum begins with those",
+        )
+        .if_instead(
             &each(&|index| sum(index) + inputs[rank][index]),
             "the rank's own values are in it twice: they have come all the way around, in one shift too many",
         )

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use lab::{Check, Expected, Kernels, irregular};
@@ -195,7 +195,10 @@ fn stale() -> Vec<f32> {
 
 fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
     // What is known to be wrong in the streams is said first; the numbers come after it.
-    bench.streams.iter().try_for_each(|stream| stream.synchronize())?;
+    let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
+    ended.context(
+        "the GPU has failed, where the readers' streams read the slice and then the writer's writes it",
+    )?;
     for (index, output) in read.outputs.iter().enumerate() {
         Expected::new(0, &format!("what reader {index} of 3 has read"), &irregular::integers(0, LEN))
             .if_instead(

@@ -31,7 +31,7 @@ pub fn all_gather_in_place(comm: &Comm, whole: &mut CudaViewMut<f32>) -> anyhow:
     // ANCHOR: all_gather_in_place
     // Find this rank's own shard in `whole`, and gather all shards in the same buffer.
     // One view to send and another to receive, of one buffer: `whole.slice(…)` won't do. `lab::part_and_whole` makes such a
-    // pair. It is `unsafe`; what you promise is in its documentation.
+    // pair, or an error. It is `unsafe`; what you promise is in its documentation (crates/lab/src/in_place.rs).
     todo!("Find this rank's own shard in `whole`, and gather all shards in the same buffer")
     // ANCHOR_END: all_gather_in_place
 }

@@ -21,7 +21,7 @@ pub fn staged_sum(
 ) -> anyhow::Result<()> {
     // ANCHOR: staged_sum
     // Bring the buffer to the host, exchange it with all ranks, sum there, and bring the sum back.
-    // `group.all_gather(rank, values)` gives the values of all ranks. The sum is of the buffer's own type.
+    // `group.all_gather(rank, values)` takes a `Vec`, and gives those of all ranks, in an `Arc`. The sum is of the buffer's own type.
     todo!("Bring the buffer to the host, exchange it with all ranks, sum there, and bring the sum back")
     // ANCHOR_END: staged_sum
 }

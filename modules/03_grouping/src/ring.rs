@@ -45,7 +45,8 @@ pub fn sum_around(
 ) -> anyhow::Result<()> {
     // ANCHOR: sum_around
     // Add up what comes by, and pass it on.
-    // Everybody's values come around, your own are there already. `kernels.axpy(&stream, y, x, 1.0)` adds x to y. How many shifts does it take? And what goes out in the second one?
+    // Everybody's values come around, your own are there already. `kernels.axpy(&stream, y, x, 1.0)` adds x to y.
+    // How many shifts does it take? And what goes out in the second one?
     todo!("Add up what comes by, and pass it on")
     // ANCHOR_END: sum_around
 }

@@ -60,8 +60,8 @@ pub const LAUNCHERS: [Launcher; 4] = [
 /// This process's place, as the innermost launcher that started it says.
 ///
 /// # Errors
-/// No launcher started it; or one did, and a variable of its three is missing, is no whole number, or is no number that a world
-/// of that size has: the error names the variable.
+/// No launcher started it: the error names the variables that would have told so. Or one did, and a variable of its three is
+/// missing, is no whole number, or is no number that a world of that size has: the error names the variable and its value.
 pub fn place() -> anyhow::Result<Place> {
     // ANCHOR: place
     // Find the innermost launcher, and read its three variables, and no other's.

@@ -47,7 +47,9 @@ pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
     let wide: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
     let mut sums = stream.clone_htod(&wide)?;
     comm.all_reduce_in_place(&mut sums, &ReduceOp::Sum).readable()?;
+    let sums = stream.clone_dtoh(&sums)?;
+    stream.synchronize()?;
     let ranks = comm.world_size() as f64;
-    Ok(stream.clone_dtoh(&sums)?.into_iter().map(|sum| f64::from(sum) / ranks).collect())
+    Ok(sums.into_iter().map(|sum| f64::from(sum) / ranks).collect())
     // ANCHOR_END: mean_of_bytes
 }

@@ -61,8 +61,10 @@ pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow
     let mut high = stream.alloc_zeros::<f32>(values.len())?;
     reduce(comm, values, Some(&mut low.as_view_mut()), &ReduceOp::Min, root)?;
     reduce(comm, values, Some(&mut high.as_view_mut()), &ReduceOp::Max, root)?;
-    let smallest = stream.clone_dtoh(&low)?.into_iter().fold(f32::INFINITY, f32::min);
-    let largest = stream.clone_dtoh(&high)?.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let (low, high) = (stream.clone_dtoh(&low)?, stream.clone_dtoh(&high)?);
+    stream.synchronize()?;
+    let smallest = low.into_iter().fold(f32::INFINITY, f32::min);
+    let largest = high.into_iter().fold(f32::NEG_INFINITY, f32::max);
     Ok(Some((smallest, largest)))
     // ANCHOR_END: range_on_root
 }

@@ -31,7 +31,7 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
 /// What NCCL or the driver answers.
 pub fn average_in_two_steps(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_in_two_steps
-    // Average each rank's part, then gather the parts, without `all_reduce`.
+    // Average each rank's part, then gather the parts, without an `all_reduce` of the whole.
     // Parts have one length on all ranks. Where the buffer can't be cut into such parts, a copy that is a little longer can.
     let (stream, len, world_size) = (comm.stream(), buffer.len(), comm.world_size());
     let part_len = len.div_ceil(world_size);

@@ -71,6 +71,13 @@ impl Scratch {
                 let text = if Path::new(&exercise.file) == path { source } else { text };
                 add(&mut files, root, package, &format!("s{module}"), path, text)?;
             }
+            let member = Path::new("members").join(package);
+            let checks = own_checks(root, course, exercise)?;
+            files.insert(member.join("tests/exercise/mod.rs"), checks);
+            let program = files.get_mut(&member.join(format!("tests/{module}.rs")));
+            let program = program.with_context(|| format!("{module} has no tests/{module}.rs"))?;
+            *program =
+                program.replace(&format!("{}/tests/{module}/mod.rs", root.display()), "exercise/mod.rs");
             Ok(())
         };
         for mistake in mistakes {
@@ -91,6 +98,8 @@ impl Scratch {
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet"])
             .args(["--message-format", "json-render-diagnostics"])
             .env("CARGO_TARGET_DIR", self.folder.join("target"))
+            // What changes is built whole: its parts would only fill the disk.
+            .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
             .output()
             .context("can't run cargo")?;
@@ -318,6 +327,30 @@ fn add(
     text = text.replace(tests, &format!("#[path = \"{}/tests/", root.display()));
     files.insert(Path::new("members").join(package).join(inner), text);
     Ok(())
+}
+
+/// `tests/NN/mod.rs` with the checks of one exercise alone: there are hundreds of members, and most of a module's checks are
+/// of other exercises.
+fn own_checks(root: &Path, course: &Course, exercise: &Exercise) -> anyhow::Result<String> {
+    let folder = root.join("tests").join(exercise.folder());
+    let path = folder.join("mod.rs");
+    let all = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let in_module = course.exercises.iter().filter(|other| other.folder() == exercise.folder());
+    let others: Vec<String> =
+        in_module.filter(|other| other.id != exercise.id).map(|other| other.filter()).collect();
+    let mut text = String::new();
+    for line in all.lines() {
+        let name = line.trim().trim_start_matches("mod ").split([';', ':']).next().unwrap_or_default();
+        if others.contains(&format!("{name}::")) {
+            continue;
+        }
+        if line.starts_with("mod ") {
+            text.push_str(&format!("#[path = \"{}/{name}.rs\"]\n", folder.display()));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 /// The manifest of a member: no binary, the test program under the package's name, warnings as errors for a starter.

@@ -1,6 +1,6 @@
 // mistake: every operation has the factor of an all-gather
 // fails: bandwidth::the_factor_is_that_of_the_operation
-// says: AllReduce on 2 ranks: expected a factor of 1, got 0.5
+// says: AllReduce on 5 ranks: expected a factor of 1.6, got 0.8
 // says: how many of n parts has each rank to send, and how often?
 
 use std::sync::Arc;

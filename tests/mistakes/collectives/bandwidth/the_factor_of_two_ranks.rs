@@ -1,6 +1,6 @@
 // mistake: a factor of 1, which is right for an all-reduce on two ranks
 // fails: bandwidth::the_factor_is_that_of_the_operation
-// says: AllGather on 2 ranks: expected a factor of 0.5, got 1
+// says: AllReduce on 5 ranks: expected a factor of 1.6, got 1
 // says: that is the algorithm bandwidth, sold as bus bandwidth
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 // mistake: `==` calls equal NaNs different
 // fails: broadcast::equal_replicas_are_found_equal
 // says: calls replicas with NaNs and both zeros different, but every bit is equal
+// says: `==` on floats, for which a NaN isn't equal to itself
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};

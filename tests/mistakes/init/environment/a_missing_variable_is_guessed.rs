@@ -1,7 +1,7 @@
 // mistake: what is missing is taken for 0, and the world size for 1
 // fails: environment::a_missing_variable_is_named
 // says: started by torchrun without RANK
-// says: which was guessed
+// says: what can't be read was guessed
 
 use std::env;
 use std::sync::Arc;

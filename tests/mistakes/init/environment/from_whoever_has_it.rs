@@ -1,7 +1,7 @@
 // mistake: each number comes from the first launcher that has it
 // fails: environment::a_missing_variable_is_named
 // says: torchrun in a job of Slurm's, without RANK
-// says: which was guessed
+// says: was guessed, or taken from another launcher
 
 use std::env;
 use std::sync::Arc;

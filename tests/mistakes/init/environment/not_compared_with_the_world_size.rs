@@ -1,7 +1,7 @@
 // mistake: a rank is not compared with the world size
 // fails: environment::a_bad_number_is_named
 // says: with RANK=4 and WORLD_SIZE=4
-// says: which was guessed
+// says: the numbers are read, and not compared with the world size
 
 use std::env;
 use std::sync::Arc;
