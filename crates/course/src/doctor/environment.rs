@@ -29,7 +29,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_MIN_NCHANNELS", "how many channels NCCL uses at least"),
     ("NCCL_MULTI_RANK_GPU_ENABLE", "lets ranks share a GPU (NCCL 2.30, experimental)"),
     ("NCCL_NET_GDR_LEVEL", "how near a network card must be for direct access to GPU memory"),
-    ("NCCL_NTHREADS", "threads of a block: 64, 128, 256 or 512; NCCL takes its own number for others, such as 16"),
+    (
+        "NCCL_NTHREADS",
+        "threads of a block: 64, 128, 256 or 512; NCCL takes its own number for others, such as 16",
+    ),
     ("NCCL_NVLS_ENABLE", "whether NVLink's switches add up"),
     ("NCCL_P2P_DISABLE", "1 makes GPUs talk through the host's memory"),
     ("NCCL_P2P_LEVEL", "how near two GPUs must be to talk directly"),
