@@ -72,8 +72,9 @@ impl Scratch {
                 add(&mut files, root, package, &format!("s{module}"), path, text)?;
             }
             let member = Path::new("members").join(package);
-            let checks = own_checks(root, course, exercise)?;
-            files.insert(member.join("tests/exercise/mod.rs"), checks);
+            for (path, text) in own_checks(root, course, exercise)? {
+                files.insert(member.join("tests/exercise").join(path), text);
+            }
             let program = files.get_mut(&member.join(format!("tests/{module}.rs")));
             let program = program.with_context(|| format!("{module} has no tests/{module}.rs"))?;
             *program =
@@ -329,28 +330,29 @@ fn add(
     Ok(())
 }
 
-/// `tests/NN/mod.rs` with the checks of one exercise alone: there are hundreds of members, and most of a module's checks are
-/// of other exercises.
-fn own_checks(root: &Path, course: &Course, exercise: &Exercise) -> anyhow::Result<String> {
-    let folder = root.join("tests").join(exercise.folder());
-    let path = folder.join("mod.rs");
-    let all = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+/// `tests/NN` with the checks of one exercise alone, and what they share with others: there are hundreds of members, and most of
+/// a module's checks are of other exercises.
+fn own_checks(
+    root: &Path,
+    course: &Course,
+    exercise: &Exercise,
+) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let in_module = course.exercises.iter().filter(|other| other.folder() == exercise.folder());
     let others: Vec<String> =
         in_module.filter(|other| other.id != exercise.id).map(|other| other.filter()).collect();
-    let mut text = String::new();
-    for line in all.lines() {
+    let is_other = |name: &str| others.contains(&format!("{name}::"));
+    let mut files = read_folder(&root.join("tests").join(exercise.folder()))?;
+    files.retain(|path, _| {
+        let name = path.iter().next().unwrap_or_default().to_string_lossy();
+        !is_other(name.trim_end_matches(".rs"))
+    });
+    let all = files.get_mut(Path::new("mod.rs")).context("a module's checks have a mod.rs")?;
+    let is_own = |line: &&str| {
         let name = line.trim().trim_start_matches("mod ").split([';', ':']).next().unwrap_or_default();
-        if others.contains(&format!("{name}::")) {
-            continue;
-        }
-        if line.starts_with("mod ") {
-            text.push_str(&format!("#[path = \"{}/{name}.rs\"]\n", folder.display()));
-        }
-        text.push_str(line);
-        text.push('\n');
-    }
-    Ok(text)
+        !is_other(name)
+    };
+    *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
+    Ok(files)
 }
 
 /// The manifest of a member: no binary, the test program under the package's name, warnings as errors for a starter.

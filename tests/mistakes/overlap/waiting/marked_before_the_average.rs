@@ -1,7 +1,6 @@
 // mistake: the event is recorded in front of the collective
 // fails: waiting::a_late_average_is_waited_for
 // says: data race on GPU
-// says: nothing makes stream
 
 use std::sync::Arc;
 
