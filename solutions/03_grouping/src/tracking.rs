@@ -47,7 +47,7 @@ pub fn in_one_slice(
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_one_slice
     // Switch tracking off, then order by hand what has to be: the second stream behind the upload, the download behind both.
-    // `unsafe { context.disable_event_tracking() }` wants a SAFETY comment. From then on nobody waits for anything but what you
+    // `context.disable_event_tracking()` is unsafe: it wants a SAFETY comment. From then on nobody waits for anything but what you
     // say: `second.join(first)?` lets the second stream wait for all that is in the first one.
 
     // SAFETY: what is used by both streams is ordered by the two joins below.

@@ -29,7 +29,7 @@ pub fn in_one_slice(
     values: &[f32],
     mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
-    // `unsafe { context.disable_event_tracking() }` wants a SAFETY comment. From then on nobody waits for anything but what you
+    // `context.disable_event_tracking()` is unsafe: it wants a SAFETY comment. From then on nobody waits for anything but what you
 
     // SAFETY: what is used by both streams is ordered by the two joins below.
     unsafe { first.context().disable_event_tracking() };
