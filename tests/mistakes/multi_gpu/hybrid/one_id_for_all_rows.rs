@@ -1,6 +1,6 @@
 // mistake: all rows have one id, as if a row were the same communicator as the next one
 // fails: hybrid::each_rank_meets_its_row_and_its_column
-// says: give each communicator an id of its own
+// says: each communicator an id of its own
 
 use std::sync::Arc;
 
