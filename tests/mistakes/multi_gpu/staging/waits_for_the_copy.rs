@@ -13,6 +13,7 @@ pub const CACHED: u32 = 0;
 pub const WRITE_COMBINED: u32 = CU_MEMHOSTALLOC_WRITECOMBINED;
 
 fn pinned(stream: &CudaStream, len: usize, kind: u32) -> anyhow::Result<PinnedHostSlice<f32>> {
+    // SAFETY: all of it is written before it is given to anybody.
     let mut memory = unsafe { stream.context().alloc_pinned_with_flags(len, kind) }?;
     memory.as_mut_slice()?.fill(0.0);
     Ok(memory)
