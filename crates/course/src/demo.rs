@@ -1,9 +1,10 @@
 //! `cargo course demo`: a module's program, solved.
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
+use course::checks::cargo;
 use course::syllabus::Course;
 
 /// Runs the program of a solved module and passes its exit code on.
@@ -27,9 +28,7 @@ pub(crate) fn run(
         module.folder,
         if with.is_empty() { "none yet".to_owned() } else { with.join(", ") }
     );
-    // The one that Cargo started this program with; without Cargo, the one on the path.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = cargo()
         .args(["run", "--quiet", "--package", &module.solution_package(), "--"])
         .args(arguments)
         .current_dir(root)
