@@ -11,7 +11,8 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 11] = [
+const PROGRAMS: [(&str, Program); 12] = [
+    ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),

@@ -1,6 +1,7 @@
 //! cudarc through the virtual GPU's door: communicators, collectives, and what is said when they go wrong.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::result::{NcclError, get_uniqueid, group_end, group_start};
@@ -13,6 +14,7 @@ use crate::{contains, text};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("nccl::who_runs_a_kernel_is_waited_for", waited_for),
+        Check::new("nccl::an_abort_succeeds_while_the_process_ends", abort_at_exit),
         Check::new("nccl::every_rank_gets_the_sum", every_rank_gets_the_sum),
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
@@ -395,5 +397,29 @@ pub(crate) fn late() -> anyhow::Result<()> {
 fn waited_for() -> anyhow::Result<()> {
     let (is_well, said) = crate::child::start("nccl::late", &[("VIRTUAL_GPU_PATIENCE", "0.1")])?;
     anyhow::ensure!(is_well, "{said}");
+    Ok(())
+}
+
+/// Drops a communicator after the driver has said farewell: exit handlers run in the reverse of the order in which they
+/// were set, so that the program's own, set first, runs last.
+pub(crate) fn aborts_at_exit() -> anyhow::Result<()> {
+    static KEPT: AtomicPtr<Comm> = AtomicPtr::new(std::ptr::null_mut());
+    extern "C" fn drop_kept() {
+        // SAFETY: the pointer came from a box, and nobody else takes it.
+        drop(unsafe { Box::from_raw(KEPT.load(Ordering::Relaxed)) });
+        println!("dropped");
+    }
+    // SAFETY: `drop_kept` is a function without arguments.
+    unsafe { libc::atexit(drop_kept) };
+    lab::attach(1)?;
+    let stream = CudaContext::new(0)?.new_stream()?;
+    let comm = Comm::from_rank(stream, 0, 1, Id::new().unwrap()).unwrap();
+    KEPT.store(Box::into_raw(Box::new(comm)), Ordering::Relaxed);
+    Ok(())
+}
+
+fn abort_at_exit() -> anyhow::Result<()> {
+    let (is_well, said) = crate::child::start("nccl::aborts_at_exit", &[])?;
+    anyhow::ensure!(is_well && said.contains("dropped"), "{said}");
     Ok(())
 }

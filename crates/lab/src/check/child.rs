@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use super::Check;
@@ -58,26 +58,17 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     };
     // Standard input is the parent's pipe, open for writing: it reaches the child without any unsafe code, and leaves
     // both outputs to the check.
-    let verdict = match end_with_parent().and_then(|()| std::io::stdin().as_fd().try_clone_to_owned()) {
-        Ok(pipe) => Arc::new(Mutex::new(File::from(pipe))),
+    match end_with_parent().and_then(|()| std::io::stdin().as_fd().try_clone_to_owned()) {
+        Ok(pipe) => *verdict() = Some(File::from(pipe)),
         Err(error) => {
             eprintln!("error: no pipe to the test program: {error}");
             return ExitCode::from(2);
         }
-    };
-    let tell = {
-        let verdict = Arc::clone(&verdict);
-        move |record: Record| {
-            let mut pipe = verdict.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            // Without a reader there is no one to tell; the exit status still says it.
-            let _ = record.write(&mut *pipe).and_then(|()| pipe.flush());
-        }
-    };
+    }
     let with_backtrace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
     let default_hook = std::panic::take_hook();
-    let tell_panic = tell.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        tell_panic(Record::Panic(describe(panic)));
+        tell(&Record::Panic(describe(panic)));
         if with_backtrace {
             default_hook(panic);
         }
@@ -85,15 +76,41 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
 
     let result = catch_unwind(AssertUnwindSafe(|| {
         crate::tier::attach(check.min_ranks)?;
+        // After the driver has started, so that this comes before whatever the driver does at the end.
+        // SAFETY: `leaving` is a function without arguments, which doesn't unwind.
+        unsafe { libc::atexit(leaving) };
         (check.function)()
     }));
     let passed = matches!(result, Ok(Ok(())));
-    tell(match result {
+    tell(&match result {
         Ok(Ok(())) => Record::Passed,
         Ok(Err(error)) => Record::Failed(chain(&error)),
         Err(_) => Record::Failed(String::new()),
     });
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
+}
+
+/// The pipe to the parent.
+static VERDICT: Mutex<Option<File>> = Mutex::new(None);
+
+fn verdict() -> MutexGuard<'static, Option<File>> {
+    VERDICT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Tells the parent.
+fn tell(record: &Record) {
+    if let Some(pipe) = &mut *verdict() {
+        // Without a reader there is no one to tell; the exit status still says it.
+        let _ = record.write(pipe).and_then(|()| pipe.flush());
+    }
+}
+
+/// Tells the parent that the check's process ends, whoever ends it.
+extern "C" fn leaving() {
+    // A process that a check forked has this handler too.
+    if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
+        tell(&Record::Leaving);
+    }
 }
 
 /// Ends this process, and those it started, as soon as nobody reads its pipe any more: the parent is gone.

@@ -111,14 +111,15 @@ fn end_group(child: &Child) {
 fn failure(records: &[Record], status: ExitStatus, out_of_patience: Option<Duration>) -> Option<String> {
     let mut verdict = None;
     let mut panics: Vec<&str> = Vec::new();
+    let mut passed = false;
     for record in records {
         match record {
             Record::Panic(text) => panics.push(text),
-            Record::Passed => verdict = Some(""),
+            Record::Passed => (verdict, passed) = (Some(""), true),
             Record::Failed(text) => verdict = Some(text),
+            Record::Leaving => break,
         }
     }
-    let passed = records.contains(&Record::Passed);
     let mut parts: Vec<String> = Vec::new();
     if let Some(patience) = out_of_patience {
         let seconds = patience.as_secs();
@@ -201,6 +202,15 @@ mod tests {
     fn leaving_early_with_success_is_no_pass() {
         let text = failure(&[], exit(0), None).unwrap();
         assert!(text.contains("in the middle of the check, with exit code 0"), "{text}");
+    }
+
+    #[test]
+    fn what_other_threads_say_while_the_process_ends_is_not_the_cause() {
+        let late = Record::Panic("the driver is shutting down\n  at a.rs:3:5".to_owned());
+        let text = failure(&[Record::Leaving, late.clone()], exit(1), None).unwrap();
+        assert_eq!(text, "The check's process ended in the middle of the check, with exit code 1.");
+        assert_eq!(failure(&[Record::Passed, Record::Leaving, late], exit(0), None), None);
+        assert!(failure(&[Record::Leaving, Record::Passed], exit(0), None).is_some());
     }
 
     #[test]

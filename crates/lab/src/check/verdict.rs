@@ -12,6 +12,8 @@ pub(super) enum Record {
     Failed(String),
     /// The check's function returned `Ok`.
     Passed,
+    /// The process ends. What its other threads still say, they say because the driver is being taken down.
+    Leaving,
 }
 
 impl Record {
@@ -21,6 +23,7 @@ impl Record {
             Self::Panic(text) => (b'p', text.as_str()),
             Self::Failed(text) => (b'f', text.as_str()),
             Self::Passed => (b'o', ""),
+            Self::Leaving => (b'l', ""),
         };
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
         let mut bytes = vec![kind];
@@ -40,6 +43,7 @@ impl Record {
                 b'p' => Self::Panic(text),
                 b'f' => Self::Failed(text),
                 b'o' => Self::Passed,
+                b'l' => Self::Leaving,
                 _ => break,
             });
             bytes = rest;
@@ -54,8 +58,12 @@ mod tests {
 
     #[test]
     fn a_stream_cut_anywhere_still_gives_its_whole_records() {
-        let records =
-            [Record::Panic("not yet implemented".to_owned()), Record::Failed(String::new()), Record::Passed];
+        let records = [
+            Record::Panic("not yet implemented".to_owned()),
+            Record::Failed(String::new()),
+            Record::Passed,
+            Record::Leaving,
+        ];
         let mut bytes = Vec::new();
         records.iter().for_each(|record| record.write(&mut bytes).unwrap());
         assert_eq!(Record::read_all(&bytes), records);
