@@ -28,6 +28,12 @@ const GAP: u64 = 1 << 16;
 /// Value of each byte that is read before anything wrote it: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
 
+/// For [`DeviceMemory::as_of`]: the program, which finds gone whatever it has freed.
+pub const AFTER_ALL: u64 = u64::MAX;
+
+/// For [`DeviceMemory::as_of`]: who still finds all that is not released.
+pub const BEFORE_ALL: u64 = 0;
+
 /// Identifies an allocation for as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId(pub u64);
@@ -171,6 +177,8 @@ pub struct Allocation {
     bytes: Bytes,
     written: Written,
     site: Site,
+    /// The place, among all operations, of the call that freed it: what was enqueued later finds it gone.
+    freed_by: Option<u64>,
 }
 
 impl Allocation {
@@ -304,6 +312,8 @@ pub struct DeviceMemory {
     vacant: Vec<usize>,
     by_base: BTreeMap<u64, usize>,
     freed: BTreeMap<u64, Freed>,
+    /// Whose eyes it is seen with: see [`Self::as_of`].
+    seen_by: u64,
 }
 
 impl DeviceMemory {
@@ -320,6 +330,7 @@ impl DeviceMemory {
             vacant: Vec::new(),
             by_base: BTreeMap::new(),
             freed: BTreeMap::new(),
+            seen_by: AFTER_ALL,
         }
     }
 
@@ -383,7 +394,7 @@ impl DeviceMemory {
         let bytes = bytes(base).ok_or(refused)?;
         let id = AllocationId(self.next_id);
         self.next_id += 1;
-        let allocation = Allocation { id, base, size, bytes, written, site };
+        let allocation = Allocation { id, base, size, bytes, written, site, freed_by: None };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
             .freed
@@ -453,21 +464,48 @@ impl DeviceMemory {
 
     /// Frees the allocation that starts at `base`.
     pub fn free(&mut self, base: u64, site: Site) -> Result<AllocationId, BadAddress> {
-        let Some(slot) = self.by_base.remove(&base) else { return Err(self.explain(base)) };
-        let Some(allocation) = self.slots[slot].take() else { return Err(BadAddress::Unknown) };
-        self.vacant.push(slot);
-        self.used -= allocation.size();
-        let freed =
-            Freed { id: allocation.id, size: allocation.size(), allocated: allocation.site, freed: site };
-        self.freed.insert(base, freed);
-        Ok(allocation.id)
+        let freed = self.free_from(base, site, BEFORE_ALL)?;
+        self.release(base);
+        Ok(freed)
+    }
+
+    /// Frees the allocation that starts at `base` for what is enqueued at `place` among all operations or later. What was
+    /// enqueued before still finds it, until [`Self::release`].
+    pub fn free_from(&mut self, base: u64, site: Site, place: u64) -> Result<AllocationId, BadAddress> {
+        let known = self.by_base.get(&base).and_then(|&slot| self.slots[slot].as_mut());
+        let Some(allocation) = known.filter(|known| known.freed_by.is_none()) else {
+            return Err(self.explain(base));
+        };
+        allocation.freed_by = Some(place);
+        let Allocation { id, size, .. } = *allocation;
+        self.used -= size;
+        self.freed.insert(base, Freed { id, size, allocated: allocation.site.clone(), freed: site });
+        Ok(id)
+    }
+
+    /// Gives the bytes back of an allocation that was freed.
+    pub fn release(&mut self, base: u64) {
+        if let Some(slot) = self.by_base.remove(&base) {
+            self.slots[slot] = None;
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Sees the memory with the eyes of the operation at `place` among all: what was freed by a later call is still there.
+    pub fn as_of(&mut self, place: u64) -> &mut Self {
+        self.seen_by = place;
+        self
     }
 
     /// Slot of the allocation that holds `address`, for [`Self::in_slot`]. Valid until something is freed.
     pub fn slot_of(&self, address: u64) -> Option<usize> {
         let (&base, &slot) = self.by_base.range(..=address).next_back()?;
         let allocation = self.slots[slot].as_ref()?;
-        (address - base < allocation.size()).then_some(slot)
+        (address - base < allocation.size() && self.sees(allocation)).then_some(slot)
+    }
+
+    fn sees(&self, allocation: &Allocation) -> bool {
+        allocation.freed_by.is_none_or(|place| self.seen_by < place)
     }
 
     /// The allocation in a slot.
@@ -523,6 +561,7 @@ impl DeviceMemory {
         }
         if let Some((&base, freed)) = self.freed.range(..=address).next_back()
             && address - base < freed.size.max(1)
+            && self.slot_of(base).is_none()
         {
             return BadAddress::Freed { freed: freed.clone(), offset: address - base };
         }
@@ -547,7 +586,8 @@ impl DeviceMemory {
 
     /// Every live allocation, in the order of addresses.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.by_base.values().filter_map(|&slot| self.slots[slot].as_ref())
+        let known = self.by_base.values().filter_map(|&slot| self.slots[slot].as_ref());
+        known.filter(|allocation| self.sees(allocation))
     }
 }
 

@@ -26,7 +26,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// Enqueues a closure.
-fn launch(stream: &CudaStream, function: impl FnOnce() + Send + 'static) -> Result<(), DriverError> {
+pub(crate) fn launch(
+    stream: &CudaStream,
+    function: impl FnOnce() + Send + 'static,
+) -> Result<(), DriverError> {
     unsafe extern "C" fn call(data: *mut c_void) {
         // SAFETY: the driver gives back what it was given, once.
         let function = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };

@@ -5,6 +5,7 @@ mod child;
 mod contexts;
 mod cooperative;
 mod driver;
+mod frees;
 mod functions;
 mod golden;
 mod graphs;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         contexts::checks(),
         cooperative::checks(),
         driver::checks(),
+        frees::checks(),
         functions::checks(),
         graphs::checks(),
         host_functions::checks(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::context::ContextHandle;
 use super::function::Function;
 use super::kernel_report::{assertion_lines, fault_report, race_report, status_of, unwritten_report};
+use super::run::Turn;
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
@@ -282,15 +283,10 @@ impl Engine {
         self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
     }
 
-    pub(super) fn run_kernel(
-        &self,
-        device: usize,
-        launch: &KernelLaunch,
-        site: &Site,
-        start_ns: u64,
-    ) -> Outcome {
+    pub(super) fn run_kernel(&self, launch: &KernelLaunch, turn: &Turn) -> Outcome {
+        let &Turn { device, ref site, place, start_ns } = turn;
         let KernelLaunch { kernel, shape, parameters, globals, resident, .. } = launch;
-        let mut memory = self.memory(device);
+        let mut memory = self.memory_as_of(device, place);
         let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
         let to_run = Launch {
             grid: shape.grid,
@@ -308,7 +304,8 @@ impl Engine {
             thread_limit: THREAD_LIMIT,
         };
         // Locked behind every GPU's memory, so that two kernels can't wait for each other's.
-        let mut managed = Some(self.memory(self.managed())).filter(|managed| !managed.is_empty());
+        let mut managed =
+            Some(self.memory_as_of(self.managed(), place)).filter(|managed| !managed.is_empty());
         if let Some(managed) = &mut managed {
             memory.borrow(managed);
         }

@@ -7,6 +7,7 @@
 mod capture;
 mod context;
 mod event;
+mod free;
 mod function;
 mod graph;
 mod host;
@@ -47,7 +48,7 @@ pub(crate) use wait::{Hopeless, Wait};
 
 use crate::config::Config;
 use crate::device::TOTAL_MEMORY;
-use crate::memory::{ADDRESS_SPACE, DeviceMemory};
+use crate::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use crate::nccl::{Group, Listeners, Nccl};
 use crate::order::Order;
 use crate::ptx;
@@ -128,6 +129,8 @@ pub(crate) struct State {
     any_failure: bool,
     /// Operations enqueued since the start.
     enqueued: u64,
+    /// Memory that was freed, in the order of the calls, while what was enqueued before them was not done.
+    freed: VecDeque<free::Freed>,
     /// Operations done since the start.
     finished: u64,
     /// Operations that threads are running.
@@ -190,6 +193,7 @@ impl Engine {
             waiting: HashMap::new(),
             any_failure: false,
             enqueued: 0,
+            freed: VecDeque::new(),
             finished: 0,
             under_way: 0,
             host_functions: VecDeque::new(),
@@ -254,8 +258,16 @@ impl Engine {
         lock(&self.state)
     }
 
+    /// A GPU's memory as the program sees it.
     pub(crate) fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
-        lock(&self.memories[device])
+        self.memory_as_of(device, AFTER_ALL)
+    }
+
+    /// A GPU's memory as the operation at `place` among all sees it.
+    pub(crate) fn memory_as_of(&self, device: usize, place: u64) -> MutexGuard<'_, DeviceMemory> {
+        let mut memory = lock(&self.memories[device]);
+        memory.as_of(place);
+        memory
     }
 
     /// The GPU that hands out `address`; managed memory counts as one more behind the last.

@@ -1,6 +1,6 @@
 //! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
 
-use super::stream::{OpRef, StreamHandle, Work};
+use super::stream::{Op, OpRef, StreamHandle, Work};
 use super::touched::Done;
 use super::wait::Blocked;
 use super::{Engine, State};
@@ -13,8 +13,25 @@ use crate::time::{Cost, Ticket, Time};
 
 /// Work that has been taken out of its stream and can run without the lock.
 enum Job {
-    Op { stream: StreamHandle, device: usize, work: Work, site: Site, start_ns: u64 },
+    Op { stream: StreamHandle, work: Work, turn: Turn },
     Nccl(nccl::Job),
+}
+
+/// What an operation knows of itself whose turn has come.
+pub(super) struct Turn {
+    /// That of its stream.
+    pub(super) device: usize,
+    pub(super) site: Site,
+    /// Its place among all operations.
+    pub(super) place: u64,
+    /// The earliest time on its stream.
+    pub(super) start_ns: u64,
+}
+
+impl Turn {
+    fn of(op: &Op, device: usize) -> Self {
+        Self { device, site: op.site.clone(), place: op.enqueued, start_ns: Time::start_of(&op.ticket) }
+    }
 }
 
 impl Engine {
@@ -29,10 +46,10 @@ impl Engine {
             state.under_way += 1;
             drop(state);
             state = match job {
-                Job::Op { stream, device, work, site, start_ns } => {
+                Job::Op { stream, work, turn } => {
                     let what = work.to_string();
                     let frees = matches!(work, Work::Free { .. });
-                    let outcome = self.execute(device, work, &site, start_ns);
+                    let outcome = self.execute(work, &turn);
                     let mut state = self.state();
                     let cost = match outcome {
                         Ok(Done { touched, cost }) => {
@@ -51,6 +68,7 @@ impl Engine {
             };
             state.under_way -= 1;
         }
+        state = self.release_freed(state);
         if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
             self.changed.notify_all();
         }
@@ -89,9 +107,8 @@ impl State {
                         return Some(Job::Nccl(job));
                     }
                 }
-                Work::Free { at } => {
-                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
-                    return Some(Job::Op { stream: handle, device, work: Work::Free { at }, site, start_ns });
+                work @ Work::Free { .. } => {
+                    return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) });
                 }
                 Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
                 // A GPU that has failed does nothing more.
@@ -101,10 +118,7 @@ impl State {
                     let place = OpRef { stream: handle, number: stream.done + 1 };
                     self.host_functions.extend(function.map(|function| (place, function)));
                 }
-                work => {
-                    let (site, start_ns) = (op.site.clone(), Time::start_of(&op.ticket));
-                    return Some(Job::Op { stream: handle, device, work, site, start_ns });
-                }
+                work => return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) }),
             }
         }
         None

@@ -360,7 +360,7 @@ impl State {
         for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
             self.time.finish(op.ticket, Cost::Nothing);
         }
-        if self.forget_in_clocks(handle, last_touch) {
+        if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
             self.stream_forgotten(handle);
         }
         // What waited for it goes on.
@@ -466,6 +466,18 @@ impl State {
         self.append(stream, work, after, site)
     }
 
+    /// A new place among all operations.
+    pub(super) fn next_place(&mut self) -> u64 {
+        self.enqueued += 1;
+        self.enqueued
+    }
+
+    /// The place of `op`, which is the first operation of its stream, among all operations.
+    pub(crate) fn enqueued_as(&self, op: OpRef) -> Option<u64> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| first.enqueued)
+    }
+
     /// As [`Self::enqueue`], of an operation that is no call of its own.
     pub(super) fn append(
         &mut self,
@@ -476,8 +488,7 @@ impl State {
     ) -> CudaResult<Awaited> {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
-        self.enqueued += 1;
-        let enqueued = self.enqueued;
+        let enqueued = self.next_place();
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
         let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);

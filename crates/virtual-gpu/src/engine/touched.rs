@@ -77,9 +77,6 @@ impl Engine {
         for Touched { device, allocation, size, site, touches } in by_allocation(touched) {
             let place = Place { device, allocation, size, site: &site };
             let race = state.order.touch(&place, &by, &view, &touches);
-            if frees {
-                state.order.forget_allocation(device, allocation);
-            }
             let Some(race) = race else { continue };
             let failure = match race.is_new {
                 true => Failure::announce(CudaStatus::LaunchFailed, &race.report),

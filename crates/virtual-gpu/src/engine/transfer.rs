@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::graph::NodeWork;
 use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
+use super::run::Turn;
 use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
-use crate::memory::{AllocationId, BadAddress, DeviceMemory, OutOfMemory};
+use crate::memory::{AllocationId, BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
 use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaResult, CudaStatus, Error};
@@ -42,72 +43,6 @@ impl Engine {
             let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
             Error::new(CudaStatus::OutOfMemory, message)
         })
-    }
-
-    /// `cuMemFree`: waits for the context's work first, as the driver does.
-    pub fn free(&self, address: u64) -> CudaResult<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        self.check_capture_allows("cuMemFree")?;
-        let mut state = self.state();
-        let context = state.current_context()?;
-        let all = state.last_of_all(context);
-        // A failure is told by calls whose errors cudarc shows; this is none of them.
-        let _ = self.wait_in(context, all, "cuMemFree", state);
-        self.free_now(address, Site::here()).map(|(device, allocation)| {
-            self.state().order.forget_allocation(device, allocation);
-        })
-    }
-
-    /// `cuMemFreeAsync`: once what is enqueued in `stream` is done.
-    pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
-        let site = Site::here();
-        let Some(device) = self.device_of(address) else { return Err(not_allocated(address)) };
-        let known = self.memory(device).slot_of(address).is_some();
-        if !known {
-            return self.free_now(address, site).map(drop);
-        }
-        let mut state = self.state();
-        let stream = state.resolve_stream(stream)?;
-        if state.is_capturing(stream) {
-            // CUDA: in a capture, the address has to be one that the graph allocates.
-            let message = format!(
-                "{address:#x} is not memory of the graph that is captured: free it after the capture"
-            );
-            return Err(Error::new(CudaStatus::InvalidValue, message));
-        }
-        // Also in a context that has failed, so that programs can clean up.
-        let op = state.enqueue(stream, Work::Free { at: address }, Vec::new(), site.clone());
-        drop(self.run_ready(state));
-        match op {
-            Ok(_) => Ok(()),
-            Err(_) => self.free_now(address, site).map(drop),
-        }
-    }
-
-    fn free_now(&self, address: u64, site: Site) -> CudaResult<(usize, AllocationId)> {
-        let Some(device) = self.device_of(address) else { return Err(not_allocated(address)) };
-        let mut memory = self.memory(device);
-        if let Ok(allocation) = memory.free(address, site.clone()) {
-            drop(memory);
-            let mut state = self.state();
-            state.disown(address);
-            state.pools.freed(address);
-            return Ok((device, allocation));
-        }
-        let bad = memory.explain(address);
-        let report = Report::new("a pointer that can't be freed");
-        let report = match &bad {
-            BadAddress::Freed { .. } => report.at("freed again", &site),
-            BadAddress::OutOfBounds { offset, .. } => {
-                report.at(format!("freed by a pointer to its byte {offset}"), &site)
-            }
-            BadAddress::Unknown => report.at("freed", &site),
-        };
-        let report = owner(report, &bad, address, device)
-            .help("free each allocation once, by the pointer that it was made with");
-        Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
     /// `cuMemGetInfo`: free and total bytes of the current context's GPU.
@@ -254,30 +189,30 @@ impl Engine {
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
-    /// Runs one operation. `device` is that of its stream, `start_ns` the earliest time on it.
-    pub(super) fn execute(&self, device: usize, work: Work, site: &Site, start_ns: u64) -> Outcome {
+    /// Runs one operation whose turn has come.
+    pub(super) fn execute(&self, work: Work, turn: &Turn) -> Outcome {
         let (touched, cost) = match work {
             Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
                 (Vec::new(), Cost::Nothing)
             }
             Work::Upload { to, bytes } => {
                 let len = bytes.len() as u64;
-                (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+                (self.write(to, len, turn, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
             }
             Work::Set { at, len, value } => {
-                (self.write(at, len, site, |out| out.fill(value))?, Cost::Device { traffic: len })
+                (self.write(at, len, turn, |out| out.fill(value))?, Cost::Device { traffic: len })
             }
             Work::Download { from, len, into } => {
-                let (bytes, touched) = self.read(from, len, site)?;
+                let (bytes, touched) = self.read(from, len, turn)?;
                 *lock(&into) = bytes;
                 (touched, Cost::Download(len))
             }
             Work::UploadLater { to, len, read } => {
                 let bytes = read();
-                (self.write(to, len, site, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+                (self.write(to, len, turn, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
             }
             Work::DownloadLater { from, len, write } => {
-                let (bytes, touched) = self.read(from, len, site)?;
+                let (bytes, touched) = self.read(from, len, turn)?;
                 write(&bytes);
                 (touched, Cost::Download(len))
             }
@@ -286,19 +221,18 @@ impl Engine {
                     true => Cost::Device { traffic: 2 * len },
                     false => Cost::Peer(len),
                 };
-                (self.copy_bytes(from, to, len, site)?, cost)
+                (self.copy_bytes(from, to, len, turn)?, cost)
             }
             Work::Free { at } => {
                 let whole = self.device_of(at).and_then(|device| {
-                    let memory = self.memory(device);
+                    let memory = self.memory_as_of(device, BEFORE_ALL);
                     let allocation = memory.range(at, 0).ok()?.0;
                     Some(Touched::range(device, allocation, 0, allocation.size(), true))
                 });
-                // A free that fails has been reported.
-                let _ = self.free_now(at, site.clone());
+                self.state().no_longer_owned(at);
                 (whole.into_iter().collect(), Cost::Nothing)
             }
-            Work::Kernel(launch) => return self.run_kernel(device, &launch, site, start_ns),
+            Work::Kernel(launch) => return self.run_kernel(&launch, turn),
         };
         Ok(Done { touched, cost })
     }
@@ -307,26 +241,26 @@ impl Engine {
         &self,
         address: u64,
         len: u64,
-        site: &Site,
+        turn: &Turn,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok(Vec::new()) };
-        let mut memory = self.memory(device);
+        let mut memory = self.memory_as_of(device, turn.place);
         match memory.range_mut(address, len) {
             Ok((allocation, offset)) => {
                 fill(&mut allocation.bytes_mut()[offset as usize..(offset + len) as usize]);
                 allocation.mark_written(offset..offset + len);
                 Ok(vec![Touched::range(device, allocation, offset, len, true)])
             }
-            Err(_) => Err(gone(&memory, address, len, device, site)),
+            Err(_) => Err(gone(&memory, address, len, device, &turn.site)),
         }
     }
 
-    fn read(&self, address: u64, len: u64, site: &Site) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
+    fn read(&self, address: u64, len: u64, turn: &Turn) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok((Vec::new(), Vec::new())) };
-        let memory = self.memory(device);
+        let memory = self.memory_as_of(device, turn.place);
         let Ok((allocation, offset)) = memory.range(address, len) else {
-            return Err(gone(&memory, address, len, device, site));
+            return Err(gone(&memory, address, len, device, &turn.site));
         };
         if let Some(first) = allocation.first_unwritten(offset..offset + len)
             && self.config().checks != Checks::Off
@@ -340,7 +274,7 @@ impl Engine {
                     ),
                     allocation.site(),
                 )
-                .at("copied", site)
+                .at("copied", &turn.site)
                 .help("write the buffer first, or copy only the part that was written");
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             if self.config().checks == Checks::Error {
@@ -351,12 +285,12 @@ impl Engine {
         Ok((allocation.seen(offset..offset + len).into_owned(), vec![touched]))
     }
 
-    fn copy_bytes(&self, from: u64, to: u64, len: u64, site: &Site) -> Result<Vec<Touched>, Failure> {
+    fn copy_bytes(&self, from: u64, to: u64, len: u64, turn: &Turn) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(from), len) else { return Ok(Vec::new()) };
         let (bytes, unwritten, read) = {
-            let memory = self.memory(device);
+            let memory = self.memory_as_of(device, turn.place);
             let Ok((allocation, offset)) = memory.range(from, len) else {
-                return Err(gone(&memory, from, len, device, site));
+                return Err(gone(&memory, from, len, device, &turn.site));
             };
             let all_written = allocation.first_unwritten(offset..offset + len).is_none();
             let unwritten: Vec<u64> = match all_written {
@@ -374,7 +308,7 @@ impl Engine {
         // The written bytes between two unwritten ones, or all of them.
         for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
             let part = &bytes[start as usize..end as usize];
-            touched.extend(self.write(to + start, end - start, site, |out| out.copy_from_slice(part))?);
+            touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);
         }
         Ok(touched)
     }
@@ -385,10 +319,6 @@ fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, site: &Sit
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
-}
-
-fn not_allocated(address: u64) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, format!("{address:#x} is no address of a GPU: it can't be freed"))
 }
 
 /// Says what is wrong with `len` bytes at `address` on `device`.
@@ -418,7 +348,7 @@ pub(crate) fn address_report(
 }
 
 /// Adds the buffer that an address belongs to, or the nearest one.
-fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
+pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, site, .. } => {
             let place = place_of(*allocation, device);

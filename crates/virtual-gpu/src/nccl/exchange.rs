@@ -153,6 +153,8 @@ pub(super) struct ReadyEnd {
     pub(super) end: Direction,
     pub(super) called: End,
     pub(super) device: usize,
+    /// The place of its exchange among all operations.
+    pub(super) enqueued: u64,
     pub(super) stamp: Stamp,
     /// Bytes that its exchange sends, and that it receives.
     pub(super) bytes: (u64, u64),
@@ -162,22 +164,22 @@ pub(super) struct ReadyEnd {
 
 /// An end of a message that is moved.
 pub(super) enum MovingEnd {
-    /// With its GPU.
-    Here(End, usize),
+    /// With its GPU, and the place of its exchange among all operations.
+    Here(End, usize, u64),
     Elsewhere(End, Arc<Arrived>),
 }
 
 impl MovingEnd {
     pub(super) fn end(&self) -> &End {
         match self {
-            Self::Here(end, _) | Self::Elsewhere(end, _) => end,
+            Self::Here(end, ..) | Self::Elsewhere(end, _) => end,
         }
     }
 
     /// Its GPU, if that is here.
     pub(super) fn device(&self) -> Option<usize> {
         match self {
-            Self::Here(_, device) => Some(*device),
+            Self::Here(_, device, _) => Some(*device),
             Self::Elsewhere(..) => None,
         }
     }
@@ -199,7 +201,7 @@ impl Moving {
     /// The exchanges at its ends, of those that are here.
     fn places(&self) -> [Option<ExchangeKey>; 2] {
         [Direction::Send, Direction::Receive].map(|end| match &self.ends[end as usize] {
-            MovingEnd::Here(End { place: Place::Here(exchange), .. }, _) => {
+            MovingEnd::Here(End { place: Place::Here(exchange), .. }, ..) => {
                 Some((self.key.rank(end), *exchange))
             }
             _ => None,
@@ -495,6 +497,7 @@ impl State {
                 end,
                 called,
                 device,
+                enqueued: self.enqueued_as(op)?,
                 stamp: self.stamp(op)?,
                 bytes: (sent, got),
                 process: process.number,
@@ -557,12 +560,19 @@ impl State {
 
     /// Takes a message to be moved, if both ends' streams have come to it.
     fn take_message(&mut self, key: MessageKey) -> Option<Moving> {
+        let known = &self.nccl.cliques.get(&key.clique)?.traffic;
+        let enqueued = [Direction::Send, Direction::Receive].map(|end| match known.known(key, end) {
+            Known::Here(_, exchange) => self.enqueued_as(exchange.op),
+            _ => None,
+        });
         let traffic = &mut self.nccl.cliques.get_mut(&key.clique)?.traffic;
         let moving = |end: Direction| {
             let known = traffic.known(key, end);
             let called = traffic.end(key, end).filter(|_| known.is_ready())?.clone();
             match known {
-                Known::Here(_, exchange) => Some(MovingEnd::Here(called, exchange.device)),
+                Known::Here(_, exchange) => {
+                    Some(MovingEnd::Here(called, exchange.device, enqueued[end as usize]?))
+                }
                 Known::Elsewhere(arrived) => Some(MovingEnd::Elsewhere(called, arrived?.clone())),
                 Known::NotCalled | Known::Gone => None,
             }

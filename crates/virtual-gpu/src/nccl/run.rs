@@ -17,7 +17,7 @@ use super::transfer::Direction;
 use super::wire::Payload;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, Touched, address_report};
-use crate::memory::{Allocation, DeviceMemory};
+use crate::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use crate::order::View;
 use crate::report::{Report, size};
 use crate::site::Site;
@@ -48,6 +48,8 @@ const BLOCK: u64 = 32 << 10;
 struct Share {
     rank: usize,
     device: usize,
+    /// The place of its call among all operations.
+    enqueued: u64,
     request: Request,
     site: Site,
     /// What it reads was looked at when other processes were sent it.
@@ -67,11 +69,13 @@ struct Place {
 
 impl Share {
     /// That of a collective's rank, with its buffers; or what came from another process.
-    fn of_part((rank, part): (usize, &Part)) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+    fn of_part(state: &State, rank: usize, part: &Part) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
         match &part.place {
-            &Seat::Here { buffers, device, told, .. } => {
+            &Seat::Here { op, buffers, device, told, .. } => {
                 let request = Request::Collective(part.operation, buffers);
-                Ok((Self { rank, device, request, site: part.site.clone(), is_checked: told }, buffers))
+                let enqueued = state.enqueued_as(op).unwrap_or(AFTER_ALL);
+                let site = part.site.clone();
+                Ok((Self { rank, device, enqueued, request, site, is_checked: told }, buffers))
             }
             Seat::Elsewhere(arrived) => Err(arrived.clone()),
         }
@@ -168,7 +172,8 @@ impl Engine {
             let state = self.state();
             let Some(call) = state.nccl.call(key) else { return Ok(Vec::new()) };
             let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
-            let shares: Vec<_> = call.parts.iter().flatten().enumerate().map(Share::of_part).collect();
+            let shares = call.parts.iter().flatten().enumerate();
+            let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
             (first.operation, shares.len(), shares)
         };
         let here = shares.iter().filter_map(|share| share.as_ref().ok().map(|(share, _)| share.device));
@@ -190,13 +195,13 @@ impl Engine {
             let mut own = Vec::new();
             let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<Place>, Failure> {
                 let Some(bytes) = bytes else { return Ok(None) };
-                let (place, touched) = self.find(&memories, &share, address, bytes, writes)?;
+                let (place, touched) = self.find(&mut memories, &share, address, bytes, writes)?;
                 own.push(touched);
                 Ok(Some(place))
             };
             send.push(find(buffers.send, operation.given(share.rank, ranks), false)?.map(Source::Here));
             receive.push(find(buffers.receive, operation.got(share.rank, ranks), true)?);
-            let (scale, read) = self.scale(&memories, &share, &operation, buffers.scale)?;
+            let (scale, read) = self.scale(&mut memories, &share, &operation, buffers.scale)?;
             own.extend(read);
             scales.push(scale);
             touched.push(own);
@@ -215,7 +220,7 @@ impl Engine {
     /// A rank's scalar, and what reading it touches.
     fn scale(
         &self,
-        memories: &Memories<'_>,
+        memories: &mut Memories<'_>,
         share: &Share,
         operation: &Operation,
         scale: Option<Scale>,
@@ -244,16 +249,16 @@ impl Engine {
             return state.fail_collective(key, &failure);
         }
         let Some(part) = call.parts[rank].as_ref() else { return };
-        let (Ok((share, buffers)), operation) = (Share::of_part((rank, part)), part.operation) else {
+        let (Ok((share, buffers)), operation) = (Share::of_part(&state, rank, part), part.operation) else {
             return;
         };
         let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return };
         let Some((own, link)) = state.link_of(key.0) else { return };
         drop(state);
         let given = {
-            let memories = self.memories([share.device].into_iter());
-            self.give(&memories, &share, buffers.send, operation.given(rank, ranks)).and_then(|payload| {
-                Ok((payload, self.scale(&memories, &share, &operation, buffers.scale)?.0))
+            let mut memories = self.memories([share.device].into_iter());
+            self.give(&mut memories, &share, buffers.send, operation.given(rank, ranks)).and_then(|payload| {
+                Ok((payload, self.scale(&mut memories, &share, &operation, buffers.scale)?.0))
             })
         };
         let (payload, scale) = match given {
@@ -273,7 +278,7 @@ impl Engine {
     /// The bytes of a buffer that other processes need.
     fn give(
         &self,
-        memories: &Memories<'_>,
+        memories: &mut Memories<'_>,
         share: &Share,
         address: u64,
         bytes: Option<u64>,
@@ -293,14 +298,14 @@ impl Engine {
         }) else {
             return;
         };
-        for ReadyEnd { message, end, called, device, stamp, bytes, process } in ready {
+        for ReadyEnd { message, end, called, device, enqueued, stamp, bytes, process } in ready {
             let (request, site) = (called.request(), called.site.clone());
-            let share = Share { rank: place.0, device, request, site, is_checked: false };
+            let share = Share { rank: place.0, device, enqueued, request, site, is_checked: false };
             let given = match end {
                 Direction::Receive => Ok(Payload::default()),
                 Direction::Send => {
-                    let memories = self.memories([device].into_iter());
-                    self.give(&memories, &share, called.buffer, Some(called.transfer.bytes()))
+                    let mut memories = self.memories([device].into_iter());
+                    self.give(&mut memories, &share, called.buffer, Some(called.transfer.bytes()))
                 }
             };
             match given {
@@ -324,9 +329,10 @@ impl Engine {
         if bytes == 0 || (in_place && send.device().is_some()) {
             return Ok([None, None]);
         }
-        let share = |end: &End, direction, device| Share {
+        let share = |end: &End, direction, (device, enqueued)| Share {
             rank: moving.key.rank(direction),
             device,
+            enqueued,
             request: end.request(),
             site: end.site.clone(),
             is_checked: receive.device().is_none(),
@@ -334,17 +340,17 @@ impl Engine {
         let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
         let (mut target, mut touched) = (None, [None, None]);
         let source = match send {
-            MovingEnd::Here(end, device) => {
-                let share = share(end, Direction::Send, *device);
-                let (place, read) = self.find(&memories, &share, end.buffer, bytes, false)?;
+            &MovingEnd::Here(ref end, device, enqueued) => {
+                let share = share(end, Direction::Send, (device, enqueued));
+                let (place, read) = self.find(&mut memories, &share, end.buffer, bytes, false)?;
                 touched[0] = Some(read);
                 Source::Here(place)
             }
             MovingEnd::Elsewhere(_, arrived) => Source::Elsewhere(arrived.clone()),
         };
-        if let MovingEnd::Here(end, device) = receive {
-            let share = share(end, Direction::Receive, *device);
-            let (place, written) = self.find(&memories, &share, end.buffer, bytes, true)?;
+        if let &MovingEnd::Here(ref end, device, enqueued) = receive {
+            let share = share(end, Direction::Receive, (device, enqueued));
+            let (place, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(place), Some(written));
         }
         let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
@@ -358,12 +364,15 @@ impl Engine {
     /// It is gone, or it is read and has bytes that nothing wrote.
     fn find(
         &self,
-        memories: &Memories<'_>,
+        memories: &mut Memories<'_>,
         share: &Share,
         address: u64,
         bytes: u64,
         writes: bool,
     ) -> Result<(Place, Touched), Failure> {
+        if let Some(memory) = memories.get_mut(&share.device) {
+            memory.as_of(share.enqueued);
+        }
         let memory = &memories[&share.device];
         let place = Place::of(memory, share.device, address, bytes);
         let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));

@@ -1,0 +1,139 @@
+//! Frees. From the call on, what is enqueued finds the memory gone; what was enqueued before still finds it there, so
+//! that a use that nothing orders is the same race whichever of the two runs first.
+
+use super::stream::{OpRef, StreamHandle, Work};
+use super::transfer::owner;
+use super::{Engine, Failure, State};
+use crate::memory::{AllocationId, BEFORE_ALL, BadAddress};
+use crate::report::Report;
+use crate::site::Site;
+use crate::status::{CudaResult, CudaStatus, Error};
+use crate::sync::MutexGuard;
+
+/// Memory that was freed, while what was enqueued before is not all done.
+pub(super) struct Freed {
+    device: usize,
+    base: u64,
+    allocation: AllocationId,
+    /// The place of the free among all operations.
+    place: u64,
+    /// The free, where it is a stream's operation.
+    op: Option<OpRef>,
+}
+
+impl Engine {
+    /// `cuMemFree`: waits for the context's work first, as the driver does.
+    pub fn free(&self, address: u64) -> CudaResult<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        self.check_capture_allows("cuMemFree")?;
+        let mut state = self.state();
+        let context = state.current_context()?;
+        let all = state.last_of_all(context);
+        // A failure is told by calls whose errors cudarc shows; this is none of them.
+        let _ = self.wait_in(context, all, "cuMemFree", state);
+        let freed = self.free_from_now(address, &Site::here())?;
+        self.free_at_once(freed);
+        Ok(())
+    }
+
+    /// `cuMemFreeAsync`: once what is enqueued in `stream` is done.
+    pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
+        let site = Site::here();
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) {
+            // CUDA: in a capture, the address has to be one that the graph allocates.
+            let message = format!(
+                "{address:#x} is not memory of the graph that is captured: free it after the capture"
+            );
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
+        drop(state);
+        let freed = self.free_from_now(address, &site)?;
+        let mut state = self.state();
+        // Also in a context that has failed, so that programs can clean up.
+        match state.enqueue(stream, Work::Free { at: address }, Vec::new(), site) {
+            Ok(enqueued) => {
+                let place = state.enqueued;
+                state.freed.push_back(Freed { place, op: Some(enqueued.op), ..freed });
+                drop(self.run_ready(state));
+            }
+            Err(_) => {
+                drop(state);
+                self.free_at_once(freed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees memory for everything that is enqueued from now on.
+    fn free_from_now(&self, address: u64, site: &Site) -> CudaResult<Freed> {
+        let Some(device) = self.device_of(address) else {
+            let message = format!("{address:#x} is no address of a GPU: it can't be freed");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        };
+        let place = self.state().next_place();
+        let mut memory = self.memory(device);
+        let bad = match memory.free_from(address, site.clone(), place) {
+            Ok(allocation) => return Ok(Freed { device, base: address, allocation, place, op: None }),
+            Err(bad) => bad,
+        };
+        drop(memory);
+        let report = Report::new("a pointer that can't be freed");
+        let report = match &bad {
+            BadAddress::Freed { .. } => report.at("freed again", site),
+            BadAddress::OutOfBounds { offset, .. } => {
+                report.at(format!("freed by a pointer to its byte {offset}"), site)
+            }
+            BadAddress::Unknown => report.at("freed", site),
+        };
+        let report = owner(report, &bad, address, device)
+            .help("free each allocation once, by the pointer that it was made with");
+        Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
+    }
+
+    fn free_at_once(&self, freed: Freed) {
+        let mut state = self.state();
+        state.no_longer_owned(freed.base);
+        state.freed.push_back(freed);
+        drop(self.release_freed(state));
+    }
+
+    /// Gives the memory back of which nothing that still runs, or is still to run, was enqueued before it was freed.
+    pub(super) fn release_freed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.freed.is_empty() {
+            return state;
+        }
+        let firsts = state.streams.values().filter_map(|stream| stream.queue.front());
+        let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(u64::MAX);
+        let count = state.freed.iter().take_while(|freed| freed.place < oldest).count();
+        if count == 0 {
+            return state;
+        }
+        let over: Vec<Freed> = state.freed.drain(..count).collect();
+        for freed in &over {
+            state.order.forget_allocation(freed.device, freed.allocation);
+        }
+        drop(state);
+        for freed in over {
+            self.memory_as_of(freed.device, BEFORE_ALL).release(freed.base);
+        }
+        self.state()
+    }
+}
+
+impl State {
+    /// Forgets whose memory it was that is freed now.
+    pub(super) fn no_longer_owned(&mut self, address: u64) {
+        self.disown(address);
+        self.pools.freed(address);
+    }
+
+    /// The last operation of a stream that an access can still race with, if it is a free.
+    pub(super) fn last_free(&self, stream: StreamHandle) -> u64 {
+        let ops = self.freed.iter().filter_map(|freed| freed.op).filter(|op| op.stream == stream);
+        ops.map(|op| op.number).max().unwrap_or(0)
+    }
+}
