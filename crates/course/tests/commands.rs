@@ -565,3 +565,108 @@ A short way: 0 h 25 min
 "#]]
     );
 }
+
+#[test]
+fn mistakes_are_told_with_what_finds_them() {
+    let student = Student::new("mistakes");
+    let head =
+        "// mistake: it counts from 0\n// fails: first::it_is_1\n// says: got 0\n// says: expected 1\n";
+    student.write("tests/mistakes/one/first/zero.rs", &format!("{head}\npub fn first() -> u32 {{ 0 }}\n"));
+    assert_data_eq!(
+        student.says(&["mistakes", "one/first"]),
+        str![[r#"
+zero  it counts from 0
+  first::it_is_1 says:
+    got 0
+    expected 1
+  tests/mistakes/one/first/zero.rs
+
+
+"#]]
+    );
+    assert_data_eq!(
+        student.fails(&["mistakes", "one/second"]),
+        str![[r#"
+error: no mistake is planted in one/second
+
+"#]]
+    );
+}
+
+#[test]
+fn the_starter_archive_has_no_solution() {
+    let student = Student::new("archive");
+    student.solve("01_one/src/first.rs");
+    student.write(".gitignore", "target\n.course\n");
+    for arguments in [&["init", "-q"][..], &["add", "."]] {
+        assert!(Command::new("git").args(arguments).current_dir(&student.root).status().unwrap().success());
+    }
+    assert_data_eq!(
+        student.says(&["starter-archive", "class.tar.gz"]),
+        str![[r#"
+12 files are in class.tar.gz
+
+"#]]
+    );
+    let tar = |arguments: &[&str]| {
+        let output = Command::new("tar").args(arguments).current_dir(&student.root).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed = tar(&["-tzf", "class.tar.gz"]);
+    assert!(!listed.contains("solutions"), "{listed}");
+    assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
+    assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    assert_data_eq!(
+        student.fails(&["starter-archive", "class.zip"]),
+        str![[r#"
+error: class.zip: call it something.tar.gz
+
+"#]]
+    );
+}
+
+#[test]
+fn a_folder_that_can_t_be_written_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    let student = Student::new("readonly");
+    // The superuser may write everywhere, so that it must become another one, who may also run this copy.
+    let course = student.root.join("course");
+    student.write("modules/01_one/src/first.rs", "// my own work\n");
+    fs::copy(env!("CARGO_BIN_EXE_course"), &course).unwrap();
+    let root = &student.root;
+    fs::set_permissions(root, fs::Permissions::from_mode(0o555)).unwrap();
+    let is_superuser = fs::File::create(root.join("written")).is_ok();
+    let told = |arguments: &[&str]| {
+        let mut command = Command::new(&course);
+        command.args(arguments).current_dir(root).env("NO_COLOR", "1");
+        if is_superuser {
+            command.uid(NOBODY);
+        }
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap().replace(root.to_str().unwrap(), "[ROOT]"))
+    };
+    let (listed, hint, reset) = (told(&["list"]), told(&["hint"]), told(&["reset", "one/first", "--yes"]));
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(listed.0 && listed.1.contains("one/first"), "{}", listed.1);
+    assert_data_eq!(
+        hint.1,
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+A clearer one: cargo course hint one/first
+warning: your progress can't be kept: can't write [ROOT]/.course/progress.json: Permission denied (os error 13)
+
+"#]]
+    );
+    assert_data_eq!(
+        reset.1,
+        str![[r#"
+error: can't make a backup in [ROOT]/.course/backups: Permission denied (os error 13)
+
+"#]]
+    );
+    assert!(hint.0 && !reset.0);
+    assert_eq!(student.read("modules/01_one/src/first.rs"), "// my own work\n");
+}

@@ -1,6 +1,7 @@
 //! The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use cudarc::nccl::result::{NcclError, group_end, group_start};
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
@@ -45,24 +47,49 @@ struct Arguments {
     csv: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measured {
     AllReduce,
     Broadcast,
     Reduce,
     AllGather,
     ReduceScatter,
+    /// Each rank sends each rank a shard of its own
+    AllToAll,
+    /// The root receives each rank's shard
+    Gather,
+    /// The root sends each rank a shard
+    Scatter,
+    /// Each rank sends to the next one
+    SendReceive,
 }
 
 impl Measured {
-    fn operation(self) -> Operation {
+    /// The collective whose bytes and whose bus bandwidth are counted alike (nccl-tests, `src/alltoall.cu`, `gather.cu`,
+    /// `scatter.cu` and `sendrecv.cu`).
+    fn counted_as(self) -> Operation {
         match self {
             Self::AllReduce => Operation::AllReduce,
-            Self::Broadcast => Operation::Broadcast,
+            Self::Broadcast | Self::SendReceive => Operation::Broadcast,
             Self::Reduce => Operation::Reduce,
-            Self::AllGather => Operation::AllGather,
+            Self::AllGather | Self::AllToAll | Self::Gather | Self::Scatter => Operation::AllGather,
             Self::ReduceScatter => Operation::ReduceScatter,
         }
+    }
+
+    /// How many elements a rank gives, and gets, of shards of `count` elements.
+    fn lengths(self, ranks: usize, count: usize) -> (usize, usize) {
+        match self {
+            Self::AllGather | Self::Gather => (count, count * ranks),
+            Self::ReduceScatter | Self::Scatter => (count * ranks, count),
+            Self::AllToAll => (count * ranks, count * ranks),
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendReceive => (count, count),
+        }
+    }
+
+    /// Whether only the root gets something.
+    fn ends_at_the_root(self) -> bool {
+        matches!(self, Self::Reduce | Self::Gather)
     }
 }
 
@@ -105,7 +132,7 @@ fn main() -> ExitCode {
 /// Does all of it, and tells the verdict.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let &Arguments { from, to, factor, .. } = arguments;
-    let (ranks, operation) = (usize::try_from(arguments.gpus)?, arguments.operation.operation());
+    let (ranks, operation) = (usize::try_from(arguments.gpus)?, arguments.operation);
     ensure!(from <= to, "there is no size from {from} to {to} bytes");
     let factor = usize::try_from(factor)?;
     let sizes: Vec<usize> = std::iter::successors(Some(from), |size| size.checked_mul(factor))
@@ -143,14 +170,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         predict(&rows);
         let clock = lab::tier::whose_times()?;
         for Row { bytes, microseconds, algbw, busbw } in rows {
-            let (operation, kind) = (name(&arguments.operation), name(&kind));
-            writeln!(csv, "{operation},{kind},{ranks},{bytes},{microseconds},{algbw},{busbw},\"{clock}\"")?;
+            let (operation, kind) = (name(&operation), name(&kind));
+            writeln!(
+                csv,
+                "{operation},{kind},{ranks},{bytes},{microseconds:.3},{algbw:.6},{busbw:.6},\"{clock}\""
+            )?;
         }
     }
     if let Some(file) = &arguments.csv {
         std::fs::write(file, csv).with_context(|| format!("can't write {}", file.display()))?;
     }
-    if operation == Operation::AllReduce {
+    if operation == Measured::AllReduce {
         good &= backends(&streams, to)?;
     }
     println!("verdict: {}", if good { "every result is right" } else { "WRONG RESULTS" });
@@ -171,11 +201,11 @@ fn value(rank: usize, at: usize) -> u8 {
     ((rank + at + at / 7) % VALUES) as u8
 }
 
-/// One row for each size, printed by rank 0, and how many elements came out wrong on all ranks. Of all-gather and reduce-scatter a
-/// size is that of the whole, rounded down to equal shards; sizes with an empty shard are left out.
+/// One row for each size, printed by rank 0, and how many elements came out wrong on all ranks. Where there are shards, a size is
+/// that of the whole, rounded down to equal ones; sizes with an empty shard are left out.
 fn table<T: Measurable>(
     comm: &Comm,
-    operation: Operation,
+    operation: Measured,
     kind: Type,
     sizes: &[usize],
 ) -> anyhow::Result<(Vec<Row>, u32)> {
@@ -184,30 +214,24 @@ fn table<T: Measurable>(
     let mut all_wrong = 0;
     for size in sizes {
         let elements = size / size_of::<T>();
-        let shares = if operation_bytes(operation, ranks, 1, 1) == 1 { 1 } else { ranks };
+        let counted = operation.counted_as();
+        let shares = operation_bytes(counted, ranks, 1, 1);
         let count = elements / shares;
         if count == 0 {
             continue;
         }
-        let bytes = operation_bytes(operation, ranks, count, size_of::<T>());
-        let (sent, received) = match operation {
-            Operation::AllGather => (count, count * ranks),
-            Operation::ReduceScatter => (count * ranks, count),
-            _ => (count, count),
-        };
+        let bytes = operation_bytes(counted, ranks, count, size_of::<T>());
+        let (sent, received) = operation.lengths(ranks, count);
         let own: Vec<T> = (0..sent).map(|at| value(rank, at).into()).collect();
         let send = stream.clone_htod(&own)?;
         let mut recv = stream.alloc_zeros::<T>(received)?;
-        let row = measure(&stream, operation, ranks, bytes, || launch(comm, operation, &send, &mut recv))?;
+        let row = measure(&stream, counted, ranks, bytes, || launch(comm, operation, &send, &mut recv))?;
         let got = stream.clone_dtoh(&recv)?;
         stream.synchronize()?;
-        let wrong = match operation {
-            // Nothing comes to the others.
-            Operation::Reduce if rank != ROOT => 0,
-            _ => (0..received)
-                .filter(|&at| got[at] != expected(operation, rank, ranks, count, at).into())
-                .count(),
-        };
+        // Nothing comes to the others where all goes to the root.
+        let got = if operation.ends_at_the_root() && rank != ROOT { &[][..] } else { &got };
+        let expected = |at| T::from(expected(operation, rank, ranks, count, at));
+        let wrong = got.iter().enumerate().filter(|&(at, &got)| got != expected(at)).count();
         let mut on_all = stream.clone_htod(&[u32::try_from(wrong)?])?;
         comm.all_reduce_in_place(&mut on_all, &ReduceOp::Sum).readable()?;
         let wrong = stream.clone_dtoh(&on_all)?[0];
@@ -223,29 +247,65 @@ fn table<T: Measurable>(
 /// Puts the operation into the stream once.
 fn launch<T: Measurable>(
     comm: &Comm,
-    operation: Operation,
+    operation: Measured,
     send: &CudaSlice<T>,
     recv: &mut CudaSlice<T>,
 ) -> anyhow::Result<()> {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    // What a rank exchanges with each of these others: all of it, or the shard of that number.
+    let (all, next, previous) = (0..ranks, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let only = |peer: usize| peer..peer + 1;
+    let at_root = |peers: Range<usize>| if rank == ROOT { peers } else { 0..0 };
     match operation {
-        Operation::AllReduce => comm.all_reduce(send, recv, &ReduceOp::Sum),
-        Operation::Broadcast => comm.broadcast(Some(send), recv, ROOT as i32),
-        Operation::Reduce => comm.reduce(send, Some(recv), &ReduceOp::Sum, ROOT as i32),
-        Operation::AllGather => comm.all_gather(send, recv),
-        Operation::ReduceScatter => comm.reduce_scatter(send, recv, &ReduceOp::Sum),
+        Measured::AllReduce => comm.all_reduce(send, recv, &ReduceOp::Sum).map(drop),
+        Measured::Broadcast => comm.broadcast(Some(send), recv, ROOT as i32).map(drop),
+        Measured::Reduce => comm.reduce(send, Some(recv), &ReduceOp::Sum, ROOT as i32).map(drop),
+        Measured::AllGather => comm.all_gather(send, recv).map(drop),
+        Measured::ReduceScatter => comm.reduce_scatter(send, recv, &ReduceOp::Sum).map(drop),
+        Measured::AllToAll => exchange(comm, send, recv, all.clone(), all),
+        Measured::Gather => exchange(comm, send, recv, only(ROOT), at_root(all)),
+        Measured::Scatter => exchange(comm, send, recv, at_root(all), only(ROOT)),
+        Measured::SendReceive => exchange(comm, send, recv, only(next), only(previous)),
     }
-    .readable()?;
-    Ok(())
+    .readable()
+}
+
+/// Sends to some ranks and receives from some, in one group. Where there are several of them, each has its shard of the buffer.
+fn exchange<T: Measurable>(
+    comm: &Comm,
+    send: &CudaSlice<T>,
+    recv: &mut CudaSlice<T>,
+    to: Range<usize>,
+    from: Range<usize>,
+) -> Result<(), NcclError> {
+    let shard = |len: usize, peers: &Range<usize>, peer: usize| {
+        let count = len / peers.len();
+        let first = (peer - peers.start) * count;
+        first..first + count
+    };
+    group_start()?;
+    let sent =
+        to.clone().try_for_each(|peer| comm.send(&send.slice(shard(send.len(), &to, peer)), peer as i32));
+    let received = from.clone().try_for_each(|peer| {
+        let range = shard(recv.len(), &from, peer);
+        comm.recv(&mut recv.slice_mut(range), peer as i32).map(drop)
+    });
+    let ended = group_end();
+    sent.and(received).and(ended.map(drop))
 }
 
 /// What a rank must have received at a place. It fits into a byte: each rank gives less than [`VALUES`].
-fn expected(operation: Operation, rank: usize, ranks: usize, count: usize, at: usize) -> u8 {
+fn expected(operation: Measured, rank: usize, ranks: usize, count: usize, at: usize) -> u8 {
     let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum();
+    let (shard, within) = (at / count, at % count);
     match operation {
-        Operation::AllReduce | Operation::Reduce => sum(at),
-        Operation::Broadcast => value(ROOT, at),
-        Operation::AllGather => value(at / count, at % count),
-        Operation::ReduceScatter => sum(rank * count + at),
+        Measured::AllReduce | Measured::Reduce => sum(at),
+        Measured::Broadcast => value(ROOT, at),
+        Measured::AllGather | Measured::Gather => value(shard, within),
+        Measured::ReduceScatter => sum(rank * count + at),
+        Measured::AllToAll => value(shard, rank * count + within),
+        Measured::Scatter => value(ROOT, rank * count + at),
+        Measured::SendReceive => value((rank + ranks - 1) % ranks, at),
     }
 }
 
@@ -255,15 +315,15 @@ fn name(value: &impl ValueEnum) -> String {
 }
 
 /// A row in nccl-tests' columns.
-fn print_row(operation: Operation, kind: Type, count: usize, row: &Row, wrong: u32) {
+fn print_row(operation: Measured, kind: Type, count: usize, row: &Row, wrong: u32) {
     let Row { bytes, microseconds, algbw, busbw } = row;
     let redop = match operation {
-        Operation::Broadcast | Operation::AllGather => "none",
-        Operation::AllReduce | Operation::Reduce | Operation::ReduceScatter => "sum",
+        Measured::AllReduce | Measured::Reduce | Measured::ReduceScatter => "sum",
+        _ => "none",
     };
     let root = match operation {
-        Operation::Broadcast | Operation::Reduce => ROOT.to_string(),
-        Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => "-1".to_owned(),
+        Measured::Broadcast | Measured::Reduce | Measured::Gather | Measured::Scatter => ROOT.to_string(),
+        _ => "-1".to_owned(),
     };
     let kind = name(&kind);
     let [algbw, busbw] = [algbw, busbw].map(|bandwidth| shown(*bandwidth));
