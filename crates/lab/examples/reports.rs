@@ -1,0 +1,92 @@
+//! Four programs that are wrong, as the course's book shows them: `cargo run -p lab --example reports -- deadlock`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::nccl::{Comm, Id, ReduceOp};
+use lab::{Kernels, Readable, each_rank};
+
+fn main() -> anyhow::Result<ExitCode> {
+    lab::attach(2)?;
+    let ended = match std::env::args().nth(1).as_deref() {
+        Some("race") => race(),
+        Some("bounds") => bounds(),
+        Some("mismatch") => mismatch(),
+        Some("deadlock") => deadlock(),
+        _ => anyhow::bail!("which one? race, bounds, mismatch or deadlock"),
+    };
+    // The error has the report for its text, which has been printed already.
+    Ok(if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Two streams of GPU 0, which cudarc doesn't order by itself.
+fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
+    let context = CudaContext::new(0)?;
+    // SAFETY: these programs order their streams themselves; this one forgets to.
+    unsafe { context.disable_event_tracking() };
+    Ok((context.new_stream()?, context.new_stream()?))
+}
+
+fn race() -> anyhow::Result<()> {
+    let (compute, copies) = two_streams()?;
+    let kernels = Kernels::load(compute.context())?;
+    // ANCHOR: race
+    let mut x = compute.alloc_zeros::<f32>(1024)?;
+    kernels.scale(&compute, &mut x, 2.0)?;
+    let values = copies.clone_dtoh(&x)?;
+    copies.synchronize()?;
+    // ANCHOR_END: race
+    println!("{}", values[0]);
+    Ok(())
+}
+
+fn bounds() -> anyhow::Result<()> {
+    let (stream, _) = two_streams()?;
+    let kernels = Kernels::load(stream.context())?;
+    // ANCHOR: bounds
+    let x = stream.alloc_zeros::<f32>(1000)?;
+    // SAFETY: none: the buffer has 1000 elements, not 1024.
+    let mut all = unsafe { stream.upgrade_device_ptr::<f32>(x.leak(), 1024) };
+    kernels.scale(&stream, &mut all, 2.0)?;
+    stream.synchronize()?;
+    // ANCHOR_END: bounds
+    Ok(())
+}
+
+/// Communicators of two ranks, each with a thread of its own.
+fn two_ranks(work: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let id = Id::new().readable()?;
+    each_rank(2, |rank| {
+        let stream = CudaContext::new(rank)?.new_stream()?;
+        work(&Comm::from_rank(stream, rank, 2, id).readable()?)
+    })?;
+    Ok(())
+}
+
+fn mismatch() -> anyhow::Result<()> {
+    two_ranks(|comm| {
+        let stream = comm.stream();
+        // ANCHOR: mismatch
+        let share = 1000 + comm.rank();
+        let mut x = stream.alloc_zeros::<f32>(share)?;
+        comm.all_reduce_in_place(&mut x, &ReduceOp::Sum).readable()?;
+        stream.synchronize()?;
+        // ANCHOR_END: mismatch
+        Ok(())
+    })
+}
+
+fn deadlock() -> anyhow::Result<()> {
+    two_ranks(|comm| {
+        let (stream, rank) = (comm.stream(), comm.rank());
+        // ANCHOR: deadlock
+        let mut x = stream.alloc_zeros::<f32>(1000)?;
+        if rank == 0 {
+            comm.all_reduce_in_place(&mut x, &ReduceOp::Sum).readable()?;
+        }
+        stream.synchronize()?;
+        // ANCHOR_END: deadlock
+        Ok(())
+    })
+}

@@ -1,0 +1,91 @@
+// Looks at every page of the book as a reader does: from a folder and below a sub-path of a server, light and dark.
+//
+//   node book.check.js BOOK [--shots FOLDER]
+
+import { createServer } from "node:http";
+import { mkdir, readdir, readFile } from "node:fs/promises";
+import { extname, join, relative, resolve, sep } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+import { findings, launch, violations } from "./browser.js";
+
+const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
+const book = resolve(positionals[0] ?? "target/book");
+
+// Made for machines, or shown inside of other pages.
+const NO_PAGES = new Set(["toc.html", "print.html", "404.html"]);
+const THEMES = ["light", "navy"];
+const SHOTS = ["index.html", "05_overlap.html", "05_overlap/interleave.html", "reports.html", "instructors.html"];
+
+async function pagesOf(folder) {
+  const entries = await readdir(folder, { recursive: true, withFileTypes: true });
+  const names = entries.filter((entry) => entry.isFile() && extname(entry.name) === ".html");
+  return names.map((entry) => relative(folder, join(entry.parentPath, entry.name))).filter((name) => !NO_PAGES.has(name)).sort();
+}
+
+/** Serves the book below /some/path/. */
+async function serve() {
+  const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2" };
+  const server = createServer(async (request, response) => {
+    const name = decodeURIComponent(new URL(request.url, "http://localhost").pathname).replace(/^\/some\/path\//, "");
+    const file = resolve(book, name || "index.html");
+    const body = file.startsWith(book + sep) ? await readFile(file).catch(() => null) : null;
+    response.writeHead(body ? 200 : 404, { "content-type": types[extname(file)] ?? "application/octet-stream" });
+    response.end(body ?? "");
+  });
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  return { server, address: `http://127.0.0.1:${server.address().port}/some/path/` };
+}
+
+const problems = [];
+const browser = await launch();
+const { server, address } = await serve();
+const names = await pagesOf(book);
+
+for (const theme of THEMES) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+  await context.addInitScript((theme) => localStorage.setItem("mdbook-theme", theme), theme);
+  for (const name of names) {
+    const page = await context.newPage();
+    const found = findings(page);
+    await page.goto(pathToFileURL(join(book, name)).href);
+    problems.push(...found.map((text) => `${name} (${theme}): ${text}`));
+    problems.push(...(await violations(page)).map((text) => `${name} (${theme}): ${text}`));
+    if (values.shots && SHOTS.includes(name)) {
+      await mkdir(values.shots, { recursive: true });
+      await page.screenshot({ path: join(values.shots, `${name.replaceAll("/", "-")}-${theme}.png`) });
+    }
+    await page.close();
+  }
+  await context.close();
+}
+
+for (const start of [pathToFileURL(book).href + "/", address]) {
+  const page = await browser.newPage();
+  const found = findings(page, new URL(start).host);
+  for (const name of ["index.html", "05_overlap/interleave.html"]) {
+    await page.goto(start + name);
+  }
+  await page.keyboard.press("s");
+  await page.locator("#mdbook-searchbar").fill("bucket");
+  const first = page.locator("#mdbook-searchresults a").first();
+  await first.waitFor({ timeout: 10_000 }).catch(() => found.push("a search for `bucket` finds nothing"));
+  if (found.length === 0) {
+    await first.click();
+    await page.waitForLoadState();
+    if (!/bucket/i.test(await page.locator("main").innerText())) {
+      found.push(`a search for \`bucket\` leads to ${page.url()}, which doesn't speak of it`);
+    }
+  }
+  problems.push(...found.map((text) => `${start}: ${text}`));
+  await page.close();
+}
+
+await browser.close();
+server.close();
+if (problems.length > 0) {
+  console.error(problems.join("\n"));
+  console.error(`error: ${problems.length} problems on ${names.length} pages`);
+  process.exit(1);
+}
+console.log(`${names.length} pages, in ${THEMES.join(" and ")}: no error, no request to another host, no violation; search works`);

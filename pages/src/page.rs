@@ -1,0 +1,203 @@
+//! What a page asks for: `{{#…}}` in a Markdown text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use course::syllabus::Course;
+
+use crate::links::{self, Target};
+use crate::output::Outputs;
+use crate::source;
+
+/// All that pages are made of.
+pub(crate) struct Pages<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) course: &'a Course,
+    pub(crate) outputs: &'a Outputs,
+    /// Which page shows a file of the repository.
+    pub(crate) shown: BTreeMap<String, String>,
+}
+
+impl Pages<'_> {
+    /// The text of a page that lies in the file `from` and is shown as `page`.
+    ///
+    /// # Errors
+    /// It asks for something that isn't there, or a link of it leads nowhere.
+    pub(crate) fn text(&self, from: &str, page: &str) -> anyhow::Result<String> {
+        self.expanded(&source::read(self.root, from)?, from, page).with_context(|| from.to_owned())
+    }
+
+    fn expanded(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
+        let text = self.linked(text, from, page)?;
+        let (mut rest, mut expanded) = (text.as_str(), String::new());
+        while let Some((before, after)) = rest.split_once("{{#") {
+            let (request, after) = after.split_once("}}").context("a `{{#` without its `}}`")?;
+            rest = after;
+            if let Some(before) = before.strip_suffix('\\') {
+                expanded += &format!("{before}{{{{#{request}}}}}");
+                continue;
+            }
+            expanded += before;
+            let (what, of) = request.trim().split_once(' ').unwrap_or((request.trim(), ""));
+            expanded += self
+                .asked(what, of.trim(), from, page)
+                .with_context(|| format!("{{{{#{request}}}}}"))?
+                .trim_end();
+        }
+        Ok(expanded + rest)
+    }
+
+    fn asked(&self, what: &str, of: &str, from: &str, page: &str) -> anyhow::Result<String> {
+        Ok(match what {
+            "include" => {
+                let (path, heading) =
+                    of.split_once('#').map_or((of, None), |(path, heading)| (path, Some(heading)));
+                let path = source::resolve(from, path)?;
+                let text = source::read(self.root, &path)?;
+                let part = heading.map_or(Ok(text.as_str()), |heading| section(&text, heading))?;
+                self.expanded(part, &path, page).with_context(|| path.clone())?
+            }
+            "code" => {
+                let (path, anchor) = of.split_once(':').context("it has no `:anchor`")?;
+                let text = source::read(self.root, &source::resolve(from, path)?)?;
+                fenced("rust", &source::region(&text, anchor)?)
+            }
+            "report" => {
+                let path = format!("crates/conformance/tests/virtual_gpu/reports/{of}.txt");
+                fenced("text", &source::read(self.root, &path)?)
+            }
+            "output" => {
+                let output = self.outputs.get(of)?;
+                let prompt = fenced("console", &format!("$ {}\n", output.command));
+                prompt + &fenced("text", &output.text)
+            }
+            "exercises" => self.exercises(of, page)?,
+            "paths" => self.paths(page),
+            _ => bail!("there is only include, code, report, output, exercises and paths"),
+        })
+    }
+
+    /// A text with its links as they have to be on the page.
+    fn linked(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
+        links::rewrite(text, |link| {
+            let (path, place) = link.split_once('#').map_or((link, ""), |(path, place)| (path, place));
+            let path = source::resolve(from, path)?;
+            let Some(target) = self.shown.get(&path) else {
+                ensure!(self.root.join(&path).exists(), "there is no {path}");
+                return Ok(Target::Nowhere);
+            };
+            let place = if place.is_empty() { String::new() } else { format!("#{place}") };
+            Ok(Target::Page(format!("{}{target}{place}", up(page))))
+        })
+    }
+
+    /// A module's exercises, each with what it is for.
+    fn exercises(&self, folder: &str, page: &str) -> anyhow::Result<String> {
+        let of_module = self.course.exercises.iter().filter(|exercise| exercise.folder() == folder);
+        let mut table = String::from("| exercise | | minutes |\n|---|---|---|\n");
+        let head = table.len();
+        for exercise in of_module {
+            let target = &self.shown[&format!("modules/{}", exercise.file)];
+            table += &format!(
+                "| [`{}`]({}{target}) | {} | {} |\n",
+                exercise.id,
+                up(page),
+                exercise.objective,
+                exercise.minutes
+            );
+        }
+        ensure!(table.len() > head, "no exercise lies in {folder}");
+        Ok(table)
+    }
+
+    /// Each path through the course, with its steps.
+    fn paths(&self, page: &str) -> String {
+        let mut text = String::new();
+        for path in self.course.paths.iter().filter(|path| path.steps.is_some()) {
+            let steps = self.course.steps(path);
+            let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
+            text += &format!(
+                "### {}: {} h {:02} min\n\n| from | minutes | |\n|---|---|---|\n",
+                path.title,
+                minutes / 60,
+                minutes % 60
+            );
+            let mut from = 0;
+            for step in steps {
+                let links =
+                    step.exercises.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {
+                        let target = &self.shown[&format!("modules/{}", exercise.file)];
+                        format!("[`{}`]({}{target})", exercise.id, up(page))
+                    });
+                let what = step.instead.clone().unwrap_or_else(|| links.collect::<Vec<_>>().join(", "));
+                text += &format!("| {}:{:02} | {} | {what} |\n", from / 60, from % 60, step.minutes);
+                from += step.minutes;
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The way from a page to the top of the book.
+pub(crate) fn up(page: &str) -> String {
+    "../".repeat(page.matches('/').count())
+}
+
+/// A block of code. Its fence is longer than any in it.
+pub(crate) fn fenced(language: &str, text: &str) -> String {
+    let mut fence = "```".to_owned();
+    while text.contains(&fence) {
+        fence.push('`');
+    }
+    format!("{fence}{language}\n{}\n{fence}\n", text.trim_end())
+}
+
+/// What stands below a heading, up to the next one of its level.
+fn section<'t>(text: &'t str, place: &str) -> anyhow::Result<&'t str> {
+    let mut in_code = false;
+    let mut found: Option<(usize, usize)> = None;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        in_code ^= line.starts_with("```");
+        let level = line.bytes().take_while(|&byte| byte == b'#').count();
+        if !in_code && level > 0 && line[level..].starts_with(' ') {
+            match found {
+                Some((start, of)) if level <= of => return Ok(&text[start..at]),
+                None if name_of(line[level..].trim()) == place => found = Some((at + line.len(), level)),
+                _ => {}
+            }
+        }
+        at += line.len();
+    }
+    found.map(|(start, _)| &text[start..]).with_context(|| format!("it has no heading #{place}"))
+}
+
+/// How a heading is called in an address: as GitHub and mdBook do it.
+fn name_of(heading: &str) -> String {
+    let kept = heading.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        letter if letter.is_alphanumeric() || "-_".contains(letter) => Some(letter.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_ends_at_the_next_heading_of_its_level() {
+        let text = "# A\na\n## B: c\nb\n```text\n## no heading\n```\n### D\nd\n## E\ne\n";
+        assert_eq!(section(text, "b-c").unwrap(), "b\n```text\n## no heading\n```\n### D\nd\n");
+        assert_eq!(section(text, "e").unwrap(), "e\n");
+        assert_eq!(section(text, "x").unwrap_err().to_string(), "it has no heading #x");
+    }
+
+    #[test]
+    fn a_fence_is_longer_than_those_inside() {
+        assert_eq!(fenced("text", "a\n```\nb\n"), "````text\na\n```\nb\n````\n");
+    }
+}
