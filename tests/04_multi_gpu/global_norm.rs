@@ -107,6 +107,8 @@ fn gradient(rank: usize) -> Vec<f32> {
 }
 
 const LEN: usize = 1031;
+const NORM_OF_THE_AVERAGE_SUMMED: &str =
+    "every rank has the whole average: its squares were summed over the ranks too";
 
 fn mean(gradients: &[Vec<f32>]) -> Vec<f64> {
     let sum = |index: usize| gradients.iter().map(|gradient| f64::from(gradient[index])).sum::<f64>();
@@ -140,6 +142,8 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
         .collect();
     let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<_>>();
     let sum: Vec<f64> = average.iter().map(|value| value * world_size as f64).collect();
+    // What `global_norm` makes of an average that every rank has the whole of.
+    let summed_norm = length(&average) * (world_size as f64).sqrt();
     let stretched = |by: f64| narrow(&average.iter().map(|value| value * by).collect::<Vec<_>>());
     // Values are at most the world size. The average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as
     // there are elements, at most; the factor and the product once each, and the expected value once.
@@ -152,6 +156,7 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
                 "each rank's gradient was clipped before the sum: average first, and clip what comes of it",
             )
             .if_instead(&clipped[rank], "these are its own values, clipped: nothing was averaged")
+            .if_instead(&stretched((f64::from(max_norm) / summed_norm).min(1.0)), NORM_OF_THE_AVERAGE_SUMMED)
             .if_instead(&shortened(&sum, max_norm.into()), "the gradients were added up, not averaged")
             .if_instead(&narrow(&sum), "the gradients were added up, not averaged, and not clipped");
     }
@@ -167,10 +172,7 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     let mistakes = [
         (norm.min(max_norm.into()), "this is the norm after it was shortened: return that before"),
         (norm * norm, "the root is missing"),
-        (
-            norm * (world_size as f64).sqrt(),
-            "every rank has the whole average: its squares were summed over the ranks too",
-        ),
+        (summed_norm, NORM_OF_THE_AVERAGE_SUMMED),
     ];
     ensure!(
         (told - norm).abs() <= relative * norm,

@@ -131,7 +131,7 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
         expected = expected
             .if_instead(
                 &step.along(&never),
-                "the other replicas compute with parameters of their own: they were never refreshed",
+                "the other replicas compute with parameters of their own: refresh them before they compute",
             )
             .if_instead(
                 &step.along(&once),

@@ -45,6 +45,13 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
                 "the wrong axis: these lie one behind the other in the buffer, so they are of rows; \
                  a column has one element in each row",
             )
+            .if_instead(
+                &columns
+                    .clone()
+                    .flat_map(|column| columns_of(&whole.weights, outputs, column..column + 1))
+                    .collect::<Vec<_>>(),
+                "the shard is transposed, one column behind the other: it is row-major, as the whole is",
+            )
             .exactly(&shard.weights)?;
         ensure!(
             shard.bias.len() == columns.len(),
@@ -72,6 +79,12 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
             rows.len()
         );
         let expected = with_rows(&whole, rows.clone());
+        ensure!(
+            shard.weights.len() == expected.weights.len(),
+            "{told}: there are {} weights, expected {}: a row is as long as there are outputs",
+            shard.weights.len(),
+            expected.weights.len()
+        );
         let end = rows.end.min(outputs);
         let columns = rows.start.min(end)..end;
         Expected::new(rank, &format!("the weight matrix of {told}"), &expected.weights)
@@ -96,7 +109,7 @@ fn each_rank_computes_its_columns() -> anyhow::Result<()> {
             let mut output = seat.stale(SAMPLES * columns.len())?;
             column_parallel(&shard, &on_gpu.view(), &mut output.view_mut())?;
             let expected = columns_of(&linear(&whole, &input), outputs, columns.clone());
-            Expected::new(comm.rank(), &format!("the output's columns {columns:?}"), &expected)
+            Expected::new(comm.rank(), &format!("the output, of columns {columns:?},"), &expected)
                 .if_instead(&product(&own, &input), "the bias is missing")
                 .if_instead(&biased(&own, &expected, 1), "the bias was added twice")
                 .exactly(&output.read()?)?;

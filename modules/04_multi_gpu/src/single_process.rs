@@ -140,8 +140,8 @@ impl SingleProcess {
         let stream = first.model.stream().clone();
         // ANCHOR: gather
         // Send what each of the others has to `arrived`, and add it to the first model's.
-        // `model.gradient_and_loss()` and `model.gradient_and_loss_mut()` are views; `kernels.axpy(&stream, &mut to, arrived, 1.0)`
-        // adds, on GPU 0.
+        // `model.gradient_and_loss()` and `model.gradient_and_loss_mut()` are views, and `arrived.as_view_mut()` is one of that
+        // whole buffer; `kernels.axpy(&stream, &mut to, arrived, 1.0)` adds, on GPU 0.
         todo!("Send what each of the others has to `arrived`, and add it to the first model's")
         // ANCHOR_END: gather
     }

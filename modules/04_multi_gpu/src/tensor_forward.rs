@@ -77,7 +77,8 @@ pub fn mlp(
 ) -> anyhow::Result<()> {
     // ANCHOR: mlp
     // Put the two layers behind one another: the hidden units go from the first to the second where they are.
-    // `mlp.first` and `mlp.second` are this rank's parts, `mlp.hidden` is the buffer between them, `mlp.relu()` works on it.
+    // `mlp.first` and `mlp.second` are this rank's parts, `mlp.hidden` is the buffer between them, which `as_view()` and
+    // `as_view_mut()` lend; `mlp.relu()` works on it.
     todo!("Put the two layers behind one another")
     // ANCHOR_END: mlp
 }

@@ -151,8 +151,8 @@ impl SingleProcess {
         let stream = first.model.stream().clone();
         // ANCHOR: gather
         // Send what each of the others has to `arrived`, and add it to the first model's.
-        // `model.gradient_and_loss()` and `model.gradient_and_loss_mut()` are views; `kernels.axpy(&stream, &mut to, arrived, 1.0)`
-        // adds, on GPU 0.
+        // `model.gradient_and_loss()` and `model.gradient_and_loss_mut()` are views, and `arrived.as_view_mut()` is one of that
+        // whole buffer; `kernels.axpy(&stream, &mut to, arrived, 1.0)` adds, on GPU 0.
         for other in others {
             send(bytes, &other.model.gradient_and_loss(), &mut arrived.as_view_mut())?;
             kernels.axpy(&stream, &mut first.model.gradient_and_loss_mut(), arrived, 1.0)?;

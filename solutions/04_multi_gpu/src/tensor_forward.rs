@@ -91,7 +91,8 @@ pub fn mlp(
 ) -> anyhow::Result<()> {
     // ANCHOR: mlp
     // Put the two layers behind one another: the hidden units go from the first to the second where they are.
-    // `mlp.first` and `mlp.second` are this rank's parts, `mlp.hidden` is the buffer between them, `mlp.relu()` works on it.
+    // `mlp.first` and `mlp.second` are this rank's parts, `mlp.hidden` is the buffer between them, which `as_view()` and
+    // `as_view_mut()` lend; `mlp.relu()` works on it.
     column_parallel(&mlp.first, input, &mut mlp.hidden.as_view_mut())?;
     mlp.relu()?;
     row_parallel(comm, &mlp.second, &mlp.hidden.as_view(), output)

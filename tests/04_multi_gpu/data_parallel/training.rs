@@ -7,6 +7,7 @@ use lab::Perceptron;
 use lab::digits::{CLASSES, Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 
+use super::shards_are_the_batch;
 use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
@@ -52,6 +53,8 @@ impl Training {
     }
 
     fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
+        // With wrong shards, what a step says of them is only a consequence.
+        shards_are_the_batch()?;
         let samples = Digits::load()?.train;
         let longest = lengths.iter().copied().max().unwrap_or(1);
         let mut start = 0;

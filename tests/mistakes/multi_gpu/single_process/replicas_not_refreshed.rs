@@ -1,7 +1,7 @@
 // mistake: the other replicas keep the parameters that they started with
 // fails: single_process::each_step_is_that_of_one_gpu
 // says: step 1 (samples
-// says: the other replicas compute with parameters of their own: they were never refreshed
+// says: the other replicas compute with parameters of their own: refresh them before they compute
 
 use std::ops::Range;
 use std::sync::Arc;
