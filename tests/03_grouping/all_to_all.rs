@@ -1,5 +1,6 @@
 //! Checks of `grouping/all_to_all`.
 
+use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, irregular};
@@ -15,6 +16,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
             .min_ranks(2),
         Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has),
+        Check::new("all_to_all::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .min_ranks(2),
         Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
             .min_ranks(2),
     ]
@@ -163,6 +166,44 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     for_each_root_of(1, check_scatter)?;
     for_each_root_of(1, check_gather)?;
     exchanges(1)
+}
+
+/// One of each rank's buffers lies on another rank's GPU, which NCCL sees when it is asked to look.
+fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
+    const LEN: usize = 37;
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let streams = lab::streams(world_size)?;
+        for stream in &streams {
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            unsafe { stream.context().disable_event_tracking() };
+        }
+        rendezvous(&streams, |comm| {
+            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+            let other = &streams[(rank + 1) % world_size];
+            let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
+            let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
+            let mut whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+            stream.context().bind_to_thread()?;
+            let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
+                ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
+                next.with_context(|| {
+                    format!(
+                        "rank {rank} of {world_size}: after {call} was refused by NCCL, the next {call} failed (likely cause: a `?` \
+                         left that first group before its end)"
+                    )
+                })
+            };
+            let result = scatter(&comm, Some(&whole.view()), &mut foreign.view_mut(), root);
+            judged("scatter", result, check_scatter(&comm, LEN, root))?;
+            let result = gather(&comm, &foreign.view(), Some(&mut whole.view_mut()), root);
+            judged("gather", result, check_gather(&comm, LEN, root))?;
+            let result = all_to_all(&comm, &whole.view(), &mut foreign_whole.view_mut());
+            judged("all_to_all", result, check_all_to_all(&comm, LEN))
+        })?;
+    }
+    Ok(())
 }
 
 /// On the other ranks there is no whole at all.

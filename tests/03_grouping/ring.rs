@@ -1,6 +1,6 @@
 //! Checks of `grouping/ring`.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, Kernels, irregular};
@@ -15,6 +15,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("ring::two_ranks_exchange", || shifts(2)).min_ranks(2),
         Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)),
         Check::new("ring::shift_returns_at_once", shift_returns_at_once).min_ranks(2),
+        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
         Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
         Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
     ]
@@ -115,6 +116,34 @@ fn shift_returns_at_once() -> anyhow::Result<()> {
         );
         Ok(())
     })?;
+    Ok(())
+}
+
+/// What each rank sends lies on another rank's GPU, which NCCL sees when it is asked to look.
+fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let streams = lab::streams(world_size)?;
+        for stream in &streams {
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            unsafe { stream.context().disable_event_tracking() };
+        }
+        rendezvous(&streams, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let foreign = Guarded::new(&streams[(rank + 1) % world_size], &irregular::integers(rank, 37))?;
+            let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
+            stream.context().bind_to_thread()?;
+            let result = shift(&comm, &foreign.view(), &mut incoming.view_mut());
+            ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
+            check_shift(&comm, 37).with_context(|| {
+                format!(
+                    "rank {rank} of {world_size}: after a send that NCCL refused, the next shift failed (likely cause: a `?` \
+                     left the group of that send before its end)"
+                )
+            })
+        })?;
+    }
     Ok(())
 }
 
