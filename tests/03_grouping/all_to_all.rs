@@ -1,10 +1,14 @@
 //! Checks of `grouping/all_to_all`.
 
+use std::sync::Arc;
+
 use anyhow::{Context, ensure};
+use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::all_to_all::{all_to_all, gather, scatter};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -168,42 +172,34 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     exchanges(1)
 }
 
-/// One of each rank's buffers lies on another rank's GPU, which NCCL sees when it is asked to look.
+/// One of each rank's two buffers lies on another rank's GPU.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
-    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
     const LEN: usize = 37;
-    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
-        let streams = lab::streams(world_size)?;
-        for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
-            unsafe { stream.context().disable_event_tracking() };
-        }
-        rendezvous(&streams, |comm| {
-            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
-            let other = &streams[(rank + 1) % world_size];
-            let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
-            let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
-            let mut whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
-            stream.context().bind_to_thread()?;
-            let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
-                ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
-                next.with_context(|| {
-                    format!(
-                        "rank {rank} of {world_size}: after {call} was refused by NCCL, the next {call} failed (likely cause: a `?` \
-                         left that first group before its end)"
-                    )
-                })
-            };
-            let result = scatter(&comm, Some(&whole.view()), &mut foreign.view_mut(), root);
-            judged("scatter", result, check_scatter(&comm, LEN, root))?;
-            let result = gather(&comm, &foreign.view(), Some(&mut whole.view_mut()), root);
-            judged("gather", result, check_gather(&comm, LEN, root))?;
-            let result = all_to_all(&comm, &whole.view(), &mut foreign_whole.view_mut());
-            judged("all_to_all", result, check_all_to_all(&comm, LEN))
-        })?;
-    }
-    Ok(())
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+        let root = world_size - 1;
+        let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
+        let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
+        let mut own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+        stream.context().bind_to_thread()?;
+        let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
+            ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
+            next.with_context(|| {
+                format!(
+                    "rank {rank} of {world_size}: after {call} was refused by NCCL, the next {call} failed (likely cause: a `?` left \
+                     that first group before its end)"
+                )
+            })
+        };
+        let result = scatter(comm, Some(&own_whole.view()), &mut foreign.view_mut(), root);
+        judged("scatter", result, check_scatter(comm, LEN, root))?;
+        let result = gather(comm, &foreign.view(), Some(&mut own_whole.view_mut()), root);
+        judged("gather", result, check_gather(comm, LEN, root))?;
+        let result = all_to_all(comm, &own_whole.view(), &mut foreign_whole.view_mut());
+        judged("all_to_all", result, check_all_to_all(comm, LEN))
+    };
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { beside_another_gpu(check) }
 }
 
 /// On the other ranks there is no whole at all.

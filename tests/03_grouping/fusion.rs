@@ -9,6 +9,7 @@ use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, NcclLog, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_order};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -169,39 +170,31 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last tensor of each rank lies on another rank's GPU, which NCCL sees when it is asked to look.
+/// The last tensor of each rank lies on another rank's GPU.
 fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+        let values = input(rank, 0, LENGTHS[0]);
+        let mut own = Guarded::new(&stream, &values)?;
+        let mut foreign = Guarded::new(other, &values)?;
+        stream.context().bind_to_thread()?;
+        let result = average_grouped(comm, &mut [own.view_mut(), foreign.view_mut()]);
+        let left = "what came behind a refused average_grouped failed (likely cause: a `?` left its group before the end)";
+        stream.synchronize().context(left)?;
+        ensure!(
+            result.is_err(),
+            "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
+        );
+        let name = "a tensor of a group in which another tensor was refused";
+        Expected::new(rank, name, &values).exactly(&own.read()?).context(
+            "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
+        )?;
+        average_grouped(comm, &mut [own.view_mut()])?;
+        let name = format!("a tensor that was refused once, and then averaged over {world_size} ranks,");
+        compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?).context(left)
+    };
     // SAFETY: the check's other threads are not there yet.
-    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
-    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
-        let streams = lab::streams(world_size)?;
-        for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
-            unsafe { stream.context().disable_event_tracking() };
-        }
-        rendezvous(&streams, |comm| {
-            let (rank, stream) = (comm.rank(), comm.stream());
-            let values = input(rank, 0, LENGTHS[0]);
-            let mut own = Guarded::new(&stream, &values)?;
-            let mut foreign = Guarded::new(&streams[(rank + 1) % world_size], &values)?;
-            stream.context().bind_to_thread()?;
-            let result = average_grouped(&comm, &mut [own.view_mut(), foreign.view_mut()]);
-            let left = "what came behind a refused average_grouped failed (likely cause: a `?` left its group before the end)";
-            stream.synchronize().context(left)?;
-            ensure!(
-                result.is_err(),
-                "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
-            );
-            let name = "a tensor of a group in which another tensor was refused";
-            Expected::new(rank, name, &values).exactly(&own.read()?).context(
-                "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
-            )?;
-            average_grouped(&comm, &mut [own.view_mut()])?;
-            let name = format!("a tensor that was refused once, and then averaged over {world_size} ranks,");
-            compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?).context(left)
-        })?;
-    }
-    Ok(())
+    unsafe { beside_another_gpu(check) }
 }
 
 /// Compares the calls that NCCL itself counts with those of `average_each`.

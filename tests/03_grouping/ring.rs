@@ -1,10 +1,14 @@
 //! Checks of `grouping/ring`.
 
+use std::sync::Arc;
+
 use anyhow::{Context, ensure};
+use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, Kernels, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::ring::{neighbours, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -119,32 +123,25 @@ fn shift_returns_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What each rank sends lies on another rank's GPU, which NCCL sees when it is asked to look.
+/// What each rank sends lies on another rank's GPU.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let foreign = Guarded::new(other, &irregular::integers(rank, 37))?;
+        let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
+        stream.context().bind_to_thread()?;
+        let result = shift(comm, &foreign.view(), &mut incoming.view_mut());
+        ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
+        check_shift(comm, 37).with_context(|| {
+            format!(
+                "rank {rank} of {}: after a send that NCCL refused, the next shift failed (likely cause: a `?` left the group of \
+                 that send before its end)",
+                comm.world_size()
+            )
+        })
+    };
     // SAFETY: the check's other threads are not there yet.
-    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
-    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
-        let streams = lab::streams(world_size)?;
-        for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
-            unsafe { stream.context().disable_event_tracking() };
-        }
-        rendezvous(&streams, |comm| {
-            let (rank, stream) = (comm.rank(), comm.stream());
-            let foreign = Guarded::new(&streams[(rank + 1) % world_size], &irregular::integers(rank, 37))?;
-            let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
-            stream.context().bind_to_thread()?;
-            let result = shift(&comm, &foreign.view(), &mut incoming.view_mut());
-            ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
-            check_shift(&comm, 37).with_context(|| {
-                format!(
-                    "rank {rank} of {world_size}: after a send that NCCL refused, the next shift failed (likely cause: a `?` \
-                     left the group of that send before its end)"
-                )
-            })
-        })?;
-    }
-    Ok(())
+    unsafe { beside_another_gpu(check) }
 }
 
 fn every_rank_gets_the_sum() -> anyhow::Result<()> {
