@@ -144,6 +144,13 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     ];
     let said = ask(&cases.each_ref().map(|(_, variables)| variables.clone()))?;
     for ((situation, _), said) in cases.iter().zip(&said) {
+        if let Err(error) = said {
+            bail!(
+                "{situation}: expected {}; got an error: {error}\n  likely cause: a launcher is known by the variable \
+                 of its local rank alone: a rank and a world size are set by other programs too",
+                shown(inner)
+            );
+        }
         let outer = (outer, "these are the outer launcher's numbers, which count what it started itself");
         let mixed = "numbers of two launchers are mixed: all three come from one";
         check_place(

@@ -1,6 +1,6 @@
 //! Checks of `init/id_exchange`.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -21,6 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id),
         Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late),
         Check::new("id_exchange::patience_has_an_end", patience_has_an_end),
+        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up),
         Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces),
         Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error),
         Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named),
@@ -198,6 +199,36 @@ fn patience_has_an_end() -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let (result, _) = fetched(address, SHORT)?;
     let Err(error) = result else { bail!("nobody sent an id, and fetch returned one") };
+    let text = format!("{error:#}");
+    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    Ok(())
+}
+
+/// Makes connections that nobody accepts, until there is no room for more: who comes then hears nothing, as from a machine that
+/// is down.
+fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
+    let address = listener.local_addr()?;
+    let mut waiting = Vec::new();
+    loop {
+        match TcpStream::connect_timeout(&address, SHORT) {
+            Ok(stream) => waiting.push(stream),
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(waiting),
+            Err(error) => {
+                return Err(error).context("this machine still takes connections, and can't make more");
+            }
+        }
+    }
+}
+
+fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
+    let listener = TcpListener::bind(free_address()?)?;
+    let address = listener.local_addr()?;
+    let _crowd = crowd(&listener)?;
+    let (result, _) = fetched(address, SHORT).context(
+        "nothing answers at rank 0's address, neither yes nor no: `connect` then waits for minutes, `connect_timeout` \
+         as long as you say",
+    )?;
+    let Err(error) = result else { bail!("nothing answers at {address}, and fetch returned an id") };
     let text = format!("{error:#}");
     ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
     Ok(())

@@ -1,13 +1,12 @@
 //! Checks of `collectives/all_gather`.
 
-use std::ops::Range;
-
-use anyhow::{bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, irregular};
 
 use crate::collectives::all_gather::{all_gather, all_gather_in_place};
+use crate::exercise::reference::place;
+use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -26,11 +25,6 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// Elements of a shard. First those with which a whole too much still ends inside the guards.
 const LENGTHS: [usize; 4] = [1, 3, 13, 1031];
-
-/// Where the shard of a rank lies.
-fn place(rank: usize, len: usize) -> Range<usize> {
-    rank * len..(rank + 1) * len
-}
 
 fn all_shards(world_size: usize, len: usize) -> Vec<f32> {
     (0..world_size).flat_map(|rank| irregular::integers(rank, len)).collect()
@@ -126,18 +120,6 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks that a call was refused on this rank, and that the text has both numbers.
-fn refused(rank: usize, call: &str, result: anyhow::Result<()>, numbers: [usize; 2]) -> anyhow::Result<()> {
-    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok") };
-    let text = format!("{error:#}");
-    let [one, other] = numbers.map(|number| number.to_string());
-    ensure!(
-        text.contains(&one) && text.replacen(&one, "", 1).contains(&other),
-        "rank {rank}: the error of {call} must say {one} and {other}; it says: {text}"
-    );
-    Ok(())
-}
-
 fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
     const SHARD: usize = 13;
     for world_size in lab::world_sizes() {
@@ -150,7 +132,7 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
                 let result = all_gather(&comm, &shard.view(), &mut whole.view_mut());
                 stream.synchronize()?;
                 let call = format!("gathering {world_size} shards of {SHARD} elements in a buffer of {len}");
-                refused(rank, &call, result, [needed, len])?;
+                refused(rank, &call, result, &[needed, len])?;
                 Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
@@ -169,7 +151,7 @@ fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
                 let result = all_gather_in_place(&comm, &mut whole.view_mut());
                 stream.synchronize()?;
                 let call = format!("gathering in place in {len} elements on {world_size} ranks");
-                refused(rank, &call, result, [len, world_size])?;
+                refused(rank, &call, result, &[len, world_size])?;
                 Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
             }
             Ok(())

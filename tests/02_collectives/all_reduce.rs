@@ -1,11 +1,12 @@
 //! Checks of `collectives/all_reduce`.
 
-use anyhow::{bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, irregular};
 
 use crate::collectives::all_reduce::{average_in_place, sum};
+use crate::exercise::reference::{added, average_bound, divided, inputs};
+use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -21,18 +22,6 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// One element, fewer than ranks, and odd lengths beyond a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
-
-fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
-    (0..world_size).map(|rank| irregular::integers(rank, len)).collect()
-}
-
-fn added(inputs: &[Vec<f32>]) -> Vec<f32> {
-    (0..inputs[0].len()).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
-}
-
-fn divided(values: &[f32], by: usize) -> Vec<f32> {
-    values.iter().map(|value| value / by as f32).collect()
-}
 
 fn the_sum_arrives_on_every_rank() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
@@ -81,18 +70,11 @@ fn check_average(comm: &Comm, len: usize) -> anyhow::Result<()> {
     average_in_place(comm, &mut buffer.view_mut())?;
     let total = added(&inputs);
     let expected = divided(&total, world_size);
-    let comparison = Expected::new(rank, "the buffer", &expected)
+    Expected::new(rank, "the buffer", &expected)
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
-        .if_instead(&divided(&expected, world_size), "it was divided twice");
-    let got = buffer.read()?;
-    if world_size.is_power_of_two() {
-        // 1/n, every product with it, and every sum of those are f32 values: nothing rounds.
-        return comparison.exactly(&got);
-    }
-    // NCCL multiplies each value by 1/n, then adds: 1/n and a product round by 2⁻²⁴ each, relative to at most 1000/n, n
-    // times over; then n − 1 sums of at most 1000 round by 2⁻²⁴ each. The expected value rounds once more.
-    comparison.within(1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24), &got)
+        .if_instead(&divided(&expected, world_size), "it was divided twice")
+        .within(average_bound(world_size), &buffer.read()?)
 }
 
 fn one_rank_is_a_world_too() -> anyhow::Result<()> {
@@ -121,14 +103,8 @@ fn check_lengths(comm: &Comm, send_len: usize, recv_len: usize) -> anyhow::Resul
     let mut recv = Guarded::new(&stream, &stale)?;
     let result = sum(comm, &send.view(), &mut recv.view_mut());
     stream.synchronize()?;
-    let Err(error) = result else {
-        bail!("rank {rank}: a sum of {send_len} elements into a buffer of {recv_len} returned Ok")
-    };
-    let text = format!("{error:#}");
-    ensure!(
-        text.contains(&send_len.to_string()) && text.contains(&recv_len.to_string()),
-        "rank {rank}: the error must have both lengths, {send_len} and {recv_len}; it says: {text}"
-    );
+    let call = format!("a sum of {send_len} elements into a buffer of {recv_len}");
+    refused(rank, &call, result, &[send_len, recv_len])?;
     Expected::new(rank, "the receive buffer of a refused sum", &stale).exactly(&recv.read()?)
 }
 

@@ -9,6 +9,7 @@ use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, HostGroup, Kernels, Readable, irregular};
 
 use crate::collectives::backends::{staged_sum, times_as_long};
+use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -130,10 +131,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
 
 /// The ratio of two spins that last 2 ms and 0.5 ms, the first of each so many times as long.
 fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
-    let stream = lab::streams(1)?.remove(0);
-    let kernels = Kernels::load(stream.context())?;
-    kernels.spin(&stream, 0)?;
-    stream.synchronize()?;
+    let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
     let spin = |which: usize, nanoseconds: u64| {
         let call = calls[which].replace(calls[which].get() + 1);
@@ -172,9 +170,7 @@ fn both_are_measured_alike() -> anyhow::Result<()> {
 }
 
 fn warming_up_is_not_measured() -> anyhow::Result<()> {
-    let stream = lab::streams(1)?.remove(0);
-    let kernels = Kernels::load(stream.context())?;
-    stream.synchronize()?;
+    let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
     // Only the staged one begins slowly.
     let got = times_as_long(

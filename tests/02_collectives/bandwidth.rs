@@ -5,12 +5,13 @@ use std::cell::Cell;
 use anyhow::{bail, ensure};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Check, Kernels, Readable, irregular};
+use lab::{Check, Readable, irregular};
 
 use crate::collectives::bandwidth::Operation::{
     self, AllGather, AllReduce, Broadcast, Reduce, ReduceScatter,
 };
 use crate::collectives::bandwidth::{Line, ROUNDS, Row, WARM_UPS, bus_factor, fit, measure, operation_bytes};
+use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -94,10 +95,7 @@ const ROUND: u64 = 400_000;
 
 /// A row of spins. The first `slow` ones take 25 times as long as the others.
 fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> anyhow::Result<(Row, usize)> {
-    let stream = lab::streams(1)?.remove(0);
-    let kernels = Kernels::load(stream.context())?;
-    kernels.spin(&stream, 0)?;
-    stream.synchronize()?;
+    let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
     let row = measure(&stream, operation, world_size, bytes, || {
         let call = calls.replace(calls.get() + 1);

@@ -43,9 +43,14 @@ fn every_rank_can_be_the_root() -> anyhow::Result<()> {
 }
 
 fn check_broadcast(comm: &Comm, root: usize) -> anyhow::Result<()> {
-    let rank = comm.rank();
-    let mut buffer = Guarded::new(&comm.stream(), &values(rank))?;
+    let mut buffer = Guarded::new(&comm.stream(), &values(comm.rank()))?;
     broadcast(comm, &mut buffer.view_mut(), root)?;
+    compare(comm, root, &buffer)
+}
+
+/// Compares a rank's buffer with that of the root.
+fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()> {
+    let rank = comm.rank();
     let name = format!("the buffer after a broadcast from rank {root}");
     let expected = values(root);
     let mut comparison = Expected::new(rank, &name, &expected);
@@ -180,10 +185,16 @@ fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
             let before = replicas_equal(&comm, &buffer.view())?;
             broadcast(&comm, &mut buffer.view_mut(), world_size - 1)?;
             let after = replicas_equal(&comm, &buffer.view())?;
+            compare(&comm, world_size - 1, &buffer)?;
             ensure!(
-                (before, after) == (false, true),
-                "rank {} of {world_size}: equal before the broadcast: {before}, after it: {after}; expected false, true",
-                comm.rank()
+                !before,
+                "replicas_equal says true before a broadcast, expected false: the ranks have different values\n  likely cause: it \
+                 compares nothing, or a rank with itself"
+            );
+            ensure!(
+                after,
+                "replicas_equal says false after a broadcast, expected true: every bit of every rank is equal\n  likely cause: `==` on floats, for \
+                 which a NaN isn't equal to itself: compare `to_bits()`"
             );
             Ok(())
         })?;

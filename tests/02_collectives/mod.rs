@@ -1,4 +1,4 @@
-//! What module 02 must do: one file for each exercise.
+//! What module 02 must do: one file for each exercise, and what several of them share.
 
 mod all_gather;
 mod all_reduce;
@@ -8,6 +8,9 @@ mod broadcast;
 mod dtypes;
 mod reduce_scatter;
 mod reduce_to_root;
+mod reference;
+mod refusal;
+mod spinning;
 mod timing;
 
 use lab::Check;

@@ -1,16 +1,16 @@
 //! Checks of `collectives/timing`.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::CudaEvent;
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Check, Kernels, Readable, irregular};
+use lab::{Check, Readable, irregular};
 
 use crate::collectives::timing::{finish_line, gpu_milliseconds, host_times};
+use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -26,15 +26,6 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
-
-fn bench() -> anyhow::Result<(Arc<CudaStream>, Kernels)> {
-    let stream = lab::streams(1)?.remove(0);
-    let kernels = Kernels::load(stream.context())?;
-    // So that loading takes no part in what comes.
-    kernels.spin(&stream, 0)?;
-    stream.synchronize()?;
-    Ok((stream, kernels))
-}
 
 /// A spin lasts at least as long as it is asked to. A little less is allowed, for the clocks' resolution; five times as
 /// much is allowed for a GPU that others use too.
@@ -53,7 +44,7 @@ fn check_milliseconds(got: f64, too_long: &str) -> anyhow::Result<()> {
 }
 
 fn the_mean_is_that_of_a_round() -> anyhow::Result<()> {
-    let (stream, kernels) = bench()?;
+    let (stream, kernels) = spinning()?;
     for rounds in [1, 10] {
         let calls = Cell::new(0);
         let got = gpu_milliseconds(&stream, 0, rounds, || {
@@ -70,7 +61,7 @@ fn the_mean_is_that_of_a_round() -> anyhow::Result<()> {
 }
 
 fn warming_up_is_not_measured() -> anyhow::Result<()> {
-    let (stream, kernels) = bench()?;
+    let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
     let got = gpu_milliseconds(&stream, 3, 2, || {
         let call = calls.replace(calls.get() + 1);
@@ -105,7 +96,7 @@ impl Stages {
 
 /// What `host_times` says of a spin of 20 ms, behind another one of so many nanoseconds.
 fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
-    let (stream, kernels) = bench()?;
+    let (stream, kernels) = spinning()?;
     if earlier > 0 {
         kernels.spin(&stream, earlier)?;
     }
@@ -153,7 +144,7 @@ fn earlier_work_takes_no_part() -> anyhow::Result<()> {
 }
 
 fn the_event_comes_with_the_work() -> anyhow::Result<()> {
-    let (stream, kernels) = bench()?;
+    let (stream, kernels) = spinning()?;
     let behind = RefCell::new(None);
     let event = finish_line(&stream, || {
         kernels.spin(&stream, 20 * MILLISECOND)?;

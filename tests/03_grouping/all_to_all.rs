@@ -1,9 +1,14 @@
 //! Checks of `grouping/all_to_all`.
 
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::all_to_all::{all_to_all, gather, scatter};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -15,6 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
             .min_ranks(2),
         Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has),
+        Check::new("all_to_all::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .min_ranks(2),
         Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
             .min_ranks(2),
     ]
@@ -163,6 +170,36 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     for_each_root_of(1, check_scatter)?;
     for_each_root_of(1, check_gather)?;
     exchanges(1)
+}
+
+/// One of each rank's two buffers lies on another rank's GPU.
+fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+        let root = world_size - 1;
+        let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
+        let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
+        let mut own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+        stream.context().bind_to_thread()?;
+        let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
+            ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
+            next.with_context(|| {
+                format!(
+                    "rank {rank} of {world_size}: after {call} was refused by NCCL, the next {call} failed (likely cause: a `?` left \
+                     that first group before its end)"
+                )
+            })
+        };
+        let result = scatter(comm, Some(&own_whole.view()), &mut foreign.view_mut(), root);
+        judged("scatter", result, check_scatter(comm, LEN, root))?;
+        let result = gather(comm, &foreign.view(), Some(&mut own_whole.view_mut()), root);
+        judged("gather", result, check_gather(comm, LEN, root))?;
+        let result = all_to_all(comm, &own_whole.view(), &mut foreign_whole.view_mut());
+        judged("all_to_all", result, check_all_to_all(comm, LEN))
+    };
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { beside_another_gpu(check) }
 }
 
 /// On the other ranks there is no whole at all.

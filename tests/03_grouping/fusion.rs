@@ -9,6 +9,7 @@ use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, NcclLog, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_order};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -120,62 +121,80 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
 /// Tensors of equal length: nothing but their names tells them apart.
 const EQUAL: [usize; 12] = [37; 12];
 
+fn name(tensor: usize) -> String {
+    format!("layer_{tensor:02}")
+}
+
 fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String, CudaSlice<f32>>> {
     (0..EQUAL.len())
-        .map(|tensor| {
-            Ok((format!("layer_{tensor:02}"), stream.clone_htod(&input(rank, tensor, EQUAL[tensor]))?))
-        })
+        .map(|tensor| Ok((name(tensor), stream.clone_htod(&input(rank, tensor, EQUAL[tensor]))?)))
         .collect()
+}
+
+/// Which tensor of a rank has these values, by its name.
+fn found(rank: usize, values: &[f32]) -> String {
+    let tensor = (0..EQUAL.len()).find(|&tensor| input(rank, tensor, EQUAL[tensor]) == values);
+    tensor.map_or_else(|| "no tensor of this rank".to_owned(), |tensor| format!("`{}`", name(tensor)))
 }
 
 fn ranks_agree_on_the_order() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
-        rendezvous(&lab::streams(world_size)?, |comm| {
+        let ranks = rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
             let mut tensors = named(&stream, rank)?;
-            average_fused(&comm, &mut in_order(&mut tensors))?;
+            let mut views = in_order(&mut tensors);
+            let order = views.iter().map(|view| Ok(found(rank, &stream.clone_dtoh(view)?)));
+            let order = order.collect::<anyhow::Result<Vec<String>>>()?;
+            average_fused(&comm, &mut views)?;
             stream.synchronize()?;
-            (0..EQUAL.len()).try_for_each(|tensor| {
-                let name = format!("layer_{tensor:02}");
-                let got = stream.clone_dtoh(&tensors[&name])?;
-                let text =
-                    format!("tensor `{name}`, number {tensor} in the order of each of {world_size} ranks,");
-                compare((rank, world_size), (tensor, &EQUAL), &text, &got)
-            })
+            let averages = (0..EQUAL.len()).map(|tensor| Ok(stream.clone_dtoh(&tensors[&name(tensor)])?));
+            Ok((order, averages.collect::<anyhow::Result<Vec<_>>>()?))
         })?;
+        for (rank, (order, _)) in ranks.iter().enumerate() {
+            for (place, (own, of_rank_0)) in order.iter().zip(&ranks[0].0).enumerate() {
+                ensure!(
+                    own == of_rank_0,
+                    "rank {rank} of {world_size}: at place {place} of its order it has {own}, where rank 0 has {of_rank_0}: the two \
+                     are averaged with each other\n  likely cause: the order depends on the map, which goes through its entries in \
+                     another one on each rank"
+                );
+            }
+        }
+        for (rank, (_, averages)) in ranks.iter().enumerate() {
+            for (tensor, got) in averages.iter().enumerate() {
+                let text = format!("tensor `{}`, of {world_size} ranks with one order,", name(tensor));
+                compare((rank, world_size), (tensor, &EQUAL), &text, got)?;
+            }
+        }
     }
     Ok(())
 }
 
-/// The last tensor of each rank lies on another rank's GPU, which NCCL sees when it is asked to look.
+/// The last tensor of each rank lies on another rank's GPU.
 fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+        let values = input(rank, 0, LENGTHS[0]);
+        let mut own = Guarded::new(&stream, &values)?;
+        let mut foreign = Guarded::new(other, &values)?;
+        stream.context().bind_to_thread()?;
+        let result = average_grouped(comm, &mut [own.view_mut(), foreign.view_mut()]);
+        let left = "what came behind a refused average_grouped failed (likely cause: a `?` left its group before the end)";
+        stream.synchronize().context(left)?;
+        ensure!(
+            result.is_err(),
+            "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
+        );
+        let name = "a tensor of a group in which another tensor was refused";
+        Expected::new(rank, name, &values).exactly(&own.read()?).context(
+            "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
+        )?;
+        average_grouped(comm, &mut [own.view_mut()])?;
+        let name = format!("a tensor that was refused once, and then averaged over {world_size} ranks,");
+        compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?).context(left)
+    };
     // SAFETY: the check's other threads are not there yet.
-    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
-    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
-        let streams = lab::streams(world_size)?;
-        for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
-            unsafe { stream.context().disable_event_tracking() };
-        }
-        rendezvous(&streams, |comm| {
-            let (rank, stream) = (comm.rank(), comm.stream());
-            let values = input(rank, 0, LENGTHS[0]);
-            let mut own = Guarded::new(&stream, &values)?;
-            let mut foreign = Guarded::new(&streams[(rank + 1) % world_size], &values)?;
-            stream.context().bind_to_thread()?;
-            let result = average_grouped(&comm, &mut [own.view_mut(), foreign.view_mut()]);
-            stream.synchronize()?;
-            ensure!(
-                result.is_err(),
-                "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
-            );
-            let name = "a tensor of a group in which another tensor was refused";
-            Expected::new(rank, name, &values).exactly(&own.read()?).context(
-                "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
-            )
-        })?;
-    }
-    Ok(())
+    unsafe { beside_another_gpu(check) }
 }
 
 /// Compares the calls that NCCL itself counts with those of `average_each`.

@@ -1,7 +1,8 @@
-//! What module 03 must do: one file for each exercise.
+//! What module 03 must do: one file for each exercise, and what several of them share.
 
 mod all_to_all;
 mod events;
+mod foreign;
 mod fusion;
 mod group;
 mod recover;

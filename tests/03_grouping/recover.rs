@@ -9,7 +9,7 @@ use cudarc::driver::CudaEvent;
 use cudarc::nccl::{Comm, Id};
 use init::rendezvous::rendezvous;
 use lab::roll_call::roll_call;
-use lab::{Check, Expected, Guarded, Readable, irregular};
+use lab::{Check, Expected, Guarded, NcclLog, Readable, irregular};
 
 use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 
@@ -17,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("recover::survivors_make_a_world_without_gaps", survivors_make_a_world_without_gaps)
             .min_ranks(2),
+        Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first).min_ranks(2),
         Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum).min_ranks(2),
         Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
         Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes),
@@ -153,6 +154,34 @@ fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
             })?;
             compare_world(rank, &new, &watch.survivors, &gpu_of)
         })?;
+    }
+    Ok(())
+}
+
+fn the_old_communicator_goes_first() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
+    for (world_size, lost) in losses(2) {
+        let watch = Watch::new(world_size, lost)?;
+        let (streams, gpu_of) = streams(world_size)?;
+        rendezvous(&streams, |comm| {
+            in_use(&comm)?;
+            if comm.rank() == lost {
+                return Ok(());
+            }
+            rejoin(comm, |rank| watch.muster(rank)).map(drop)
+        })?;
+        for &rank in &watch.survivors {
+            let seats = gpu_of.iter().filter(|&&gpu| gpu == gpu_of[rank]).count();
+            let most = log.most_at_once(gpu_of[rank])?;
+            ensure!(
+                most <= seats,
+                "rank {lost} of {world_size} is lost, and the GPU of old rank {rank} had {most} communicators at one time; \
+                 expected {seats}\n  \
+                 likely cause: the new one was made before the old one was aborted: making it may wait for all that the GPU \
+                 still has to do, the old world's sum too, which never ends"
+            );
+        }
     }
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! Checks of `grouping/ring`.
 
-use anyhow::ensure;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, Kernels, irregular};
 
+use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::ring::{neighbours, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -15,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("ring::two_ranks_exchange", || shifts(2)).min_ranks(2),
         Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)),
         Check::new("ring::shift_returns_at_once", shift_returns_at_once).min_ranks(2),
+        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
         Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
         Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
     ]
@@ -116,6 +121,27 @@ fn shift_returns_at_once() -> anyhow::Result<()> {
         Ok(())
     })?;
     Ok(())
+}
+
+/// What each rank sends lies on another rank's GPU.
+fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
+    let check = |comm: &Comm, other: &Arc<CudaStream>| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let foreign = Guarded::new(other, &irregular::integers(rank, 37))?;
+        let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
+        stream.context().bind_to_thread()?;
+        let result = shift(comm, &foreign.view(), &mut incoming.view_mut());
+        ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
+        check_shift(comm, 37).with_context(|| {
+            format!(
+                "rank {rank} of {}: after a send that NCCL refused, the next shift failed (likely cause: a `?` left the group of \
+                 that send before its end)",
+                comm.world_size()
+            )
+        })
+    };
+    // SAFETY: the check's other threads are not there yet.
+    unsafe { beside_another_gpu(check) }
 }
 
 fn every_rank_gets_the_sum() -> anyhow::Result<()> {

@@ -1,7 +1,6 @@
 //! Checks of `grouping/straggler`.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::{Cell, OnceCell};
 use std::sync::{Barrier, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,8 @@ const DEADLINE: Duration = Duration::from_millis(777);
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 /// After so long, whoever waits for a missing rank without looking at the clock is helped out.
 const RESCUE: Duration = Duration::from_secs(3);
+/// After so long, time is up for a rank whose GPU has come and that doesn't sign. A rank signs as soon as it asks.
+const SIGNING: Duration = Duration::from_secs(1);
 /// How long ranks that do come are waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -191,12 +192,17 @@ impl Returned {
     }
 }
 
-/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before.
+/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before. Its own GPU is there.
 fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
-    let looks = AtomicUsize::new(0);
+    let (looks, asks) = (Cell::new(0), OnceCell::new());
     move || {
-        if looks.fetch_add(1, Ordering::Relaxed) == 0 || register.missing().contains(&rank) {
+        // The deadline is reckoned from the first look.
+        if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
+        }
+        let asks: &Instant = asks.get_or_init(Instant::now);
+        if register.missing().contains(&rank) {
+            return if asks.elapsed() < SIGNING { Duration::ZERO } else { LONG_AFTER };
         }
         let since = Instant::now();
         while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < PATIENCE {
@@ -214,13 +220,15 @@ fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str
         None => Ok(()),
         Some(Ok(_)) => bail!(
             "{of}, and barrier returned Ok when it came at last\n  likely cause: this rank waits without looking at the clock: \
-             the deadline is for every rank, and for both events"
+             the deadline is for every rank, and for both events; or it signs when all have come, and not when its own GPU has"
         ),
         Some(Err(text)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
             let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
             let likely = match named.contains(&late) {
-                true => "others are named that have come: did they sign?",
+                true => {
+                    "others are named that have come: a rank signs as soon as its own GPU has come, and not when all have"
+                }
                 false => unnamed,
             };
             ensure!(
@@ -229,6 +237,14 @@ fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str
             );
             Ok(())
         }
+    }
+}
+
+/// Where somebody waits without end until the sum is there, it asks for the lateness then: those that have given up do so too.
+fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
+    match stuck && matches!(told, Some(Err(_))) {
+        true => lateness(comm, 0.0).map(drop),
+        false => Ok(()),
     }
 }
 
@@ -258,14 +274,11 @@ fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             }
             let told = call(&until_the_others_have_signed(&register, rank, missing));
             returned.one_more();
-            if *rescue.wait() && matches!(told, Some(Err(_))) {
-                // Those that wait without end will ask for the lateness too.
-                lateness(&comm, 0.0)?;
-            }
+            let helped = help_out(&comm, *rescue.wait(), &told);
             end.wait();
             // The sum may be in flight, so the communicator goes first.
             drop(comm);
-            Ok(told)
+            helped.map(|()| told)
         })?;
         let unnamed = "the register says who has not signed";
         told.iter()
@@ -280,7 +293,7 @@ fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
         let late = world_size / 2;
         let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
         let (start, end) = (Barrier::new(world_size), Barrier::new(world_size));
-        let returned = Returned::default();
+        let (returned, rescue) = (Returned::default(), OnceLock::new());
         let told = rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
             let (mut token, kernels) = prepared(&comm, &warm_up)?;
@@ -298,20 +311,26 @@ fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
                 let told =
                     call(&|| if looks.replace(looks.get() + 1) == 0 { Duration::ZERO } else { LONG_AFTER });
                 returned.one_more();
+                rescue.set(!returned.are(world_size)).ok();
                 told
             } else {
                 let others = until_the_others_have_signed(&register, rank, late);
-                call(&|| {
+                let told = call(&|| {
                     let time = others();
                     if time == LONG_AFTER {
                         returned.are(1);
                     }
                     time
-                })
+                });
+                returned.one_more();
+                told
             };
+            let helped = help_out(&comm, *rescue.wait(), &told);
             // All have called: what is in flight comes to its end.
-            stream.synchronize()?;
+            let done = stream.synchronize();
             end.wait();
+            helped?;
+            done?;
             Ok(told)
         })?;
         let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";

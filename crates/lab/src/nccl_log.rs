@@ -1,5 +1,6 @@
 //! What NCCL writes down about this process: so that communicators and calls can be counted.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -19,7 +20,7 @@ impl NcclLog {
         // SAFETY: the caller sees to it that no other thread looks.
         unsafe {
             std::env::set_var("NCCL_DEBUG", "INFO");
-            std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT,COLL");
+            std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT,COLL,DESTROY");
             std::env::set_var("NCCL_DEBUG_FILE", &file);
         }
         Self(file)
@@ -31,6 +32,14 @@ impl NcclLog {
     /// NCCL has written no log.
     pub fn communicators(&self) -> anyhow::Result<usize> {
         Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
+    }
+
+    /// How many communicators a GPU has had at one time, at most. One is gone as soon as its abort or its destruction begins.
+    ///
+    /// # Errors
+    /// NCCL has written no log.
+    pub fn most_at_once(&self, gpu: usize) -> anyhow::Result<usize> {
+        Ok(most_at_once(&self.text()?, gpu))
     }
 
     /// The calls of an operation so far, by all ranks of this process, each with its count of elements. `operation` is as NCCL
@@ -57,6 +66,26 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
     text.lines().filter_map(count).collect()
 }
 
+/// The largest number of communicators between lines such as `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` and
+/// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL say only that an abort is complete.
+fn most_at_once(text: &str, gpu: usize) -> usize {
+    let of_gpu = format!(" cudaDev {gpu} ");
+    let (mut there, mut most) = (HashSet::new(), 0);
+    for line in text.lines().filter(|line| line.contains(&of_gpu)) {
+        let Some(comm) = line.split_once(" comm ").and_then(|(_, rest)| rest.split_whitespace().next())
+        else {
+            continue;
+        };
+        if line.contains(" - Init COMPLETE") {
+            there.insert(comm);
+            most = most.max(there.len());
+        } else if line.contains(" - Abort ") || line.contains(" - Destroy ") {
+            there.remove(comm);
+        }
+    }
+    most
+}
+
 impl Drop for NcclLog {
     fn drop(&mut self) {
         // It lies in the folder for temporary files, and there may be none yet.
@@ -78,5 +107,15 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
         assert_eq!(counts(text, "AllReduce"), [8, 1031]);
         assert_eq!(counts(text, "Send"), [4]);
         assert!(counts(text, "Reduce").is_empty());
+    }
+
+    #[test]
+    fn a_communicator_is_there_from_its_making_to_its_abort() {
+        let made = "h:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 1 nvmlDev 1 - Init COMPLETE\n";
+        let another = made.replace("0x5", "0x6");
+        let aborted = "h:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 cudaDev 1 busId 1a000 - Abort START\n";
+        assert_eq!(most_at_once(&[made, aborted, &another].concat(), 1), 1);
+        assert_eq!(most_at_once(&[made, &another, aborted].concat(), 1), 2);
+        assert_eq!(most_at_once(made, 0), 0);
     }
 }

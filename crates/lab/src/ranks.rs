@@ -12,7 +12,7 @@ use crate::explain::error_text;
 ///
 /// # Errors
 /// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`; those
-/// to whom the same happened are told together.
+/// to whom the same happened are told together. Those that waited for another rank in vain come last, behind the cause.
 pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
@@ -40,6 +40,7 @@ pub fn each_rank<T: Send>(
             None => failures.push((vec![rank], text)),
         }
     }
+    failures.sort_by_key(|(_, text)| waited_in_vain(text));
     let failed = failures.iter().map(|(ranks, _)| ranks.len()).sum::<usize>();
     let told: Vec<String> = failures.iter().map(|(ranks, text)| with_ranks(&named(ranks), text)).collect();
     match told.as_slice() {
@@ -47,6 +48,11 @@ pub fn each_rank<T: Send>(
         [only] if failed == 1 => bail!("{only}"),
         several => bail!("{failed} of {world_size} ranks failed\n  {}", several.join("\n  ")),
     }
+}
+
+/// Whether an error says that somebody never came: then what happened to that one tells more.
+fn waited_in_vain(text: &str) -> bool {
+    ["CUDA_ERROR_LAUNCH_TIMEOUT", "ncclTimeout", "ncclRemoteError"].iter().any(|code| text.contains(code))
 }
 
 /// The text behind the ranks it is of, unless it names them itself.
@@ -110,6 +116,22 @@ mod tests {
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "3 of 4 ranks failed\n  ranks 0, 2 and 3: no memory\n  help: buy some");
+    }
+
+    #[test]
+    fn who_waited_in_vain_comes_last() {
+        let failed = each_rank(4, |rank| -> anyhow::Result<()> {
+            ensure!(rank != 0, "CUDA_ERROR_LAUNCH_TIMEOUT: rank 2 never came");
+            ensure!(rank != 3, "the index is wrong");
+            ensure!(rank != 2, "no memory");
+            Ok(())
+        });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "3 of 4 ranks failed\n  rank 2: no memory\n  rank 3: the index is wrong\n  \
+             rank 0: CUDA_ERROR_LAUNCH_TIMEOUT: rank 2 never came"
+        );
     }
 
     #[test]

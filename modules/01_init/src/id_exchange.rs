@@ -67,10 +67,12 @@ pub fn hand_out(
     world_size: usize,
     patience: Duration,
 ) -> anyhow::Result<()> {
+    let deadline = Instant::now() + patience;
+    let mut missing: BTreeSet<usize> = (1..world_size).collect();
     // ANCHOR: hand_out
-    // Write the id to every other rank, and know at any time which ranks are still missing.
-    // `next_rank` waits for one of them, in whatever order they come.
-    todo!("Write the id to every other rank, and know at any time which ranks are still missing")
+    // Write the id to every other rank, and keep `missing` up to date.
+    // `next_rank` waits for one of them until the deadline, in whatever order they come.
+    todo!("Write the id to every other rank, and keep `missing` up to date")
     // ANCHOR_END: hand_out
 }
 
@@ -80,10 +82,12 @@ pub fn hand_out(
 /// # Errors
 /// Rank 0 can't be reached in time, says nothing for so long, or leaves before the id is whole: with its address.
 pub fn fetch(address: SocketAddr, rank: usize, patience: Duration) -> anyhow::Result<Id> {
+    let deadline = Instant::now() + patience;
     // ANCHOR: fetch
-    // Connect until it succeeds or patience is over, say the rank, and read the whole id.
-    // TCP keeps the order of bytes, and not what was written together: one read may bring any part.
-    todo!("Connect until it succeeds or patience is over, say the rank, and read the whole id")
+    // Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id.
+    // Every call that waits needs an end, also where a machine says nothing at all. TCP keeps the order of bytes, and not what was
+    // written together: one read may bring any part.
+    todo!("Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id")
     // ANCHOR_END: fetch
 }
 

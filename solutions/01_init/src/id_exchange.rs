@@ -67,11 +67,11 @@ pub fn hand_out(
     world_size: usize,
     patience: Duration,
 ) -> anyhow::Result<()> {
-    // ANCHOR: hand_out
-    // Write the id to every other rank, and know at any time which ranks are still missing.
-    // `next_rank` waits for one of them, in whatever order they come.
     let deadline = Instant::now() + patience;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
+    // ANCHOR: hand_out
+    // Write the id to every other rank, and keep `missing` up to date.
+    // `next_rank` waits for one of them until the deadline, in whatever order they come.
     while !missing.is_empty() {
         let (mut peer, rank) = next_rank(listener, deadline)
             .with_context(|| format!("ranks {missing:?} didn't ask for the id"))?;
@@ -88,17 +88,17 @@ pub fn hand_out(
 /// # Errors
 /// Rank 0 can't be reached in time, says nothing for so long, or leaves before the id is whole: with its address.
 pub fn fetch(address: SocketAddr, rank: usize, patience: Duration) -> anyhow::Result<Id> {
-    // ANCHOR: fetch
-    // Connect until it succeeds or patience is over, say the rank, and read the whole id.
-    // TCP keeps the order of bytes, and not what was written together: one read may bring any part.
     let deadline = Instant::now() + patience;
-    let mut rank_0 = loop {
-        match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => break stream,
-            Err(_) if Instant::now() < deadline => thread::sleep(PAUSE),
-            Err(error) => return Err(error).with_context(|| format!("rank 0 is not at {address}")),
-        }
-    };
+    // ANCHOR: fetch
+    // Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id.
+    // Every call that waits needs an end, also where a machine says nothing at all. TCP keeps the order of bytes, and not what was
+    // written together: one read may bring any part.
+    let mut connected = TcpStream::connect_timeout(&address, patience);
+    while connected.is_err() && Instant::now() < deadline {
+        thread::sleep(PAUSE);
+        connected = TcpStream::connect_timeout(&address, patience);
+    }
+    let mut rank_0 = connected.with_context(|| format!("rank 0 is not at {address}"))?;
     rank_0.set_read_timeout(Some(patience))?;
     rank_0.write_all(&u32::try_from(rank)?.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];

@@ -18,9 +18,9 @@ pub struct Muster {
     pub id: Id,
 }
 
-/// Gives up the communicator, and makes one of the survivors on the same stream. They keep their order, and their ranks have no
-/// gaps. `muster(rank)` asks, for a rank of the old world, what has become of that world, and returns when all survivors have
-/// asked. Every survivor must call it.
+/// Gives up the communicator, and then makes one of the survivors on the same stream: not before the old one is gone, whose sum may
+/// hold up the GPU. They keep their order, and their ranks have no gaps. `muster(rank)` asks, for a rank of the old world, what has
+/// become of that world, and returns when all survivors have asked. Every survivor must call it.
 ///
 /// # Errors
 /// That of `muster`; this rank is none of the survivors; or what NCCL answers.

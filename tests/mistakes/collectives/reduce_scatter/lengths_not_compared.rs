@@ -1,6 +1,6 @@
 // mistake: nobody compares the lengths; cudarc counts the part
 // fails: reduce_scatter::lengths_that_don_t_fit_are_an_error
-// says: 12 elements in 1 parts of 13 returned Ok, but 13 would be read
+// says: averaging 12 elements in 1 parts of 13, where 13 would be read, returned Ok
 
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};

@@ -1,7 +1,8 @@
 // mistake: the smallest tensor first: those of equal size come in any order
 // fails: fusion::ranks_agree_on_the_order
-// says: tensor `layer_
-// says: is wrong
+// says: of its order it has `layer_
+// says: the two are averaged with each other
+// says: the order depends on the map
 
 use std::collections::HashMap;
 

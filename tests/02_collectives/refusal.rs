@@ -1,0 +1,24 @@
+//! Calls that must be refused.
+
+use anyhow::{bail, ensure};
+
+/// Looks that a call was refused on this rank, and that the text has all these numbers.
+pub(super) fn refused(
+    rank: usize,
+    call: &str,
+    result: anyhow::Result<()>,
+    numbers: &[usize],
+) -> anyhow::Result<()> {
+    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok") };
+    let text = format!("{error:#}");
+    let mut rest = text.clone();
+    for number in numbers {
+        let number = number.to_string();
+        ensure!(
+            rest.contains(&number),
+            "rank {rank}: the error of {call} must say {number}; it says: {text}"
+        );
+        rest = rest.replacen(&number, "", 1);
+    }
+    Ok(())
+}

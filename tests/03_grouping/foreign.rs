@@ -1,0 +1,33 @@
+//! Buffers on another GPU: calls that NCCL refuses.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use cudarc::driver::CudaStream;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+
+/// Runs `check` on each rank of each world of at least two, with a stream of another rank's GPU. NCCL refuses a buffer that lies
+/// there, since it is asked to look. Event tracking is off.
+///
+/// # Safety
+/// Sets an environment variable: no other thread may run that reads or sets some.
+pub(super) unsafe fn beside_another_gpu(
+    check: impl Fn(&Comm, &Arc<CudaStream>) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
+    // SAFETY: the caller sees to it that no other thread looks.
+    unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let streams = lab::streams(world_size)?;
+        for stream in &streams {
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            unsafe { stream.context().disable_event_tracking() };
+        }
+        rendezvous(&streams, |comm| {
+            let own = comm.context().ordinal();
+            let other = streams.iter().find(|stream| stream.context().ordinal() != own);
+            check(&comm, other.context("all ranks are on one GPU: this takes another one")?)
+        })?;
+    }
+    Ok(())
+}
