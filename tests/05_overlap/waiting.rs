@@ -312,7 +312,11 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
             "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {PATIENCE} \
              times, and went on\n  likely cause: cudarc's `is_complete` says `false` of an error too; `try_is_complete` tells it"
         );
-        ensure!(answer.is_err(), "a kernel in front of the collective failed, and polling returned `Ok`");
+        ensure!(
+            answer.is_err(),
+            "a kernel in front of the collective failed, and polling returned `Ok`\n  likely cause: what the query said was \
+             taken for a \"yes\", or not asked for; `?` hands an error on"
+        );
         Ok(())
     })
 }
