@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::recorded::{Model, Recorded};
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use collectives::broadcast::replicas_equal;
@@ -16,7 +17,6 @@ use init::rendezvous::rendezvous;
 use lab::explain::error_text;
 use lab::timeline::{Chart, Span};
 use lab::{Network, NetworkShape, Stopwatch, Trainable};
-use recorded::{Model, Recorded};
 use m05_overlap::analysis::align;
 use m05_overlap::{buckets, hooks};
 
