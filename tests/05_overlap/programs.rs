@@ -126,15 +126,16 @@ fn the_ladder_writes_each_way() -> anyhow::Result<()> {
 /// With hooks the first all-reduce begins in the backward pass, and behind it without. The step of the optimizer is the last.
 fn follows_the_backward_pass(name: &str, events: &[Event], hooks: bool) -> anyhow::Result<()> {
     let own = |wanted: &str| events.iter().find(|event| event.gpu == 0 && event.name == wanted);
-    let (Some(first_layer), Some(step)) = (own("back 0"), own("step")) else {
-        bail!("{name} has no span of the first layer's backward pass, or none of the step")
+    let (Some(forward), Some(first_layer), Some(step)) = (own("forward"), own("back 0"), own("step")) else {
+        bail!("{name} has no span of the forward pass, the first layer's backward pass, or the step")
     };
     let calls = || events.iter().filter(|event| event.gpu == 0 && event.kind == "comm");
     let begins = calls().map(|call| call.start).fold(f64::INFINITY, f64::min);
     let ends = calls().map(|call| call.end).fold(0.0, f64::max);
     ensure!(
-        (begins < first_layer.end) == hooks && ends <= step.start,
-        "{name}: all-reduces from {begins:.1} to {ends:.1} µs, the backward pass to {:.1}, the step from {:.1}",
+        begins >= forward.end && (begins < first_layer.end) == hooks && ends <= step.start,
+        "{name}: all-reduces from {begins:.1} to {ends:.1} µs, the backward pass from {:.1} to {:.1}, the step from {:.1}",
+        forward.end,
         first_layer.end,
         step.start
     );

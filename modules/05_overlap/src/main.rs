@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::recorded::{Model, Recorded};
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use collectives::broadcast::replicas_equal;
@@ -19,6 +18,8 @@ use lab::timeline::{Chart, Span};
 use lab::{Network, NetworkShape, Stopwatch, Trainable};
 use m05_overlap::analysis::align;
 use m05_overlap::{buckets, hooks};
+
+use recorded::{Model, Recorded};
 
 /// Train a deep network data-parallel in four ways, and compare their times
 #[derive(Parser)]
