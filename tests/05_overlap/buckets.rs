@@ -254,6 +254,7 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
                 &format!("a backward pass with {buckets} buckets"),
                 measured,
                 formula as f32,
+                "`step` keeps a stream waiting that could work, or `predicted` is not the lesson's formula",
             )?;
             took.push((buckets, measured));
         }

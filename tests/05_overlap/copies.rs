@@ -206,7 +206,8 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
                 &spans,
                 &format!("the all-reduce of batch {batch}"),
                 &format!("the computation of batch {}", batch + 1),
-                "the next batch came in too late: its copy stands behind one that waits for this all-reduce",
+                "the next batch came in too late: its copy stands behind one that waits for this all-reduce, or the event \
+                 that its computation waits for does",
             )
         })
     })

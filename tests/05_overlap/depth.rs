@@ -292,7 +292,8 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
                 let post = mean(&postprocessed);
                 let one = (postprocessed[6].end - postprocessed[3].end) / 3.0;
                 let formula = if depth == 1 { pre + comm + post } else { comm.max(pre + post) };
-                check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula)?;
+                let cause = "a stream stands still: it waits for more than it needs, or stands behind something that waits";
+                check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula, cause)?;
             }
         }
         Ok(())

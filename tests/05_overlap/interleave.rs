@@ -2,7 +2,7 @@
 
 mod pipeline;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::Check;
@@ -96,7 +96,10 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         let delays = Delays { postprocess: MILLISECOND, ..Delays::default() };
         let mut pipeline = Pipeline::new(comm, 2, LEN, delays)?;
         let buffers = pipeline.run(&comm.stream())?;
-        pipeline.compare(&buffers)
+        // The report of a race names the line of the check that reads.
+        pipeline
+            .compare(&buffers)
+            .context("read in the comm stream, which has to come after the last postprocessing too")
     })
 }
 

@@ -10,6 +10,7 @@ mod hooks;
 mod interleave;
 mod layerwise;
 mod pipeline_parallel;
+mod programs;
 mod training;
 mod two_streams;
 mod waiting;
@@ -29,6 +30,7 @@ pub(crate) fn checks() -> Vec<Check> {
         copies::checks(),
         graphs::checks(),
         analysis::checks(),
+        programs::checks(),
     ]
     .concat()
 }

@@ -238,7 +238,8 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         let spans = line.timeline.spans()?;
         // Nobody sends to the first stage: it copies, and that is over in no time.
         for next in (1..MICRO_BATCHES).filter(|_| rank > 0) {
-            let cause = "the receive was waited for at once, or stands in the comm stream behind the send of this one";
+            let cause = "the receive was waited for at once (the event that this computation waits for stands behind it), or it \
+                         stands in the comm stream behind the send of this one";
             let (receiving, computing) = (line.name("receiving", next), line.name("computing", next - 1));
             ensure_beside(rank, &spans, &receiving, &computing, cause)?;
         }

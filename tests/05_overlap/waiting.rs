@@ -293,6 +293,9 @@ const PATIENCE: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {
     alone(|rank| {
+        // What isn't written yet says so here, without a report of the kernel below.
+        Data::new(&rank, 1)?.go(&rank, Way::Polling, || Ok(()), || Ok(()))?;
+        rank.synchronize()?;
         let polled = Cell::new(0);
         let trap = rank.compute.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
         let mut data = Data::new(&rank, 1)?;
@@ -312,7 +315,11 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
             "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {PATIENCE} \
              times, and went on\n  likely cause: cudarc's `is_complete` says `false` of an error too; `try_is_complete` tells it"
         );
-        ensure!(answer.is_err(), "a kernel in front of the collective failed, and polling returned `Ok`");
+        ensure!(
+            answer.is_err(),
+            "a kernel in front of the collective failed, and polling returned `Ok`\n  likely cause: what the query said was \
+             taken for a \"yes\", or not asked for; `?` hands an error on"
+        );
         Ok(())
     })
 }

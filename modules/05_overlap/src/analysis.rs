@@ -26,11 +26,11 @@ pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR_END: busy
 }
 
-/// C, M and T of one GPU's spans. There is at least one.
+/// C, M and T of one GPU's spans. There is at least one; they come in any order, and may overlap, also two of a kind.
 pub fn measure(spans: &[Span]) -> Overlap {
     // ANCHOR: measure
     // Measure C, M and T.
-    // What is copied counts for T alone.
+    // What is copied (`Kind::Copy`) counts for T alone.
     todo!("Measure C, M and T")
     // ANCHOR_END: measure
 }
@@ -79,6 +79,7 @@ pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     // ANCHOR: align
     // Shift the times of each GPU, and say how uncertain they are then.
     // `ends[i]` has the ends of GPU i's collectives, by its own clock. All but the last one tell how well the shift fits.
+    // A `Row` has two fields, `spans` and `uncertainty`.
     todo!("Shift the times of each GPU, and say how uncertain they are then")
     // ANCHOR_END: align
 }

@@ -35,7 +35,8 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
     // ANCHOR: step
     // Average each bucket as soon as all of it is ready, and step when all buckets are there.
     // `model.backward(|parameter, gradients| …)` goes from the last parameter to the first, and leaves out those that this rank
-    // does not use. What lies in their place has to be 0, and nobody may clear what is still being averaged.
+    // does not use. What lies in their place has to be 0, and nobody may clear what is still being averaged. Where no
+    // hook gives the buffer, `model.gradients_mut()` does.
     todo!("Average each bucket as soon as all of it is ready, and step when all buckets are there")
     // ANCHOR_END: step
 }

@@ -33,11 +33,11 @@ pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR_END: busy
 }
 
-/// C, M and T of one GPU's spans. There is at least one.
+/// C, M and T of one GPU's spans. There is at least one; they come in any order, and may overlap, also two of a kind.
 pub fn measure(spans: &[Span]) -> Overlap {
     // ANCHOR: measure
     // Measure C, M and T.
-    // What is copied counts for T alone.
+    // What is copied (`Kind::Copy`) counts for T alone.
     let of = |kind| busy(&spans.iter().filter(|span| span.kind == kind).collect::<Vec<_>>());
     let start = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
     let end = spans.iter().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
@@ -90,6 +90,7 @@ pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     // ANCHOR: align
     // Shift the times of each GPU, and say how uncertain they are then.
     // `ends[i]` has the ends of GPU i's collectives, by its own clock. All but the last one tell how well the shift fits.
+    // A `Row` has two fields, `spans` and `uncertainty`.
     let on_one_clock = gpus.into_iter().zip(&ends).map(|(spans, own)| {
         let shift = ends[0][own.len() - 1] - own[own.len() - 1];
         let apart = own.iter().zip(&ends[0]).map(|(own, first)| (own + shift - first).abs());

@@ -23,7 +23,8 @@ pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
     // Average each gradient as soon as it is ready, and step when all of them are there.
     // `model.backward(|parameter, gradients| …)` says it; parameter `p` lies at `model.layout()[p]` in `gradients`. It comes
     // to the parameters from the last to the first, and leaves out those that this rank does not use: another rank may use
-    // them. What lies in their place then is what the step before left; `memset_zeros` is a method of a stream.
+    // them. What lies in their place then is what the step before left; `memset_zeros` is a method of a stream,
+    // and `model.gradients_mut()` gives the buffer where no hook does.
     let (compute, communication) = (model.stream().clone(), comm.stream());
     let layout = model.layout().to_vec();
     compute.memset_zeros(&mut model.gradients_mut())?;

@@ -1,20 +1,25 @@
 //! The ladder: the same training four ways, from an all-reduce for each gradient behind the backward pass to buckets beside it.
 
+mod recorded;
+
 use std::fmt::Write;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use collectives::all_reduce::average_in_place;
 use collectives::broadcast::replicas_equal;
 use cudarc::nccl::Comm;
 use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
 use lab::explain::error_text;
+use lab::timeline::{Chart, Span};
 use lab::{Network, NetworkShape, Stopwatch, Trainable};
+use s05_overlap::analysis::align;
 use s05_overlap::{buckets, hooks};
+
+use recorded::{Model, Recorded};
 
 /// Train a deep network data-parallel in four ways, and compare their times
 #[derive(Parser)]
@@ -38,6 +43,12 @@ struct Arguments {
     /// Where to write the table as CSV
     #[arg(long)]
     csv: Option<PathBuf>,
+    /// Write the timeline of a step of each way, for <https://ui.perfetto.dev>: to FILE-xl-naive.json and so on
+    #[arg(long, value_name = "FILE.json")]
+    timeline: Option<PathBuf>,
+    /// Write the same timelines as pictures: to FILE-xl-naive.svg and so on
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
 }
 
 /// The widths of GPT-2 medium, large and XL (1024, 1280, 1600) divided by 8, and their layers (24, 36, 48) by 4. A layer of
@@ -98,19 +109,45 @@ impl Implementation {
             Self::Bucketed => plan.len(),
         }
     }
+
+    /// The name of the all-reduce that begins in the hook of each parameter, if one does.
+    fn calls_in_hooks(self, parameters: usize, plan: &[Range<usize>]) -> Vec<Option<String>> {
+        let bucket = |parameter| plan.iter().position(|bucket| bucket.start == parameter);
+        let call = |parameter| match self {
+            Self::Naive | Self::Flat => None,
+            Self::Overlapped => Some(format!("gradient {parameter}")),
+            Self::Bucketed => bucket(parameter).map(|bucket| format!("bucket {bucket}")),
+        };
+        (0..parameters).map(call).collect()
+    }
+
+    /// Trains one step.
+    fn step(self, comm: &Comm, model: &mut impl Model, plan: &[Range<usize>]) -> anyhow::Result<()> {
+        let layout = model.layout().to_vec();
+        model.forward()?;
+        match self {
+            Self::Naive => behind_the_backward_pass(comm, model, layout.into_iter().rev()),
+            Self::Flat => {
+                let everything = 0..layout.last().map_or(0, |last| last.end);
+                behind_the_backward_pass(comm, model, std::iter::once(everything))
+            }
+            Self::Overlapped => hooks::step(comm, model),
+            Self::Bucketed => buckets::step(comm, model, plan),
+        }
+    }
 }
 
 /// A step whose communication begins when the backward pass is over: an all-reduce for each of these parts of the gradients.
 fn behind_the_backward_pass(
     comm: &Comm,
-    model: &mut Network,
+    model: &mut impl Model,
     parts: impl Iterator<Item = Range<usize>>,
 ) -> anyhow::Result<()> {
     let (compute, communication) = (model.stream().clone(), comm.stream());
     model.backward(|_, _| Ok(()))?;
     communication.wait(&compute.record_event(None)?)?;
     for part in parts {
-        average_in_place(comm, &mut model.gradients_mut().slice_mut(part))?;
+        model.average(comm, part)?;
     }
     compute.wait(&communication.record_event(None)?)?;
     model.descend()
@@ -122,6 +159,8 @@ struct Trained {
     calls: usize,
     replicas_equal: bool,
     parameters: Vec<f32>,
+    /// One step more, if it is to be drawn.
+    spans: Option<Vec<Span>>,
 }
 
 /// Trains in one way, from the same start with the same samples as in the others.
@@ -140,33 +179,42 @@ fn train(
     let seed_of_its_own = 100 + comm.rank() as u64;
     let mut model = Network::new(&compute, size.shape(), LEARNING_RATE, SEED, seed_of_its_own)?;
     let layout = model.layout().to_vec();
-    let everything = 0..layout.last().map_or(0, |last| last.end);
-    let bytes_of_a_layer = size_of::<f32>() * everything.len() / size.shape().layers;
+    let bytes_of_a_layer = size_of::<f32>() * layout.last().map_or(0, |last| last.end) / size.shape().layers;
     let cap = arguments.bucket_kib.map_or(Ok(bytes_of_a_layer), |kib| usize::try_from(kib << 10))?;
     let plan = buckets::plan(&layout, cap);
-    let mut step = || {
-        model.forward()?;
-        match implementation {
-            Implementation::Naive => behind_the_backward_pass(comm, &mut model, layout.iter().rev().cloned()),
-            Implementation::Flat => {
-                behind_the_backward_pass(comm, &mut model, std::iter::once(everything.clone()))
-            }
-            Implementation::Overlapped => hooks::step(comm, &mut model),
-            Implementation::Bucketed => buckets::step(comm, &mut model, &plan),
-        }
-    };
+    let mut step = || implementation.step(comm, &mut model, &plan);
     (0..arguments.warmup).try_for_each(|_| step())?;
     compute.synchronize()?;
     let watch = Stopwatch::start(&compute)?;
     (0..arguments.steps).try_for_each(|_| step())?;
     let milliseconds = watch.microseconds()? / arguments.steps as f64 / 1e3;
     comm.stream().synchronize()?;
+    let replicas_equal = replicas_equal(comm, &model.parameters())?;
+    let parameters = compute.clone_dtoh(&model.parameters())?;
+    let is_drawn = arguments.timeline.is_some() || arguments.svg.is_some();
     Ok(Trained {
         milliseconds,
         calls: implementation.calls(layout.len(), &plan),
-        replicas_equal: replicas_equal(comm, &model.parameters())?,
-        parameters: compute.clone_dtoh(&model.parameters())?,
+        replicas_equal,
+        parameters,
+        spans: is_drawn.then(|| recorded_step(comm, size, implementation, &mut model, &plan)).transpose()?,
     })
+}
+
+/// When everything in a step ran.
+fn recorded_step(
+    comm: &Comm,
+    size: Size,
+    implementation: Implementation,
+    model: &mut Network,
+    plan: &[Range<usize>],
+) -> anyhow::Result<Vec<Span>> {
+    let calls = implementation.calls_in_hooks(model.layout().len(), plan);
+    let mut recorded = Recorded::new(model, comm, size.shape().layers, calls)?;
+    implementation.step(comm, &mut recorded, plan)?;
+    let spans = recorded.spans()?;
+    comm.stream().synchronize()?;
+    Ok(spans)
 }
 
 /// A line of the table.
@@ -180,6 +228,8 @@ struct Row {
     /// The largest distance of a parameter from the naive way's, and whether all ranks have the same.
     distance: f32,
     replicas_equal: bool,
+    /// A step of it, if it is to be drawn.
+    chart: Option<Chart>,
 }
 
 /// How far apart the parameters may be after each step, since sums in another order round otherwise. A parameter is below 1, so a
@@ -200,11 +250,13 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
     let mut naive: Option<(f64, Vec<f32>)> = None;
     for implementation in LADDER {
         progress.set_message(format!("{} {}", size.name(), implementation.name()));
-        let ranks = rendezvous(&streams, |comm| train(&comm, arguments, size, implementation))?;
+        let mut ranks = rendezvous(&streams, |comm| train(&comm, arguments, size, implementation))?;
         progress.inc(1);
         // The slowest rank's time is that of all.
         let milliseconds = ranks.iter().map(|rank| rank.milliseconds).fold(0.0, f64::max);
         let replicas_equal = ranks.iter().all(|rank| rank.replicas_equal);
+        let spans: Option<Vec<_>> = ranks.iter_mut().map(|rank| rank.spans.take()).collect();
+        let chart = spans.map(|spans| chart(size, implementation, spans)).transpose()?;
         let first = ranks.into_iter().next().context("no rank")?;
         let (naive_milliseconds, parameters) =
             naive.get_or_insert_with(|| (milliseconds, first.parameters.clone()));
@@ -218,9 +270,42 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
             // A NaN is no distance: it counts as the largest.
             distance: distances.fold(0.0, |most, distance| if distance <= most { most } else { distance }),
             replicas_equal,
+            chart,
         });
     }
     Ok(rows)
+}
+
+/// A step of all GPUs, on one clock.
+fn chart(size: Size, implementation: Implementation, gpus: Vec<Vec<Span>>) -> anyhow::Result<Chart> {
+    let (size, implementation) = (size.name(), implementation.name());
+    let title = format!("{size}, {implementation}: forward, backward by layers, step");
+    Ok(Chart { title, note: format!("Times are {}.", lab::tier::whose_times()?), rows: align(gpus)? })
+}
+
+impl Row {
+    /// Where the file of this row is: `ladder.svg` becomes `ladder-xl-naive.svg`.
+    fn file(&self, path: &Path) -> PathBuf {
+        let (size, implementation) = (self.size.name(), self.implementation.name());
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let named = path.with_file_name(format!("{stem}-{size}-{implementation}"));
+        match path.extension() {
+            Some(extension) => named.with_added_extension(extension),
+            None => named,
+        }
+    }
+
+    /// Writes its timeline where the arguments want it, and says where that is.
+    fn write_timeline(&self, arguments: &Arguments) -> anyhow::Result<()> {
+        let Some(chart) = &self.chart else { return Ok(()) };
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| self.file(path));
+        let (timeline, svg) = (file(&arguments.timeline), file(&arguments.svg));
+        chart.write(timeline.as_deref(), svg.as_deref())?;
+        for path in [&timeline, &svg].into_iter().flatten() {
+            println!("written: {}", path.display());
+        }
+        Ok(())
+    }
 }
 
 /// The table as it is shown, in aligned columns.
@@ -297,6 +382,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
             .with_context(|| format!("can't write {}", path.display()))?;
         println!("written to {}", path.display());
     }
+    rows.iter().try_for_each(|row| row.write_timeline(arguments))?;
     let bound = (arguments.warmup + arguments.steps) as f32 * ROUNDING;
     let good = rows.iter().all(|row| row.is_right(bound));
     let farthest = rows.iter().map(|row| row.distance).fold(0.0, f32::max);

@@ -1,6 +1,7 @@
 // mistake: the comm stream doesn't wait for the last postprocessing
 // fails: interleave::the_comm_stream_comes_after_it_too
 // says: data race
+// says: the comm stream, which has to come after the last postprocessing too
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 // mistake: a computation waits for all that the comm stream has: for the next receive, too
 // fails: pipeline_parallel::the_next_comes_in_beside_computing
 // says: at no time both
+// says: the event that this computation waits for stands behind it
 
 use std::sync::Arc;
 

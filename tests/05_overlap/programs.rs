@@ -1,0 +1,143 @@
+//! Checks of the module's programs, where they are solved: what they write about a run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use lab::Check;
+
+/// Cargo tells a package's tests where the programs of that package are, and of no other.
+const LADDER: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap");
+const INTERLEAVE: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_interleave");
+
+pub(crate) fn checks() -> Vec<Check> {
+    if LADDER.is_none() || INTERLEAVE.is_none() {
+        return Vec::new();
+    }
+    vec![
+        Check::new("programs::interleave_writes_its_timeline", interleave_writes_its_timeline).min_ranks(2),
+        Check::new("programs::the_ladder_writes_a_timeline_of_each_way", the_ladder_writes_each_way)
+            .min_ranks(2),
+    ]
+}
+
+/// A span of a trace, in microseconds.
+struct Event {
+    gpu: usize,
+    kind: String,
+    name: String,
+    start: f64,
+    end: f64,
+}
+
+/// An empty folder for what a program writes.
+fn folder(name: &str) -> anyhow::Result<PathBuf> {
+    let folder =
+        Path::new(option_env!("CARGO_TARGET_TMPDIR").context("Cargo has a folder for tests")?).join(name);
+    if folder.is_dir() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// What the program prints; it has to end well.
+fn printed(program: Option<&str>, arguments: &[&str], folder: &Path) -> anyhow::Result<String> {
+    let program = program.context("the check is there only with its program")?;
+    let output = Command::new(program).args(arguments).current_dir(folder).output()?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{program} {arguments:?}: {}\n{stdout}{stderr}", output.status);
+    Ok(stdout.into_owned())
+}
+
+/// The value of a key in an object of the trace that has no other object in it.
+fn value<'a>(object: &'a str, key: &str) -> anyhow::Result<&'a str> {
+    let key = format!("\"{key}\":");
+    let from = object.find(&key).with_context(|| format!("no {key} in {object}"))? + key.len();
+    Ok(object[from..].split(',').next().unwrap_or_default().trim_matches('"'))
+}
+
+/// The spans of a trace. The picture must have as many.
+fn events(folder: &Path, name: &str) -> anyhow::Result<Vec<Event>> {
+    let read = |extension: &str| {
+        let path = folder.join(name).with_extension(extension);
+        std::fs::read_to_string(&path).with_context(|| format!("{} was not written", path.display()))
+    };
+    let (trace, picture) = (read("json")?, read("svg")?);
+    let mut events = Vec::new();
+    for object in trace.split(['{', '}']).filter(|object| object.contains("\"ph\":\"X\"")) {
+        let start: f64 = value(object, "ts")?.parse()?;
+        events.push(Event {
+            gpu: value(object, "pid")?.parse()?,
+            kind: value(object, "cat")?.to_owned(),
+            name: value(object, "name")?.to_owned(),
+            start,
+            end: start + value(object, "dur")?.parse::<f64>()?,
+        });
+    }
+    let drawn = picture.matches("<title>").count();
+    ensure!(drawn == events.len(), "{name}: the trace has {} spans, and the picture {drawn}", events.len());
+    Ok(events)
+}
+
+/// So many spans of this kind on each of two GPUs.
+fn ensure_each_has(name: &str, events: &[Event], kind: &str, expected: usize) -> anyhow::Result<()> {
+    for gpu in 0..2 {
+        let got = events.iter().filter(|event| event.gpu == gpu && event.kind == kind).count();
+        ensure!(got == expected, "{name}: GPU {gpu} has {got} spans of {kind}, expected {expected}");
+    }
+    Ok(())
+}
+
+fn interleave_writes_its_timeline() -> anyhow::Result<()> {
+    let folder = folder("interleave")?;
+    let arguments =
+        ["--gpus", "2", "--iterations", "3", "--timeline", "pipeline.json", "--svg", "pipeline.svg"];
+    let text = printed(INTERLEAVE, &arguments, &folder)?;
+    ensure!(text.contains("Results verified: PASSED"), "{text}");
+    let events = events(&folder, "pipeline")?;
+    ensure_each_has("pipeline", &events, "compute", 2 * 3)?;
+    ensure_each_has("pipeline", &events, "comm", 3)
+}
+
+fn the_ladder_writes_each_way() -> anyhow::Result<()> {
+    // The medium network: 6 layers of 9 parameters.
+    const LAYERS: usize = 6;
+    let folder = folder("ladder")?;
+    let arguments = ["--model-size", "medium", "--world-size", "2", "--warmup", "0", "--steps", "1"];
+    let arguments = [&arguments[..], &["--timeline", "ladder.json", "--svg", "ladder.svg"]].concat();
+    let text = printed(LADDER, &arguments, &folder)?;
+    for (way, calls, cleared) in
+        [("naive", 9 * LAYERS, 0), ("flat", 1, 0), ("overlapped", 9 * LAYERS, 1), ("bucketed", LAYERS, 1)]
+    {
+        let name = format!("ladder-medium-{way}");
+        for extension in ["json", "svg"] {
+            ensure!(text.contains(&format!("written: {name}.{extension}")), "{name}.{extension}: {text}");
+        }
+        let events = events(&folder, &name)?;
+        ensure_each_has(&name, &events, "comm", calls)?;
+        // Forward, backward by layers, and the step of the optimizer; before the hooks, what they start from.
+        ensure_each_has(&name, &events, "compute", 1 + cleared + LAYERS + 1)?;
+        follows_the_backward_pass(&name, &events, cleared == 1)?;
+    }
+    Ok(())
+}
+
+/// With hooks the first all-reduce begins in the backward pass, and behind it without. The step of the optimizer is the last.
+fn follows_the_backward_pass(name: &str, events: &[Event], hooks: bool) -> anyhow::Result<()> {
+    let own = |wanted: &str| events.iter().find(|event| event.gpu == 0 && event.name == wanted);
+    let (Some(forward), Some(first_layer), Some(step)) = (own("forward"), own("back 0"), own("step")) else {
+        bail!("{name} has no span of the forward pass, the first layer's backward pass, or the step")
+    };
+    let calls = || events.iter().filter(|event| event.gpu == 0 && event.kind == "comm");
+    let begins = calls().map(|call| call.start).fold(f64::INFINITY, f64::min);
+    let ends = calls().map(|call| call.end).fold(0.0, f64::max);
+    ensure!(
+        begins >= forward.end && (begins < first_layer.end) == hooks && ends <= step.start,
+        "{name}: all-reduces from {begins:.1} to {ends:.1} µs, the backward pass from {:.1} to {:.1}, the step from {:.1}",
+        forward.end,
+        first_layer.end,
+        step.start
+    );
+    Ok(())
+}
