@@ -78,7 +78,7 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
         let since = Instant::now();
         while !event.try_is_complete()? {
             if since.elapsed() > deadline.get() {
-                deadline.set(Duration::from_secs(6));
+                deadline.set(PATIENCE);
                 return Ok(false);
             }
             std::thread::yield_now();
