@@ -2,12 +2,11 @@
 //
 //   node book.check.js BOOK [--shots FOLDER]
 
-import { createServer } from "node:http";
 import { mkdir, readdir, readFile } from "node:fs/promises";
-import { extname, join, relative, resolve, sep } from "node:path";
+import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { findings, launch, violations } from "./browser.js";
+import { findings, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -23,23 +22,9 @@ async function pagesOf(folder) {
   return names.map((entry) => relative(folder, join(entry.parentPath, entry.name))).filter((name) => !NO_PAGES.has(name)).sort();
 }
 
-/** Serves the book below /some/path/. */
-async function serve() {
-  const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2" };
-  const server = createServer(async (request, response) => {
-    const name = decodeURIComponent(new URL(request.url, "http://localhost").pathname).replace(/^\/some\/path\//, "");
-    const file = resolve(book, name || "index.html");
-    const body = file.startsWith(book + sep) ? await readFile(file).catch(() => null) : null;
-    response.writeHead(body ? 200 : 404, { "content-type": types[extname(file)] ?? "application/octet-stream" });
-    response.end(body ?? "");
-  });
-  await new Promise((done) => server.listen(0, "127.0.0.1", done));
-  return { server, address: `http://127.0.0.1:${server.address().port}/some/path/` };
-}
-
 const problems = [];
 const browser = await launch();
-const { server, address } = await serve();
+const { server, address } = await serve(book);
 const names = await pagesOf(book);
 
 for (const theme of THEMES) {

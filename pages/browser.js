@@ -1,7 +1,9 @@
 // A headless Chromium, and what is wrong with a page that it shows.
 
 import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
 import { createRequire } from "node:module";
+import { extname, resolve, sep } from "node:path";
 import { chromium } from "playwright-core";
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -29,11 +31,30 @@ export function findings(page, host = "") {
   return found;
 }
 
-/** Violations of WCAG 2.1 A and AA that axe finds. */
-export async function violations(page) {
-  await page.evaluate(axe);
-  const { violations } = await page.evaluate(() =>
-    globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], resultTypes: ["violations"] }),
+/** Serves a folder below /some/path/. */
+export async function serve(folder) {
+  const types = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2" };
+  const server = createServer(async (request, response) => {
+    const name = decodeURIComponent(new URL(request.url, "http://localhost").pathname).replace(/^\/some\/path\//, "");
+    const file = resolve(folder, name || "index.html");
+    const body = file.startsWith(folder + sep) ? await readFile(file).catch(() => null) : null;
+    response.writeHead(body ? 200 : 404, { "content-type": types[extname(file)] ?? "application/octet-stream" });
+    response.end(body ?? "");
+  });
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  return { server, address: `http://127.0.0.1:${server.address().port}/some/path/` };
+}
+
+/** Violations of WCAG 2.1 A and AA that axe finds, in the whole page or in what `part` selects. */
+export async function violations(page, part) {
+  if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);
+  const { violations } = await page.evaluate(
+    (part) =>
+      globalThis.axe.run(part ?? document, {
+        runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+        resultTypes: ["violations"],
+      }),
+    part,
   );
   return violations.map(({ id, help, nodes }) => `${id}: ${help} (${nodes.length} times): ${nodes[0].html.slice(0, 200)} ${nodes[0].any[0]?.message ?? ""}`);
 }

@@ -8,6 +8,7 @@ mod exercise;
 mod links;
 mod output;
 mod page;
+mod slides;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,12 @@ enum What {
     Book {
         /// The folder in which its pages are put
         #[arg(long, value_name = "FOLDER", default_value = "target/book")]
+        to: PathBuf,
+    },
+    /// Make the slides
+    Slides {
+        /// The folder in which the decks are put; what is in it is lost
+        #[arg(long, value_name = "FOLDER", default_value = "target/slides")]
         to: PathBuf,
     },
     /// Run the programs whose output the pages show, and keep what they print
@@ -56,6 +63,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("pages/ lies in the workspace")?;
     match &arguments.what {
         What::Book { to } => book::make(root, &root.join(to)),
+        What::Slides { to } => slides::make(root, &root.join(to)),
         What::Output { check: true } => output::check(root),
         What::Output { check: false } => output::write(root),
     }

@@ -63,6 +63,17 @@ impl Outputs {
         let known = || self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.0.get(name).with_context(|| format!("{LIST} has no output `{name}`; it has {}", known()))
     }
+
+    /// What a command prints; some of its arguments may be left out at its end.
+    ///
+    /// # Errors
+    /// It isn't in the list.
+    pub(crate) fn of_command(&self, command: &str) -> anyhow::Result<&Output> {
+        let starts = |output: &&Output| {
+            output.command.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        self.0.values().find(starts).with_context(|| format!("{LIST} has no output of `{command}`"))
+    }
 }
 
 fn entries(root: &Path) -> anyhow::Result<Vec<Entry>> {

@@ -28,7 +28,11 @@ impl Pages<'_> {
         self.expanded(&source::read(self.root, from)?, from, page).with_context(|| from.to_owned())
     }
 
-    fn expanded(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
+    /// A text of the file `from`, as it is shown on `page`.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub(crate) fn expanded(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
         let text = self.linked(text, from, page)?;
         let (mut rest, mut expanded) = (text.as_str(), String::new());
         while let Some((before, after)) = rest.split_once("{{#") {

@@ -32,6 +32,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Make the slides, in target/slides
+    Slides,
     /// Make modules/ from solutions/; what is in modules/ is lost
     Starters(starters::Options),
 }
@@ -54,6 +56,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Chore::Kernels(options) => kernels::run(options),
         Chore::Output { check: false } => pages(root, &["output"]),
         Chore::Output { check: true } => pages(root, &["output", "--check"]),
+        Chore::Slides => pages(root, &["slides"]),
         Chore::Starters(options) => starters::run(root, options),
     }
 }

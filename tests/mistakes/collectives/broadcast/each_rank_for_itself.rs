@@ -8,7 +8,8 @@ use cudarc::nccl::Comm;
 use lab::Readable;
 
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
-    ensure!(root < comm.world_size(), "root {root} of {} ranks", comm.world_size());
+    let world_size = comm.world_size();
+    ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     comm.broadcast_in_place(buffer, i32::try_from(root)?).readable()?;
     Ok(())
 }
@@ -17,9 +18,9 @@ pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<boo
     let stream = comm.stream();
     let mut reference = stream.alloc_zeros::<f32>(buffer.len())?;
     comm.broadcast(Some(buffer), &mut reference, 0).readable()?;
-    let own = stream.clone_dtoh(buffer)?;
-    let reference = stream.clone_dtoh(&reference)?;
+    let bits = |values: Vec<f32>| -> Vec<u32> { values.into_iter().map(f32::to_bits).collect() };
+    let own = bits(stream.clone_dtoh(buffer)?);
+    let reference = bits(stream.clone_dtoh(&reference)?);
     stream.synchronize()?;
-    let equal = own.iter().map(|x| x.to_bits()).eq(reference.iter().map(|x| x.to_bits()));
-    Ok(equal)
+    Ok(own == reference)
 }

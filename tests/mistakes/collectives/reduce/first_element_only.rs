@@ -15,10 +15,16 @@ pub fn reduce(
     root: usize,
 ) -> anyhow::Result<()> {
     let world_size = comm.world_size();
-    ensure!(root < world_size, "root {root} of {world_size} ranks");
+    ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     if comm.rank() == root {
-        let recv = recv.as_ref().context("the root has no receive buffer")?;
-        ensure!(send.len() == recv.len(), "{} elements into {}", send.len(), recv.len());
+        let recv =
+            recv.as_ref().with_context(|| format!("rank {root} is the root, and has no receive buffer"))?;
+        ensure!(
+            send.len() == recv.len(),
+            "{} elements to send, the root receives {}",
+            send.len(),
+            recv.len()
+        );
     }
     comm.reduce(send, recv, op, i32::try_from(root)?).readable()?;
     Ok(())
@@ -35,7 +41,7 @@ pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow
     let mut high = stream.alloc_zeros::<f32>(values.len())?;
     reduce(comm, values, Some(&mut low.as_view_mut()), &ReduceOp::Min, root)?;
     reduce(comm, values, Some(&mut high.as_view_mut()), &ReduceOp::Max, root)?;
-    let smallest = stream.clone_dtoh(&low)?[0];
-    let largest = stream.clone_dtoh(&high)?[0];
-    Ok(Some((smallest, largest)))
+    let (low, high) = (stream.clone_dtoh(&low)?, stream.clone_dtoh(&high)?);
+    stream.synchronize()?;
+    Ok(Some((low[0], high[0])))
 }

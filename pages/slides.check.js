@@ -1,0 +1,170 @@
+// Looks at every slide of every deck as a speaker and a reader in the last row do: from a folder and below a sub-path of a server,
+// light and dark, with notes and without, and on paper.
+//
+//   node slides.check.js SLIDES [--shots FOLDER] [--deck NAME]
+
+import { mkdir, readdir, readFile, stat } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+import { findings, launch, serve, violations } from "./browser.js";
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { shots: { type: "string" }, deck: { type: "string" } },
+});
+const folder = resolve(positionals[0] ?? "target/slides");
+const SCREEN = { width: 1280, height: 720 };
+const SMALLEST = 20;
+
+const problems = [];
+const browser = await launch();
+const { server, address } = await serve(folder);
+const entries = await readdir(folder, { withFileTypes: true });
+const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures"].includes(entry.name));
+const decks = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
+const counts = {};
+
+/** Opens a page, lets `look` look at it, and keeps what was found. */
+async function open(url, options, look) {
+  const context = await browser.newContext({ viewport: SCREEN, ...options });
+  const page = await context.newPage();
+  const found = findings(page, new URL(url).host);
+  await page.goto(url);
+  await look(page, found);
+  problems.push(...found.map((text) => `${url}: ${text}`));
+  await context.close();
+}
+
+const ready = (page) => page.waitForFunction(() => globalThis.Reveal?.isReady());
+
+/** What of the slide that is shown doesn't fit, or is too small to read. Runs in the page. */
+function misfits({ width, height, smallest, withNotes }) {
+  const slide = globalThis.Reveal.getCurrentSlide();
+  const found = [];
+  const box = slide.getBoundingClientRect();
+  const scale = globalThis.Reveal.getScale();
+  if (Math.abs(box.width - width * scale) > 1 || Math.abs(box.height - height * scale) > 1) {
+    found.push(`it is ${box.width}×${box.height} pixels at a scale of ${scale}`);
+  }
+  for (const one of [slide, ...slide.querySelectorAll("pre, code, p, table, ul, dl, div, img")]) {
+    if (one.closest("aside")) continue;
+    const at = one.getBoundingClientRect();
+    const isInline = getComputedStyle(one).display === "inline";
+    if (!isInline && (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1) && one.tagName !== "IMG") {
+      found.push(`<${one.localName}> overflows: ${one.scrollWidth}×${one.scrollHeight} in ${one.clientWidth}×${one.clientHeight}`);
+    }
+    const inside = at.left >= box.left - 1 && at.top >= box.top - 1 && at.right <= box.right + 1 && at.bottom <= box.bottom + 1;
+    if (!inside) found.push(`<${one.localName}> “${one.textContent.slice(0, 30)}” reaches out of the slide, to ${Math.round(at.bottom)}`);
+    if (one.localName === "img" && !(one.alt && one.naturalWidth > 0)) found.push(`${one.src} isn't shown, or has no alternative text`);
+  }
+  const blocks = [...slide.children].filter((one) => one.localName !== "aside");
+  for (const [at, one] of blocks.entries()) {
+    for (const other of blocks.slice(at + 1)) {
+      const [above, below] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+      if (above.bottom > below.top + 1) found.push(`<${one.localName}> and <${other.localName}> lie on each other`);
+    }
+    if (one.getBoundingClientRect().bottom > box.bottom - 30 * scale) found.push(`<${one.localName}> leaves no margin at the bottom`);
+  }
+  const texts = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const size = parseFloat(getComputedStyle(text.parentElement).fontSize);
+    if (text.data.trim() && size < smallest) found.push(`“${text.data.trim().slice(0, 30)}” is ${size} pixels high`);
+  }
+  if (document.documentElement.scrollWidth > innerWidth || document.documentElement.scrollHeight > innerHeight) found.push("the page scrolls");
+  if (withNotes) {
+    const notes = document.querySelector("div.speaker-notes");
+    if (!/\d:\d\d since the start/.test(notes.textContent)) found.push("its notes have no time");
+    if (notes.scrollHeight > notes.clientHeight + 1 || notes.scrollWidth > notes.clientWidth + 1) {
+      found.push(`its notes overflow: ${notes.scrollWidth}×${notes.scrollHeight} in ${notes.clientWidth}×${notes.clientHeight}`);
+    }
+  }
+  return [...new Set(found)];
+}
+
+/** Goes to each slide in its turn. */
+async function eachSlide(page, look) {
+  const places = await page.evaluate(() => Reveal.getSlides().map((slide) => ({ id: slide.id, ...Reveal.getIndices(slide) })));
+  for (const { id, h, v } of places) {
+    await page.evaluate(([h, v]) => Reveal.slide(h, v ?? 0), [h, v]);
+    await look(id);
+  }
+  return places.length;
+}
+
+for (const deck of decks) {
+  const url = pathToFileURL(join(folder, deck, "index.html")).href;
+  for (const colorScheme of ["light", "dark"]) {
+    await open(url, { colorScheme }, async (page, found) => {
+      await ready(page);
+      await page.evaluate(() => Reveal.configure({ fragments: false }));
+      found.push(...(await violations(page)));
+      counts[deck] = await eachSlide(page, async (id) => {
+        const wrong = await violations(page, `[id="${id}"]`);
+        if (colorScheme === "light") {
+          wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));
+        }
+        found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}: ${text}`));
+        if (values.shots) {
+          await mkdir(join(values.shots, deck), { recursive: true });
+          await page.screenshot({ path: join(values.shots, deck, `${id}-${colorScheme}.png`) });
+        }
+      });
+    });
+    await open(`${url}?showNotes=true`, { colorScheme }, async (page, found) => {
+      await ready(page);
+      await page.evaluate(() => Reveal.configure({ fragments: false }));
+      await eachSlide(page, async (id) => {
+        const wrong = await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: true });
+        found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}, with notes: ${text}`));
+      });
+      found.push(...(await violations(page, ".speaker-notes")).map((text) => `the notes, ${colorScheme}: ${text}`));
+    });
+  }
+
+  await open(url, { colorScheme: "light" }, async (page, found) => {
+    await ready(page);
+    await page.keyboard.press("t");
+    const scheme = await page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
+    if (scheme !== "dark") found.push(`T leaves it ${scheme}`);
+    const [speaker] = await Promise.all([page.context().waitForEvent("page"), page.keyboard.press("s")]);
+    const shown = speaker.locator(".speaker-controls-notes .value, .speaker-controls-notes");
+    await shown.filter({ hasText: "since the start" }).first().waitFor({ timeout: 20_000 }).catch(() => found.push("the speaker's view shows no notes"));
+  });
+
+  await open(`${url}?print-pdf`, {}, async (page, found) => {
+    await ready(page);
+    await page.waitForFunction(() => document.querySelectorAll(".pdf-page").length > 0);
+    const pdf = await page.pdf({ preferCSSPageSize: true, printBackground: true });
+    const pages = pdf.toString("latin1").match(/\/Type\s*\/Page\b/g)?.length ?? 0;
+    if (pages !== counts[deck]) found.push(`${pages} pages for ${counts[deck]} slides`);
+  });
+}
+
+// Every link leads to a file, and a slide of it.
+for (const name of ["", ...decks]) {
+  const url = new URL(`${name ? `${name}/` : ""}index.html`, address).href;
+  await open(url, {}, async (page, found) => {
+    if (name) await ready(page);
+    else found.push(...(await violations(page)));
+    const links = await page.evaluate(() => [...document.querySelectorAll("a[href]")].map((link) => link.href));
+    for (const link of new Set(links)) {
+      const { host, pathname, hash } = new URL(link);
+      if (host !== new URL(address).host) continue;
+      const file = join(folder, decodeURIComponent(pathname).slice(new URL(address).pathname.length));
+      const text = (await stat(file).catch(() => null))?.isFile() ? await readFile(file, "utf8") : null;
+      if (text === null) found.push(`${link} leads nowhere`);
+      else if (hash && !text.includes(`id="${hash.replace(/^#\/?/, "")}"`)) found.push(`${link}: there is no such slide`);
+    }
+  });
+}
+
+await browser.close();
+server.close();
+if (problems.length > 0) {
+  console.error(problems.join("\n"));
+  console.error(`error: ${problems.length} problems in ${decks.length} decks`);
+  process.exit(1);
+}
+const told = decks.map((deck) => `${deck} ${counts[deck]}`).join(", ");
+console.log(`slides: ${told}; each fits, with notes and without, in light and dark, and on paper: no error, no request to another host, no violation`);

@@ -1,0 +1,190 @@
+//! Slides written by hand: a Markdown file in which a line `---` stands between two of them.
+//!
+//! What comes behind `Note:` is for the speaker. A slide that begins with `<!-- exercise: ID -->` is shown with that exercise,
+//! and only where a path has it.
+
+use anyhow::{Context, ensure};
+use pulldown_cmark::{CodeBlockKind, CowStr, Event, Options, Parser, Tag, TagEnd, html};
+
+use super::code::{self, Block};
+
+/// One slide, as it is written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// The exercise that it is shown with.
+    pub(super) exercise: Option<String>,
+    pub(super) text: String,
+    pub(super) notes: String,
+}
+
+impl Written {
+    /// Its heading, for those who look for the slide.
+    pub(super) fn heading(&self) -> &str {
+        let heading = self.text.lines().find(|line| line.starts_with('#'));
+        heading.map_or("no heading", |line| line.trim_start_matches('#').trim())
+    }
+}
+
+/// The slides of a file, in their order.
+pub(super) fn split(text: &str) -> Vec<Written> {
+    let mut slides = vec![String::new()];
+    let mut in_code = false;
+    for line in text.lines() {
+        in_code ^= line.starts_with("```");
+        match slides.last_mut() {
+            Some(slide) if in_code || line.trim_end() != "---" => *slide += &format!("{line}\n"),
+            _ => slides.push(String::new()),
+        }
+    }
+    slides.iter().map(|slide| written(slide.trim())).collect()
+}
+
+fn written(slide: &str) -> Written {
+    let marked = slide.strip_prefix("<!-- exercise:").and_then(|rest| rest.split_once("-->"));
+    let (exercise, slide) = marked.map_or((None, slide), |(id, rest)| (Some(id.trim().to_owned()), rest));
+    let (text, notes) = slide.split_once("\nNote:").unwrap_or((slide, ""));
+    Written { exercise, text: text.trim().to_owned(), notes: notes.trim().to_owned() }
+}
+
+/// A slide's text as HTML. All of its code has one size, the largest with which it fits.
+///
+/// # Errors
+/// It has no heading at its start, a picture has no words for those who can't see it, or its code doesn't fit.
+pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
+    ensure!(
+        text.starts_with("# ") || text.starts_with("## "),
+        "it doesn't begin with a heading, `# ` or `## `"
+    );
+    let events: Vec<Event<'_>> = Parser::new_ext(text, Options::ENABLE_TABLES).collect();
+    ensure_alternatives(&events)?;
+    let blocks = blocks(&events);
+    let room = code::BODY - rows_of_text(&events) * TEXT_ROW;
+    let size = code::size(&blocks, room, code::SMALLEST).context("its code")?;
+    let mut blocks = blocks.into_iter();
+    let mut inside = false;
+    let shown = events.into_iter().filter_map(|event| match event {
+        Event::Start(Tag::CodeBlock(_)) => {
+            inside = true;
+            None
+        }
+        Event::End(TagEnd::CodeBlock) => {
+            inside = false;
+            blocks.next().map(|block| Event::Html(CowStr::from(block.to_html(size))))
+        }
+        Event::Text(_) if inside => None,
+        event => Some(event),
+    });
+    let mut made = String::new();
+    html::push_html(&mut made, shown);
+    Ok(made)
+}
+
+/// Markdown within a sentence or some of them.
+pub(super) fn inline(text: &str) -> String {
+    let mut made = String::new();
+    html::push_html(&mut made, Parser::new_ext(text, Options::ENABLE_TABLES));
+    made
+}
+
+/// Pixels of a row of text.
+const TEXT_ROW: u32 = 52;
+/// Letters in a row of text.
+const TEXT_COLUMNS: usize = 72;
+
+/// How many rows the words below the heading take, roughly.
+fn rows_of_text(events: &[Event<'_>]) -> u32 {
+    let (mut rows, mut letters, mut skip) = (0, 0, false);
+    for event in events {
+        match event {
+            Event::Start(Tag::CodeBlock(_) | Tag::Heading { .. }) => skip = true,
+            Event::End(TagEnd::CodeBlock | TagEnd::Heading(_)) => skip = false,
+            Event::Text(text) | Event::Code(text) if !skip => letters += text.chars().count(),
+            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::TableRow | TagEnd::TableHead) => {
+                rows += letters.div_ceil(TEXT_COLUMNS);
+                letters = 0;
+            }
+            _ => {}
+        }
+    }
+    u32::try_from(rows).unwrap_or(u32::MAX / TEXT_ROW)
+}
+
+fn blocks(events: &[Event<'_>]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for event in events {
+        match event {
+            Event::Start(Tag::CodeBlock(kind)) => {
+                inside = true;
+                let language = match kind {
+                    CodeBlockKind::Fenced(language) => language.to_string(),
+                    CodeBlockKind::Indented => String::new(),
+                };
+                blocks.push(Block { language, text: String::new() });
+            }
+            Event::End(TagEnd::CodeBlock) => inside = false,
+            Event::Text(text) if inside => {
+                if let Some(block) = blocks.last_mut() {
+                    block.text += text;
+                }
+            }
+            _ => {}
+        }
+    }
+    blocks
+}
+
+fn ensure_alternatives(events: &[Event<'_>]) -> anyhow::Result<()> {
+    for (at, event) in events.iter().enumerate() {
+        if let Event::Start(Tag::Image { dest_url, .. }) = event {
+            let said = events[at..].iter().take_while(|event| !matches!(event, Event::End(TagEnd::Image)));
+            let has_words =
+                said.into_iter().any(|event| matches!(event, Event::Text(text) if !text.trim().is_empty()));
+            ensure!(has_words, "the picture {dest_url} has no words for those who can't see it");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slides_stand_between_lines_and_notes_behind_their_word() {
+        let text =
+            "# A\na\n\nNote: say\nthis\n\n---\n\n<!-- exercise: init/devices -->\n## B\n```text\n---\n```\n";
+        let slides = split(text);
+        assert_eq!(
+            slides,
+            [
+                Written { exercise: None, text: "# A\na".into(), notes: "say\nthis".into() },
+                Written {
+                    exercise: Some("init/devices".into()),
+                    text: "## B\n```text\n---\n```".into(),
+                    notes: String::new()
+                },
+            ]
+        );
+        assert_eq!(slides[1].heading(), "B");
+    }
+
+    #[test]
+    fn a_slide_has_a_heading_and_each_picture_has_words() {
+        assert!(to_html("## A\n\n![words](a.svg)").unwrap().contains("alt=\"words\""));
+        assert_eq!(
+            to_html("## A\n\n![](a.svg)").unwrap_err().to_string(),
+            "the picture a.svg has no words for those who can't see it"
+        );
+        assert!(to_html("A").unwrap_err().to_string().contains("heading"));
+    }
+
+    #[test]
+    fn code_has_its_language_and_a_size() {
+        let made = to_html("## A\n\n```rust\nlet x = 1 < 2;\n```\n").unwrap();
+        assert!(made.contains("<code class=\"language-rust\">let x = 1 &lt; 2;\n</code></pre>"), "{made}");
+        assert!(made.contains("style=\"font-size:30px\""), "{made}");
+        let long = format!("## A\n\n```text\n{}```\n", "x\n".repeat(40));
+        assert!(format!("{:#}", to_html(&long).unwrap_err()).contains("40 lines"), "{long}");
+    }
+}
