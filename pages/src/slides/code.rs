@@ -220,7 +220,7 @@ pub(super) fn difference_block(lines: &[(Change, String)], height: u32) -> anyho
         html + &format!("<span class=\"{class}\">{}</span>\n", escaped(line))
     });
     Ok(format!(
-        "<pre class=\"difference\" style=\"font-size:{size}px\"><code class=\"nohighlight\">{html}</code></pre>\n"
+        "<pre class=\"difference\" style=\"font-size:{size}px\"><code class=\"nohighlight\" data-noescape>{html}</code></pre>\n"
     ))
 }
 

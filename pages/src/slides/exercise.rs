@@ -14,6 +14,9 @@ use crate::source;
 /// Pixels that a wrong answer may take: what its words and the check's leave.
 const ROOM: u32 = code::BODY - 210;
 
+/// From more parts than these on, they are shown smaller.
+const MANY: usize = 4;
+
 /// Its slides, in their order, less their times.
 ///
 /// # Errors
@@ -63,7 +66,12 @@ fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
 
 fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
     let mut body = format!("<h2>{}</h2>\n", markdown_line(&exercise.title));
-    let _ = writeln!(body, "<p class=\"objective\">{}</p>\n<dl>", markdown_line(&exercise.objective));
+    let _ = writeln!(
+        body,
+        "<p class=\"objective\">{}</p>\n<dl{}>",
+        markdown_line(&exercise.objective),
+        if regions.len() > MANY { " class=\"many\"" } else { "" }
+    );
     for region in regions {
         let _ = writeln!(
             body,
@@ -81,10 +89,10 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
         "</dl>\n<p class=\"facts\">{} minutes{ranks}<br><code>modules/{}</code><br><code>cargo course run {}</code></p>",
         exercise.minutes, exercise.file, exercise.id
     );
-    let mut notes = String::new();
-    for region in regions {
-        let _ = writeln!(notes, "`{}`: {}\n", region.name, region.task);
-    }
+    let notes = format!(
+        "They work now. `h` gives the next of {} hints, the last of which is nearly the answer. Go on when most are through.",
+        exercise.hints.len()
+    );
     let from = format!("slide {id}: {}", exercise.id);
     Slide { id: id.to_owned(), from, body, notes: markdown::inline(&notes), below: false }
 }

@@ -7,7 +7,7 @@ Reveal.initialize({
   center: false,
   hash: true,
   slideNumber: "c/t",
-  controlsTutorial: false,
+  controls: false,
   transition: "none",
   pdfSeparateFragments: false,
   plugins: [RevealNotes, RevealHighlight],
