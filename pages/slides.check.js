@@ -24,6 +24,8 @@ const entries = await readdir(folder, { withFileTypes: true });
 const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures"].includes(entry.name));
 const decks = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
 const counts = {};
+/** Slides that were looked at in another deck: an exercise has the same ones in each. */
+const seen = new Set();
 
 /** Opens a page, lets `look` look at it, and keeps what was found. */
 async function open(url, options, look) {
@@ -100,6 +102,9 @@ for (const deck of decks) {
       await page.evaluate(() => Reveal.configure({ fragments: false }));
       found.push(...(await violations(page)));
       counts[deck] = await eachSlide(page, async (id) => {
+        const html = await page.evaluate(() => [...Reveal.getCurrentSlide().children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML).join(""));
+        if (seen.has(colorScheme + html)) return;
+        seen.add(colorScheme + html);
         const wrong = await violations(page, `[id="${id}"]`);
         if (colorScheme === "light") {
           wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));

@@ -12,6 +12,8 @@ pub(super) const BODY: u32 = 720 - 2 * 40 - 76;
 /// Pixels around the letters of a block, to the left and right, and above and below.
 const BESIDE: u32 = 2 * 16;
 const ABOVE: u32 = 2 * 12 + 16;
+/// Pixels of a name above a block.
+const LABEL: u32 = 44;
 /// The smallest size of letters on a slide, in pixels: a 36th of its height. Outputs and pictures made of letters may have it.
 pub(super) const SMALLEST: u32 = 20;
 /// The smallest size of source code.
@@ -83,6 +85,22 @@ pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
     Ok(text.lines().flat_map(folded).fold(String::new(), |text, line| text + &line + "\n"))
 }
 
+/// Statements, in few columns if they aren't.
+///
+/// # Errors
+/// As [`narrow`].
+pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
+    if code.lines().all(|line| line.chars().count() <= COLUMNS) {
+        return Ok(code.to_owned());
+    }
+    let made = narrow(&format!("fn statements() {{\n{code}\n}}\n"))?;
+    let lines: Vec<&str> = made.lines().collect();
+    let inside = lines.get(1..lines.len() - 1).unwrap_or_default();
+    Ok(inside
+        .iter()
+        .fold(String::new(), |text, line| text + line.strip_prefix("    ").unwrap_or(line) + "\n"))
+}
+
 /// A comment of its own that is too long, as several lines. rustfmt leaves comments as they are.
 fn folded(line: &str) -> Vec<String> {
     let words = line.trim_start().strip_prefix("// ");
@@ -150,6 +168,25 @@ pub(super) fn block(code: &str) -> anyhow::Result<String> {
     let block = Block { language: "rust".to_owned(), text: code.to_owned() };
     let size = size(std::slice::from_ref(&block), BODY, SMALLEST_SOURCE)?;
     Ok(block.to_html(size))
+}
+
+/// Several pieces of code below each other, each below its name.
+///
+/// # Errors
+/// They don't fit in letters of `smallest` pixels.
+pub(super) fn labelled<'c>(
+    pieces: impl Iterator<Item = (&'c str, &'c str)>,
+    smallest: u32,
+) -> anyhow::Result<String> {
+    let block = |code: &str| Block { language: "rust".to_owned(), text: code.to_owned() };
+    let (names, blocks): (Vec<&str>, Vec<Block>) = pieces.map(|(name, code)| (name, block(code))).unzip();
+    let labels = LABEL * u32::try_from(names.len())?;
+    let size = size(&blocks, BODY.saturating_sub(labels), smallest)?;
+    let html = names
+        .iter()
+        .zip(&blocks)
+        .map(|(name, block)| format!("<h3><code>{name}</code></h3>\n{}", block.to_html(size)));
+    Ok(html.collect())
 }
 
 /// In how many lines two sources differ.
@@ -278,6 +315,10 @@ mod tests {
         );
         assert!(made.lines().all(|line| line.len() <= COLUMNS), "{made}");
         assert!(narrow("fn f( {").is_err());
+        let statement = format!("let sum = {};\nsum\n", ["one_term(1)"; 9].join(" + "));
+        let made = narrow_statements(&statement).unwrap();
+        assert!(made.starts_with("let sum = one_term(1)") && made.ends_with(";\nsum\n"), "{made}");
+        assert!(made.lines().all(|line| line.len() <= COLUMNS), "{made}");
     }
 
     #[test]

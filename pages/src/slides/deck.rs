@@ -145,10 +145,10 @@ impl Deck<'_> {
         };
         let output = self.pages.outputs.of_command(&command).with_context(|| from.clone())?;
         let told = markdown::to_html(&format!(
-            "## {heading}\n\n{}",
+            "## {heading}\n\n{}\n**Predict:** what will it print?",
             fenced("console", &format!("$ {}", output.command))
         ))?;
-        let notes = "Ask first: what will it print? **If it doesn't run here:** what it printed is below, `↓`. `→` leaves that out.";
+        let notes = "**If it doesn't run here:** what it printed is below, `↓`. `→` leaves that out.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
         let lines: Vec<&str> = output.text.lines().collect();
         let most = code::lines_in(code::BODY, code::SMALLEST) as usize;

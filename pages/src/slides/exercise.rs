@@ -14,6 +14,8 @@ use crate::source;
 /// Pixels that a wrong answer may take: what its words and the check's leave.
 const ROOM: u32 = code::BODY - 210;
 
+/// Pixels of letters with which several regions may share a slide.
+const GOOD_SIZE: u32 = 25;
 /// From more parts than these on, they are shown smaller.
 const MANY: usize = 4;
 
@@ -29,22 +31,52 @@ pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> 
     let id = exercise.id.replace('/', "-");
     let mut slides = vec![start(&id, exercise, &regions)];
     slides.push(predict(&id, exercise, &solution, mistakes)?);
-    for region in &regions {
-        let pages = code::pages(&region.code);
-        for (number, page) in (1..).zip(&pages) {
-            let of = if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
-            let name = format!("{id}-{}-{number}", region.name);
-            let from = format!("slide {name}: solutions/{}, the anchor `{}`", exercise.file, region.name);
-            let body = format!(
-                "<h2>The answer: <code>{}</code>{of}</h2>\n{}",
-                region.name,
-                code::block(page).with_context(|| from.clone())?
-            );
-            let notes = format!("Only when most have it. `cargo course diff {}` compares.", exercise.id);
-            slides.push(Slide { id: name, from, body, notes: markdown::inline(&notes), below: false });
-        }
+    for group in grouped(&regions) {
+        slides.extend(answer(&id, exercise, group)?);
     }
     Ok(slides)
+}
+
+/// Regions that are shown on one slide: as many as fit in a good size.
+fn grouped(regions: &[Region]) -> Vec<&[Region]> {
+    let mut groups = Vec::new();
+    let mut rest = regions;
+    while !rest.is_empty() {
+        let fits =
+            |count: &usize| code::labelled(rest[..*count].iter().map(Region::label), GOOD_SIZE).is_ok();
+        let count = (2..=rest.len()).take_while(fits).last().unwrap_or(1);
+        let (group, others) = rest.split_at(count);
+        groups.push(group);
+        rest = others;
+    }
+    groups
+}
+
+/// The slides on which some regions are shown: a single one may take several.
+fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> anyhow::Result<Vec<Slide>> {
+    let (bodies, name) = match group {
+        [region] => {
+            let pages = code::pages(&region.code);
+            let body = |(number, page): (usize, &String)| {
+                let of =
+                    if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
+                Ok(format!("<h2>The answer: <code>{}</code>{of}</h2>\n{}", region.name, code::block(page)?))
+            };
+            ((1..).zip(&pages).map(body).collect::<Vec<anyhow::Result<String>>>(), &region.name)
+        }
+        several => {
+            let blocks = code::labelled(several.iter().map(Region::label), GOOD_SIZE);
+            (vec![blocks.map(|blocks| format!("<h2>The answers</h2>\n{blocks}"))], &several[0].name)
+        }
+    };
+    let slide = |(number, body): (usize, anyhow::Result<String>)| {
+        let id = format!("{id}-{name}-{number}");
+        let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
+        let body = body.with_context(|| from.clone())?;
+        let notes = format!("Only when most have it. `cargo course diff {}` compares.", exercise.id);
+        Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
+    };
+    (1..).zip(bodies).map(slide).collect()
 }
 
 /// A part that the student writes.
@@ -52,6 +84,12 @@ struct Region {
     name: String,
     task: String,
     code: String,
+}
+
+impl Region {
+    fn label(&self) -> (&str, &str) {
+        (&self.name, &self.code)
+    }
 }
 
 fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {

@@ -57,7 +57,12 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     );
     let events: Vec<Event<'_>> = Parser::new_ext(text, Options::ENABLE_TABLES).collect();
     ensure_alternatives(&events)?;
-    let blocks = blocks(&events);
+    let mut blocks = blocks(&events);
+    for block in blocks.iter_mut().filter(|block| block.language == "rust") {
+        // A region's comment tells the student what to do; there is a slide for that.
+        let (_, code) = code::task_and_code(&block.text);
+        block.text = code::narrow_statements(&code).context("its code")? + "\n";
+    }
     let room = code::BODY - rows_of_text(&events) * TEXT_ROW;
     let size = code::size(&blocks, room, code::SMALLEST).context("its code")?;
     let mut blocks = blocks.into_iter();
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn code_has_its_language_and_a_size() {
-        let made = to_html("## A\n\n```rust\nlet x = 1 < 2;\n```\n").unwrap();
+        let made = to_html("## A\n\n```rust\n// Do it.\nlet x = 1 < 2;\n```\n").unwrap();
         assert!(made.contains("<code class=\"language-rust\">let x = 1 &lt; 2;\n</code></pre>"), "{made}");
         assert!(made.contains("style=\"font-size:30px\""), "{made}");
         let long = format!("## A\n\n```text\n{}```\n", "x\n".repeat(40));
