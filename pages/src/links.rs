@@ -37,15 +37,17 @@ pub(crate) fn rewrite(
     }
     for (event, span) in parser.into_offset_iter() {
         let (Event::Start(Tag::Link { link_type: LinkType::Inline, dest_url, .. })
-        | Event::Start(Tag::Image { link_type: LinkType::Inline, dest_url, .. })) = event
+        | Event::Start(Tag::Image { link_type: LinkType::Inline, dest_url, .. })) = &event
         else {
             continue;
         };
-        if is_elsewhere(&dest_url) {
+        if is_elsewhere(dest_url) {
             continue;
         }
-        match change(&mut target, &dest_url)? {
-            Target::Page(page) => changes.push((position(text, &span, &dest_url)?, page)),
+        match change(&mut target, dest_url)? {
+            Target::Page(page) => changes.push((position(text, &span, dest_url)?, page)),
+            // A picture lies beside its page.
+            Target::Nowhere if matches!(event, Event::Start(Tag::Image { .. })) => {}
             Target::Nowhere => {
                 let words = text[span.clone()].rsplit_once("](").map_or("", |(words, _)| words);
                 changes.push((span, words.trim_start_matches('[').to_owned()));

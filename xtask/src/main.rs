@@ -32,6 +32,12 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Draw the pictures that the book and the slides show, from what programs write
+    Pictures {
+        /// Compare instead
+        #[arg(long)]
+        check: bool,
+    },
     /// Make modules/ from solutions/; what is in modules/ is lost
     Starters(starters::Options),
 }
@@ -54,6 +60,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Chore::Kernels(options) => kernels::run(options),
         Chore::Output { check: false } => pages(root, &["output"]),
         Chore::Output { check: true } => pages(root, &["output", "--check"]),
+        Chore::Pictures { check: false } => pages(root, &["pictures"]),
+        Chore::Pictures { check: true } => pages(root, &["pictures", "--check"]),
         Chore::Starters(options) => starters::run(root, options),
     }
 }
