@@ -42,8 +42,8 @@ fn read(file: &Path) -> anyhow::Result<Vec<Row>> {
 
 const LEFT: f64 = 130.0;
 const RIGHT: f64 = 940.0;
-const TOP: f64 = 110.0;
-const BOTTOM: f64 = 610.0;
+const TOP: f64 = 126.0;
+const BOTTOM: f64 = 626.0;
 /// Labels at the ends of lines are this far apart at least.
 const APART: f64 = 30.0;
 
@@ -92,7 +92,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
         said.join(", ")
     );
     let mut card = Card::new("Bus bandwidth of an all-reduce on eight GPUs", &description, BOTTOM + 130.0)
-        .add(text(MARGIN, TOP - 14.0, "GB/s").set("fill", SOFT))
+        .add(ending(LEFT - 14.0, TOP - 24.0, "GB/s").set("fill", SOFT))
         .add(centred(f64::midpoint(LEFT, RIGHT), BOTTOM + 62.0, "bytes of a rank's buffer").set("fill", SOFT))
         .add(
             text(

@@ -116,7 +116,7 @@ pub(super) fn draw() -> String {
         text(
             MARGIN,
             height - 36.0,
-            "A row is a rank's buffer.  A to D: the values of ranks 0 to 3.  Σ: their sum.  0 to 3: which part of the buffer.",
+            "Rows: the ranks' buffers. A to D: values of ranks 0 to 3. Σ: their sum. Digit: which part of the buffer. Dashed: nothing is said of it.",
         )
         .set("fill", SOFT),
     )

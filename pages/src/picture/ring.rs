@@ -147,14 +147,14 @@ fn way(column: usize, message: Message) -> Group {
 fn legend(y: f64) -> Group {
     let mut group = Group::new().add(text(MARGIN, y, "The sum of"));
     let mut x = MARGIN + 108.0;
-    for (colour, name) in COLOURS.into_iter().zip(["one rank", "two ranks", "three", "all four"]) {
+    for (colour, name) in COLOURS.into_iter().zip(["one rank", "two ranks", "three ranks", "all four"]) {
         group = group
             .add(rectangle(x, y - FONT + 2.0, FONT, FONT).set("fill", colour).set("stroke", INK))
             .add(text(x + 26.0, y, name));
-        x += 128.0;
+        x += 50.0 + 9.0 * name.len() as f64;
     }
-    let rest = "Thick frame: has just come.  Below rank 3 comes rank 0 again.";
-    group.add(text(x + 10.0, y, rest).set("fill", SOFT))
+    let rest = "Thick frame: has just come. Below rank 3 is rank 0.";
+    group.add(ending(WIDTH - MARGIN, y, rest).set("fill", SOFT))
 }
 
 #[cfg(test)]
