@@ -86,13 +86,13 @@ pub(super) fn draw() -> anyhow::Result<String> {
         card = card.add(centred(x(column) + CHUNK.0 / 2.0, 148.0, name));
     }
     let start: Chunks = (0..RANKS).map(|rank| vec![1 << rank; RANKS]).collect();
-    for rank in 0..RANKS {
+    for (rank, chunks) in start.iter().enumerate() {
         let label = text(MARGIN, y(rank, 0) + 2.0 * CHUNK.1 + 6.0, format!("rank {rank}"));
         card = card.add(label.set("font-weight", "bold"));
         for (chunk, letter) in ["a", "b", "c", "d"].into_iter().enumerate() {
             card = card.add(ending(LEFT - 12.0, middle(rank, chunk) + 6.0, letter).set("fill", SOFT));
         }
-        card = card.add(cell(0, rank, &start[rank], None));
+        card = card.add(cell(0, rank, chunks, None));
     }
     for (step, column) in steps.iter().zip(1..) {
         for message in &step.messages {

@@ -26,12 +26,10 @@ fn first(ranks: usize) -> Tree {
 /// The second tree: the first one mirrored, or, with an odd number of ranks, shifted by one.
 fn second(ranks: usize) -> Tree {
     let tree = first(ranks);
-    let (to, from): (Box<dyn Fn(usize) -> usize>, Box<dyn Fn(usize) -> usize>) = if ranks % 2 == 0 {
-        (Box::new(move |rank| ranks - 1 - rank), Box::new(move |rank| ranks - 1 - rank))
-    } else {
-        (Box::new(move |rank| (rank + 1) % ranks), Box::new(move |rank| (rank + ranks - 1) % ranks))
-    };
-    (0..ranks).map(|rank| tree[from(rank)].map(&to)).collect()
+    let is_even = ranks.is_multiple_of(2);
+    let from = |rank: usize| if is_even { ranks - 1 - rank } else { (rank + ranks - 1) % ranks };
+    let to = |rank: usize| if is_even { ranks - 1 - rank } else { (rank + 1) % ranks };
+    (0..ranks).map(|rank| tree[from(rank)].map(to)).collect()
 }
 
 fn is_leaf(tree: &Tree, rank: usize) -> bool {
