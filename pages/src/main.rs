@@ -8,6 +8,7 @@ mod exercise;
 mod links;
 mod output;
 mod page;
+mod picture;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,12 @@ enum What {
         #[arg(long)]
         check: bool,
     },
+    /// Draw the pictures that the pages show
+    Pictures {
+        /// Compare instead
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,5 +65,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         What::Book { to } => book::make(root, &root.join(to)),
         What::Output { check: true } => output::check(root),
         What::Output { check: false } => output::write(root),
+        What::Pictures { check: true } => picture::check(root),
+        What::Pictures { check: false } => picture::write(root),
     }
 }

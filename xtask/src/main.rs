@@ -30,6 +30,9 @@ enum Chore {
     /// Run the programs whose output the pages show, and keep what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
+    /// Draw the pictures that the pages show, from what programs write
+    #[command(disable_help_flag = true)]
+    Pictures(Passed),
     /// Make modules/ from solutions/; what is in modules/ is lost
     Starters(starters::Options),
 }
@@ -58,6 +61,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Chore::Check => check::run(root),
         Chore::Kernels(options) => kernels::run(options),
         Chore::Output(passed) => pages(root, "output", passed),
+        Chore::Pictures(passed) => pages(root, "pictures", passed),
         Chore::Starters(options) => starters::run(root, options),
     }
 }
