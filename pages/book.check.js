@@ -52,7 +52,8 @@ for (const start of [pathToFileURL(book).href + "/", address]) {
     await page.goto(start + name);
   }
   await page.keyboard.press("s");
-  await page.locator("#mdbook-searchbar").fill("bucket");
+  await page.locator("#mdbook-searchbar").waitFor();
+  await page.keyboard.type("bucket");
   const first = page.locator("#mdbook-searchresults a").first();
   await first.waitFor({ timeout: 10_000 }).catch(() => found.push("a search for `bucket` finds nothing"));
   if (found.length === 0) {
@@ -65,6 +66,31 @@ for (const start of [pathToFileURL(book).href + "/", address]) {
   problems.push(...found.map((text) => `${start}: ${text}`));
   await page.close();
 }
+
+// What can be copied of an exercise is the whole of its file, which the course's own checks compile.
+const root = resolve(import.meta.dirname, "..");
+const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
+const context = await browser.newContext({ permissions: ["clipboard-read", "clipboard-write"] });
+for (const name of names) {
+  const page = await context.newPage();
+  await page.goto(address + name);
+  const blocks = page.locator("pre:has(> code.language-rust)");
+  for (let index = 0; index < (await blocks.count()); index += 1) {
+    await blocks.nth(index).evaluate((block) => block.closest("details")?.setAttribute("open", ""));
+    const button = blocks.nth(index).locator(".clip-button");
+    if ((await button.evaluate((button) => getComputedStyle(button).display)) === "none") continue;
+    await blocks.nth(index).hover({ position: { x: 20, y: 10 } });
+    await button.click();
+    const copied = withoutMarks(await page.evaluate(() => navigator.clipboard.readText()));
+    const files = ["modules", "solutions"].map((kind) => join(root, kind, name.replace("/", "/src/").replace(".html", ".rs")));
+    const texts = await Promise.all(files.map((file) => readFile(file, "utf8").then(withoutMarks, () => null)));
+    if (!texts.includes(copied)) {
+      problems.push(`${name}: what its copy button ${index + 1} copies is neither the starter nor the solution`);
+    }
+  }
+  await page.close();
+}
+await context.close();
 
 await browser.close();
 server.close();

@@ -21,7 +21,9 @@ export function findings(page, host = "") {
   const found = [];
   page.on("console", (message) => message.type() === "error" && found.push(`the console says: ${message.text()}`));
   page.on("pageerror", (error) => found.push(`an exception: ${error.message}`));
-  page.on("requestfailed", (request) => found.push(`${request.url()} can't be loaded`));
+  // Whoever leaves a page breaks off what it still loads.
+  const isLeft = (request) => request.failure()?.errorText === "net::ERR_ABORTED";
+  page.on("requestfailed", (request) => isLeft(request) || found.push(`${request.url()} can't be loaded`));
   page.on("request", (request) => {
     const url = new URL(request.url());
     if (!["file:", "data:", "blob:"].includes(url.protocol) && url.host !== host) {

@@ -31,7 +31,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise, mistakes: &[Mistake])
         text,
         "## Your file\n\n`modules/{}`:\n\n{}",
         exercise.file,
-        fenced("rust", &source::without_marks(&starter))
+        fenced("rust,noplayground,whole", &source::without_marks(&starter))
     );
     let _ = writeln!(text, "## Hints\n");
     for (number, hint) in (1..).zip(&exercise.hints) {
@@ -52,7 +52,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise, mistakes: &[Mistake])
     folded(
         &mut text,
         &format!("<code>solutions/{}</code>", exercise.file),
-        &fenced("rust", &source::without_marks(&solution)),
+        &fenced("rust,noplayground,whole", &source::without_marks(&solution)),
     );
     Ok(text)
 }

@@ -9,7 +9,7 @@ use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
 pub(crate) enum Target {
     /// To this address.
     Page(String),
-    /// To a file of the repository that no page shows: the words stay, the link goes.
+    /// To a file of the repository that no page shows: the words stay, the link goes. A picture stays as it is.
     Nowhere,
 }
 
@@ -37,15 +37,17 @@ pub(crate) fn rewrite(
     }
     for (event, span) in parser.into_offset_iter() {
         let (Event::Start(Tag::Link { link_type: LinkType::Inline, dest_url, .. })
-        | Event::Start(Tag::Image { link_type: LinkType::Inline, dest_url, .. })) = event
+        | Event::Start(Tag::Image { link_type: LinkType::Inline, dest_url, .. })) = &event
         else {
             continue;
         };
-        if is_elsewhere(&dest_url) {
+        if is_elsewhere(dest_url) {
             continue;
         }
-        match change(&mut target, &dest_url)? {
-            Target::Page(page) => changes.push((position(text, &span, &dest_url)?, page)),
+        match change(&mut target, dest_url)? {
+            Target::Page(page) => changes.push((position(text, &span, dest_url)?, page)),
+            // It lies beside its page, and comes with it.
+            Target::Nowhere if matches!(event, Event::Start(Tag::Image { .. })) => {}
             Target::Nowhere => {
                 let words = text[span.clone()].rsplit_once("](").map_or("", |(words, _)| words);
                 changes.push((span, words.trim_start_matches('[').to_owned()));
@@ -87,6 +89,12 @@ mod tests {
         });
         let expected = "A [one](new/a.md#x), [two][t], [far](https://x.org/a.md), [here](#h), gone and ![a](new/p.svg).\n\n[t]: new/c.md\n";
         assert_eq!(made.unwrap(), expected);
+    }
+
+    #[test]
+    fn a_picture_that_no_page_shows_stays() {
+        let text = "![a](p.svg) and [it](p.svg)";
+        assert_eq!(rewrite(text, |_| Ok(Target::Nowhere)).unwrap(), "![a](p.svg) and it");
     }
 
     #[test]

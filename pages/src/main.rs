@@ -8,6 +8,7 @@ mod exercise;
 mod links;
 mod output;
 mod page;
+mod picture;
 mod slides;
 mod source;
 
@@ -44,6 +45,12 @@ enum What {
         #[arg(long)]
         check: bool,
     },
+    /// Draw the pictures that the pages show
+    Pictures {
+        /// Compare instead
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -66,5 +73,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
         What::Slides { to } => slides::make(root, &root.join(to)),
         What::Output { check: true } => output::check(root),
         What::Output { check: false } => output::write(root),
+        What::Pictures { check: true } => picture::check(root),
+        What::Pictures { check: false } => picture::write(root),
     }
 }

@@ -65,7 +65,7 @@ impl Pages<'_> {
             "code" => {
                 let (path, anchor) = of.split_once(':').context("it has no `:anchor`")?;
                 let text = source::read(self.root, &source::resolve(from, path)?)?;
-                fenced("rust", &source::region(&text, anchor)?)
+                fenced("rust,noplayground", &source::region(&text, anchor)?)
             }
             "report" => {
                 let path = format!("crates/conformance/tests/virtual_gpu/reports/{of}.txt");

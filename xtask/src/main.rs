@@ -20,22 +20,31 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Make the book, in target/book
-    Book,
+    /// Make the book
+    #[command(disable_help_flag = true)]
+    Book(Passed),
     /// Check that starters, solutions, mistakes, kernels and course.toml belong together
     Check,
     /// Compile kernels/*.cu to kernels/*.ptx, with NVRTC 12.0
     Kernels(kernels::Options),
-    /// Run the programs whose output the book and the slides show, and keep what they print
-    Output {
-        /// Compare instead
-        #[arg(long)]
-        check: bool,
-    },
-    /// Make the slides, in target/slides
-    Slides,
+    /// Run the programs whose output the pages show, and keep what they print
+    #[command(disable_help_flag = true)]
+    Output(Passed),
+    /// Draw the pictures that the pages show, from what programs write
+    #[command(disable_help_flag = true)]
+    Pictures(Passed),
+    /// Make the slides
+    #[command(disable_help_flag = true)]
+    Slides(Passed),
     /// Make modules/ from solutions/; what is in modules/ is lost
     Starters(starters::Options),
+}
+
+/// Arguments that are passed on.
+#[derive(clap::Args)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -51,24 +60,24 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     match &arguments.chore {
-        Chore::Book => pages(root, &["book"]),
+        Chore::Book(passed) => pages(root, "book", passed),
         Chore::Check => check::run(root),
         Chore::Kernels(options) => kernels::run(options),
-        Chore::Output { check: false } => pages(root, &["output"]),
-        Chore::Output { check: true } => pages(root, &["output", "--check"]),
-        Chore::Slides => pages(root, &["slides"]),
+        Chore::Output(passed) => pages(root, "output", passed),
+        Chore::Pictures(passed) => pages(root, "pictures", passed),
+        Chore::Slides(passed) => pages(root, "slides", passed),
         Chore::Starters(options) => starters::run(root, options),
     }
 }
 
 /// Runs the program that makes pages. It is a package of its own, so that the other chores don't wait for mdBook to be built.
-fn pages(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+fn pages(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
-        .args(["run", "--quiet", "--package", "pages", "--"])
-        .args(arguments)
+        .args(["run", "--quiet", "--package", "pages", "--", what])
+        .args(&passed.arguments)
         .current_dir(root)
         .status()
         .context("can't run cargo")?;
-    ensure!(status.success(), "pages: {status}");
+    ensure!(status.success(), "the {what} could not be made");
     Ok(())
 }

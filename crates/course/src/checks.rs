@@ -44,8 +44,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Whether the virtual GPU says what is wrong. What it printed beside may be a consequence, and a wait that it gave up proves
+    /// nothing.
     fn has_report(&self) -> bool {
-        self.message.contains("virtual GPU: ")
+        let own = self.message.split("\nprinted by the check:\n").next().unwrap_or_default();
+        own.contains("virtual GPU: ") && !own.contains("(not proved: ")
     }
 }
 
@@ -316,8 +319,13 @@ mod tests {
     #[test]
     fn a_report_comes_before_an_assertion() {
         let says = |text: &str| Failure { check: "a check".to_owned(), message: text.to_owned() };
-        let failures = vec![says("wrong"), says("a sum is wrong\n\nprinted:\nvirtual GPU: data race")];
-        let verdict = Verdict::Failed(Counts::default(), failures.clone());
-        assert_eq!(verdict.first_failure(), failures.last());
+        let beside = says("a sum is wrong\n\nprinted by the check:\nvirtual GPU: a rank aborts");
+        let given_up = says("virtual GPU: deadlock\n  = (not proved: given up after 10 s)");
+        let report = says("rank 1: virtual GPU: data race");
+        let first = |failures: &[Failure]| {
+            Verdict::Failed(Counts::default(), failures.to_vec()).first_failure().cloned()
+        };
+        assert_eq!(first(&[says("wrong"), beside.clone(), report.clone()]), Some(report));
+        assert_eq!(first(&[says("wrong"), beside, given_up]), Some(says("wrong")));
     }
 }
