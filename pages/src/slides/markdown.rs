@@ -122,7 +122,10 @@ fn blocks(events: &[Event<'_>]) -> Vec<Block> {
             Event::Start(Tag::CodeBlock(kind)) => {
                 inside = true;
                 let language = match kind {
-                    CodeBlockKind::Fenced(language) => language.to_string(),
+                    // `rust,noplayground`: what follows is for the book.
+                    CodeBlockKind::Fenced(language) => {
+                        language.split(',').next().unwrap_or_default().to_owned()
+                    }
                     CodeBlockKind::Indented => String::new(),
                 };
                 blocks.push(Block { language, text: String::new() });
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn code_has_its_language_and_a_size() {
-        let made = to_html("## A\n\n```rust\n// Do it.\nlet x = 1 < 2;\n```\n").unwrap();
+        let made = to_html("## A\n\n```rust,noplayground\n// Do it.\nlet x = 1 < 2;\n```\n").unwrap();
         assert!(made.contains("<code class=\"language-rust\">let x = 1 &lt; 2;\n</code></pre>"), "{made}");
         assert!(made.contains("style=\"font-size:30px\""), "{made}");
         let long = format!("## A\n\n```text\n{}```\n", "x\n".repeat(40));
