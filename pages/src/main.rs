@@ -12,10 +12,11 @@ mod picture;
 mod slides;
 mod source;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -69,11 +70,47 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("pages/ lies in the workspace")?;
     match &arguments.what {
-        What::Book { to } => book::make(root, &root.join(to)),
-        What::Slides { to } => slides::make(root, &root.join(to)),
+        What::Book { to } => made(&root.join(to), |to| book::make(root, to)),
+        What::Slides { to } => made(&root.join(to), |to| slides::make(root, to)),
         What::Output { check: true } => output::check(root),
         What::Output { check: false } => output::write(root),
         What::Pictures { check: true } => picture::check(root),
         What::Pictures { check: false } => picture::write(root),
+    }
+}
+
+/// Lies in a folder that was made here: only such a one is emptied.
+const MARK: &str = ".made-by-pages";
+
+/// Makes pages in a folder, which loses whatever was in it.
+fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow::Result<String> {
+    let is_empty = fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
+    ensure!(
+        is_empty || to.join(MARK).is_file(),
+        "{} has files that weren't made here, and would be lost: name another folder, or remove it",
+        to.display()
+    );
+    let text = make(to)?;
+    fs::write(to.join(MARK), "").with_context(|| format!("can't write into {}", to.display()))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_emptied() {
+        let folder = std::env::temp_dir().join(format!("pages_folder_{}", std::process::id()));
+        let make = |to: &Path| {
+            fs::create_dir_all(to)?;
+            fs::write(to.join("page.html"), "")?;
+            Ok(String::new())
+        };
+        made(&folder, make).unwrap();
+        made(&folder, make).unwrap();
+        fs::remove_file(folder.join(MARK)).unwrap();
+        assert!(made(&folder, make).unwrap_err().to_string().contains("would be lost"));
+        fs::remove_dir_all(folder).unwrap();
     }
 }
