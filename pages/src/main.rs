@@ -90,8 +90,15 @@ fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow
         "{} has files that weren't made here, and would be lost: name another folder, or remove it",
         to.display()
     );
+    let mark = || {
+        fs::create_dir_all(to)
+            .and_then(|()| fs::write(to.join(MARK), ""))
+            .with_context(|| format!("can't write into {}", to.display()))
+    };
+    // Also where it is not made to the end; making it takes the mark away.
+    mark()?;
     let text = make(to)?;
-    fs::write(to.join(MARK), "").with_context(|| format!("can't write into {}", to.display()))?;
+    mark()?;
     Ok(text)
 }
 
