@@ -41,9 +41,9 @@ fn read(file: &Path) -> anyhow::Result<Vec<Row>> {
 }
 
 const LEFT: f64 = 130.0;
-const RIGHT: f64 = 940.0;
+const RIGHT: f64 = 890.0;
 const TOP: f64 = 126.0;
-const BOTTOM: f64 = 626.0;
+const BOTTOM: f64 = 440.0;
 /// Labels at the ends of lines are this far apart at least.
 const APART: f64 = 30.0;
 
@@ -92,12 +92,13 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
         said.join(", ")
     );
     let mut card = Card::new("Bus bandwidth of an all-reduce on eight GPUs", &description, BOTTOM + 130.0)
+        .large()
         .add(ending(LEFT - 14.0, TOP - 24.0, "GB/s").set("fill", SOFT))
-        .add(centred(f64::midpoint(LEFT, RIGHT), BOTTOM + 62.0, "bytes of a rank's buffer").set("fill", SOFT))
+        .add(centred(f64::midpoint(LEFT, RIGHT), BOTTOM + 68.0, "bytes of a rank's buffer").set("fill", SOFT))
         .add(
             text(
                 MARGIN,
-                BOTTOM + 100.0,
+                BOTTOM + 108.0,
                 "Times are modelled. Both scales are logarithmic: a line up is ten times as much.",
             )
             .set("fill", SOFT),
@@ -113,7 +114,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
         let x = scale.x(row.bytes);
         card = card.add(line((x, BOTTOM), (x, BOTTOM + 8.0)).set("stroke", INK)).add(centred(
             x,
-            BOTTOM + 32.0,
+            BOTTOM + 34.0,
             size(row.bytes),
         ));
     }

@@ -11,6 +11,9 @@ pub(super) const MARGIN: f64 = 40.0;
 /// The height of letters: 15 pixels where the card is 1000 pixels wide.
 pub(super) const FONT: f64 = 18.0;
 
+/// The height of letters in a picture that fills a slide: 20 pixels where the card is 560 pixels high.
+pub(super) const LARGE: f64 = 22.0;
+
 /// Text and outlines.
 pub(super) const INK: &str = "#1a1a1a";
 /// Text that matters less.
@@ -49,6 +52,11 @@ impl Card {
 
     pub(super) fn add(self, node: impl Into<Box<dyn Node>>) -> Self {
         Self(self.0.add(node))
+    }
+
+    /// As it is, with letters of [`LARGE`].
+    pub(super) fn large(self) -> Self {
+        Self(self.0.set("font-size", LARGE))
     }
 
     /// The picture as a file's text.

@@ -8,7 +8,7 @@ use svg::node::element::Group;
 
 use super::WAYS;
 use super::card::{
-    BLUE, Card, FONT, GREEN, INK, MARGIN, ORANGE, SKY, SOFT, ending, ink_on, line, rectangle, text,
+    BLUE, Card, GREEN, INK, LARGE, MARGIN, ORANGE, SKY, SOFT, ending, ink_on, line, rectangle, text,
 };
 
 /// A line of the table that module 05's program writes.
@@ -28,11 +28,13 @@ struct Row {
 const COLOURS: [&str; 4] = [ORANGE, SKY, BLUE, GREEN];
 
 const LEFT: f64 = 170.0;
-const RIGHT: f64 = 900.0;
+const RIGHT: f64 = 830.0;
 const TOP: f64 = 72.0;
-const BAR: f64 = 40.0;
+const BAR: f64 = 29.0;
 /// A network's name and its bars.
-const GROUP: f64 = 48.0 + BAR * WAYS.len() as f64 + 12.0;
+const GROUP: f64 = HEAD + BAR * WAYS.len() as f64 + 10.0;
+/// The room of its name.
+const HEAD: f64 = 32.0;
 
 /// The picture.
 ///
@@ -63,26 +65,25 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let title = format!("A training step in four ways, on {} GPUs", rows[0].world_size);
     let bottom = TOP + GROUP * groups.len() as f64;
     let mut card =
-        Card::new(&title, &format!("Bars of the time of a step. {}.", said.join(". ")), bottom + 64.0);
+        Card::new(&title, &format!("Bars of the time of a step. {}.", said.join(". ")), bottom + 56.0)
+            .large();
     for (index, group) in groups.iter().enumerate() {
         card = card.add(bars(group, longest, TOP + GROUP * index as f64));
     }
-    let note = "Times are modelled for classroom; each is compared with naive. A call is one of NCCL's, in each step.";
+    let note = "Times are modelled for classroom, and compared with naive. A call is one of NCCL's.";
     Ok(card.add(text(MARGIN, bottom + 28.0, note).set("fill", SOFT)).svg())
 }
 
 /// The bars of one network.
 fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
     let Row { model_size, d_model, num_layers, .. } = &rows[0];
-    let mut group = Group::new()
-        .add(text(LEFT, y + 34.0, model_size).set("font-weight", "bold").set("font-size", 22))
-        .add(
-            text(LEFT + 100.0, y + 34.0, format!("{num_layers} layers of width {d_model}")).set("fill", SOFT),
-        );
-    let top = y + 48.0;
+    let mut group = Group::new().add(text(LEFT, y + 24.0, model_size).set("font-weight", "bold")).add(
+        text(LEFT + 100.0, y + 24.0, format!("{num_layers} layers of width {d_model}")).set("fill", SOFT),
+    );
+    let top = y + HEAD;
     for (index, (row, colour)) in rows.iter().zip(COLOURS).enumerate() {
         let y = top + BAR * index as f64;
-        let base = y + BAR / 2.0 + 0.36 * FONT;
+        let base = y + BAR / 2.0 + 0.36 * LARGE;
         let width = row.avg_step_time_ms / longest * (RIGHT - LEFT);
         let calls = match row.calls_per_step {
             1 => "1 call".to_owned(),
@@ -91,12 +92,12 @@ fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
         let figures = format!("{:.1} ms", row.avg_step_time_ms);
         group = group
             .add(ending(LEFT - 14.0, base, &row.implementation))
-            .add(rectangle(LEFT, y + 2.0, width, BAR - 4.0).set("fill", colour).set("stroke", INK))
+            .add(rectangle(LEFT, y + 1.5, width, BAR - 3.0).set("fill", colour).set("stroke", INK))
             .add(text(LEFT + 12.0, base, calls).set("fill", ink_on(colour)))
             .add(text(LEFT + width + 14.0, base, figures).set("font-weight", "bold"));
         if index > 0 {
             let speedup = format!("{:.2} times as quick", row.speedup_vs_naive);
-            group = group.add(text(LEFT + width + 112.0, base, speedup));
+            group = group.add(text(LEFT + width + 128.0, base, speedup));
         }
     }
     let end = top + BAR * rows.len() as f64;

@@ -62,9 +62,7 @@ const TOP: f64 = 92.0;
 const LANE: f64 = 40.0;
 const GAP: f64 = 22.0;
 const BELOW: f64 = 120.0;
-const FONT: f64 = 20.0;
-/// Letters that matter less: 14 pixels where the picture is 1000 pixels wide.
-const SMALL: f64 = 18.0;
+const FONT: f64 = 22.0;
 /// A letter's width of that font, roughly, as a part of its height.
 const LETTER: f64 = 0.55;
 
@@ -220,10 +218,10 @@ impl Chart {
         let height = LANE * kinds.len() as f64;
         let mut group = Group::new()
             .add(text(20.0, top + height / 2.0, &format!("GPU {gpu}")).set("font-weight", "bold"))
-            .add(text(20.0, top + height / 2.0 + FONT, &plus_minus(row.uncertainty)).set("font-size", SMALL));
+            .add(text(20.0, top + height / 2.0 + FONT, &plus_minus(row.uncertainty)));
         for (lane, kind) in kinds.iter().enumerate() {
             let label = text(LEFT - 12.0, top + LANE * (lane as f64 + 0.5) + 6.0, kind.name());
-            group = group.add(label.set("font-size", SMALL).set("text-anchor", "end"));
+            group = group.add(label.set("text-anchor", "end"));
         }
         for span in &row.spans {
             let lane = kinds.iter().position(|kind| *kind == span.kind).unwrap_or_default();
