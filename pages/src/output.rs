@@ -9,6 +9,8 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+use crate::source;
+
 /// Which programs are run.
 const LIST: &str = "book/output.toml";
 /// Where it is kept what they print.
@@ -120,7 +122,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     }
     let mut shown = 0;
     for lesson in lessons(root)? {
-        for (command, text) in examples(&source(root, &lesson)?) {
+        for (command, text) in examples(&source::read(root, &lesson)?) {
             shown += 1;
             let entry = Entry { name: lesson.clone(), command, code: 0 };
             let now = printed(root, &entry)?;
@@ -134,10 +136,6 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         "{stale}`cargo xtask output` keeps anew what is printed; a lesson is mended by hand"
     );
     Ok(format!("{} outputs, and {shown} of the lessons, are what the programs print", entries.len()))
-}
-
-fn source(root: &Path, path: &str) -> anyhow::Result<String> {
-    crate::source::read(root, path)
 }
 
 fn lessons(root: &Path) -> anyhow::Result<Vec<String>> {
