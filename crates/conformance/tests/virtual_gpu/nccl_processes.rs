@@ -685,8 +685,9 @@ fn garbage_instead_of_the_host() -> anyhow::Result<()> {
         guest.give("")?;
         let (mut stream, _) = listener.accept()?;
         if let Some(bytes) = bytes {
-            stream.write_all(bytes)?;
-            stream.shutdown(std::net::Shutdown::Write)?;
+            // The guest hangs up as soon as it has read enough.
+            let _ = stream.write_all(bytes);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
         }
         told("rank 1", guest.said()?, &[words])?;
     }
