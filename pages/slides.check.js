@@ -21,7 +21,7 @@ const problems = [];
 const browser = await launch();
 const { server, address } = await serve(folder);
 const entries = await readdir(folder, { withFileTypes: true });
-const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures"].includes(entry.name));
+const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures", "recordings"].includes(entry.name));
 const decks = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
 const counts = {};
 /** Slides that were looked at in another deck: an exercise has the same ones in each. */

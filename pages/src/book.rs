@@ -13,7 +13,7 @@ use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
 
 use crate::exercise;
 use crate::output::Outputs;
-use crate::page::Pages;
+use crate::page::{Pages, output_as_text};
 
 /// Pages that show a file of the repository as a whole.
 const SHOWN: [(&str, &str); 6] = [
@@ -53,7 +53,8 @@ impl Preprocessor for Fill {
         let outputs = Outputs::read(&self.root)?;
         let mistakes = mistakes::read(&self.root)?;
         let shown = shown(&course, &book);
-        let pages = Pages { root: &self.root, course: &course, outputs: &outputs, shown };
+        let pages =
+            Pages { root: &self.root, course: &course, outputs: &outputs, shown, output: output_as_text };
         let mut result = Ok(());
         book.for_each_chapter_mut(|chapter| {
             if result.is_ok() {

@@ -1,4 +1,5 @@
-//! What programs print, kept as text: a page shows what they really said, and a check runs them again.
+//! What programs print, kept as a terminal shows it, with its colours: a page shows what they really said, and a check runs them
+//! again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anstream::adapter::strip_str;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
@@ -35,8 +37,17 @@ struct Entry {
 
 /// A command with what it prints.
 pub(crate) struct Output {
+    pub(crate) name: String,
     pub(crate) command: String,
-    pub(crate) text: String,
+    /// With its colours, as ANSI escape codes.
+    pub(crate) styled: String,
+}
+
+impl Output {
+    /// Without colours.
+    pub(crate) fn text(&self) -> String {
+        strip_str(&self.styled).to_string()
+    }
 }
 
 /// All of them, by name.
@@ -50,9 +61,9 @@ impl Outputs {
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let read = |entry: Entry| {
             let path = file(root, &entry.name);
-            let text = fs::read_to_string(&path)
+            let styled = fs::read_to_string(&path)
                 .with_context(|| format!("can't read {}; `cargo xtask output` writes it", path.display()))?;
-            Ok((entry.name, Output { command: entry.command, text }))
+            Ok((entry.name.clone(), Output { name: entry.name, command: entry.command, styled }))
         };
         Ok(Self(entries(root)?.into_iter().map(read).collect::<anyhow::Result<_>>()?))
     }
@@ -64,6 +75,11 @@ impl Outputs {
     pub(crate) fn get(&self, name: &str) -> anyhow::Result<&Output> {
         let known = || self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.0.get(name).with_context(|| format!("{LIST} has no output `{name}`; it has {}", known()))
+    }
+
+    /// All of them, in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Output> {
+        self.0.values()
     }
 
     /// What a command prints; some of its arguments may be left out at its end.
@@ -84,7 +100,7 @@ fn entries(root: &Path) -> anyhow::Result<Vec<Entry>> {
 }
 
 fn file(root: &Path, name: &str) -> PathBuf {
-    root.join(KEPT).join(format!("{name}.txt"))
+    root.join(KEPT).join(format!("{name}.ansi"))
 }
 
 /// Runs all, and keeps what they print.
@@ -115,7 +131,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         if let Some(line) = first_difference(&kept, &now) {
             let _ = writeln!(
                 stale,
-                "{KEPT}/{}.txt: `{}` prints something else now, from line {line}",
+                "{KEPT}/{}.ansi: `{}` prints something else now, from line {line}",
                 entry.name, entry.command
             );
         }
@@ -125,7 +141,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         for (command, text) in examples(&source::read(root, &lesson)?) {
             shown += 1;
             let entry = Entry { name: lesson.clone(), command, code: 0 };
-            let now = printed(root, &entry)?;
+            let now = strip_str(&printed(root, &entry)?).to_string();
             if let Err(line) = matches(&text, &now) {
                 let _ = writeln!(stale, "{lesson}: `{}` does not print `{line}` there", entry.command);
             }
@@ -160,7 +176,7 @@ fn examples(lesson: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What a command prints, on both of its outputs one behind the other. A module's program is the solved one. Times are those of the
+/// What a command prints, on both of its outputs one behind the other, in a terminal's colours. A module's program is the solved one. Times are those of the
 /// virtual GPU, which are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {
@@ -178,7 +194,7 @@ fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let output = command
         .args(words)
         .current_dir(root)
-        .envs([("NO_COLOR", "1"), ("LAB_TIER", "virtual"), ("RUST_BACKTRACE", "0")])
+        .envs([("CLICOLOR_FORCE", "1"), ("LAB_TIER", "virtual"), ("RUST_BACKTRACE", "0")])
         .output()
         .with_context(|| format!("can't run `{}`", entry.command))?;
     let said =

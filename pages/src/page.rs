@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 
 use crate::links::{self, Target};
-use crate::output::Outputs;
+use crate::output::{Output, Outputs};
 use crate::source;
 
 /// All that pages are made of.
@@ -17,6 +17,8 @@ pub(crate) struct Pages<'a> {
     pub(crate) outputs: &'a Outputs,
     /// Which page shows a file of the repository.
     pub(crate) shown: BTreeMap<String, String>,
+    /// How an output is shown on a page.
+    pub(crate) output: fn(&Output, page: &str) -> anyhow::Result<String>,
 }
 
 impl Pages<'_> {
@@ -71,11 +73,7 @@ impl Pages<'_> {
                 let path = format!("crates/conformance/tests/virtual_gpu/reports/{of}.txt");
                 fenced("text", &source::read(self.root, &path)?)
             }
-            "output" => {
-                let output = self.outputs.get(of)?;
-                let prompt = fenced("console", &format!("$ {}\n", output.command));
-                prompt + &fenced("text", &output.text)
-            }
+            "output" => (self.output)(self.outputs.get(of)?, page)?,
             "exercises" => self.exercises(of, page)?,
             "paths" => self.paths(page),
             _ => bail!("there is only include, code, report, output, exercises and paths"),
@@ -142,6 +140,14 @@ impl Pages<'_> {
         }
         text
     }
+}
+
+/// A command, and what it printed.
+///
+/// # Errors
+/// None: other kinds of pages have some.
+pub(crate) fn output_as_text(output: &Output, _: &str) -> anyhow::Result<String> {
+    Ok(fenced("console", &format!("$ {}\n", output.command)) + &fenced("text", &output.text()))
 }
 
 /// The way from a page to the top of the book.

@@ -4,6 +4,7 @@ mod code;
 mod deck;
 mod exercise;
 mod markdown;
+mod recording;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,13 +62,13 @@ pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let mut decks = Vec::new();
     for route in &course.paths {
         let shown = shown(&course, route, &pictures);
-        let pages = Pages { root, course: &course, outputs: &outputs, shown };
+        let pages = Pages { root, course: &course, outputs: &outputs, shown, output: recording::html };
         let slides =
             deck::slides(&pages, route, &exercises).with_context(|| format!("the deck {}", route.name))?;
         ensure_places(&slides).with_context(|| format!("the deck {}", route.name))?;
         decks.push((route, slides));
     }
-    write(root, to, &course, &decks, &pictures)?;
+    write(root, to, &course, &decks, &pictures, &outputs)?;
     let told = decks.iter().map(|(route, slides)| format!("{} has {} slides", route.name, slides.len()));
     Ok(format!("{}; they are in {}", told.collect::<Vec<_>>().join(", "), to.display()))
 }
@@ -123,6 +124,7 @@ fn write(
     course: &Course,
     decks: &[(&Route, Vec<Slide>)],
     pictures: &[String],
+    outputs: &Outputs,
 ) -> anyhow::Result<()> {
     let reveal = root.join(REVEAL);
     ensure!(reveal.is_dir(), "there is no {}: run `npm ci` in pages/", reveal.display());
@@ -134,6 +136,10 @@ fn write(
     }
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
+    }
+    // One that is too wide is on no slide.
+    for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
+        put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }
     put(&to.join("slides.css"), include_str!("slides/slides.css"))?;
     put(&to.join("slides.js"), include_str!("slides/slides.js"))?;

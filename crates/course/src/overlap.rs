@@ -41,18 +41,19 @@ pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     );
     let mut text = String::new();
     let rows = [
-        ("one after the other (C + M)", step.serial()),
-        ("perfect overlap (max(C, M))", step.perfect()),
-        ("with this efficiency (C + M − η · min(C, M))", step.overlapped()),
+        ("one after the other", "C + M", step.serial()),
+        ("perfect overlap", "max(C, M)", step.perfect()),
+        ("with this efficiency", "C + M − η · min(C, M)", step.overlapped()),
     ];
     let _ = writeln!(
         text,
         "C = {compute} ms of compute, M = {communication} ms of communication, η = {efficiency}"
     );
-    for (what, time) in rows {
+    let _ = writeln!(text, "  {:43} {:>12} {:>9} {:>9}", "", "time", "speed-up", "less time");
+    for (what, formula, time) in rows {
         let gain = step.serial() / time;
         let less = 100.0 * (1.0 - time / step.serial());
-        let _ = writeln!(text, "  {what:45} {time:9.3} ms  {gain:5.2} times as fast, {less:4.1} % less time");
+        let _ = writeln!(text, "  {what:20}  {formula:21} {time:9.3} ms {gain:9.2} {less:7.1} %");
     }
     let (bound, rest) = match compute >= communication {
         true => ("compute", "all communication can be hidden"),

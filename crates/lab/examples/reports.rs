@@ -29,13 +29,13 @@ fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
 }
 
 fn race() -> anyhow::Result<()> {
-    let (compute, copies) = two_streams()?;
-    let kernels = Kernels::load(compute.context())?;
+    let (first, second) = two_streams()?;
+    let kernels = Kernels::load(first.context())?;
     // ANCHOR: race
-    let mut x = compute.alloc_zeros::<f32>(1024)?;
-    kernels.scale(&compute, &mut x, 2.0)?;
-    let values = copies.clone_dtoh(&x)?;
-    copies.synchronize()?;
+    let mut x = first.alloc_zeros(1024)?;
+    kernels.scale(&first, &mut x, 2.0)?;
+    let values = second.clone_dtoh(&x)?;
+    second.synchronize()?;
     // ANCHOR_END: race
     println!("{}", values[0]);
     Ok(())

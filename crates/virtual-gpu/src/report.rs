@@ -63,16 +63,13 @@ impl Report {
         self
     }
 
-    /// Prints it to standard error, in colours where a person reads that.
+    /// Prints it to standard error.
     pub(crate) fn print(&self) {
         // There a program runs thousands of times.
         if cfg!(shuttle) {
             return;
         }
-        let renderer = match std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-            true => Renderer::styled(),
-            false => Renderer::plain(),
-        };
+        let renderer = if is_coloured() { Renderer::styled() } else { Renderer::plain() };
         print(self.render(&renderer));
     }
 
@@ -99,6 +96,12 @@ impl Report {
         // Whatever follows the headline is indented, so that it is seen where a report ends.
         renderer.render(&[group]).replace('\n', "\n  ")
     }
+}
+
+/// Whether reports have colours: where a person reads them, or is said to, as <https://bixense.com/clicolors/> has it.
+fn is_coloured() -> bool {
+    let asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    !asked("NO_COLOR") && (asked("CLICOLOR_FORCE") || std::io::stderr().is_terminal())
 }
 
 /// The source lines of a report, by file, in the order in which they come.

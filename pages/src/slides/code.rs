@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use course::answers::{Change, compare};
 
 /// What a slide has room for below its heading, in pixels: width and height.
-const WIDTH: u32 = 1280 - 2 * 56;
+pub(super) const WIDTH: u32 = 1280 - 2 * 56;
 pub(super) const BODY: u32 = 720 - 2 * 40 - 76;
 /// Pixels around the letters of a block, to the left and right, and above and below.
 const BESIDE: u32 = 2 * 16;
@@ -18,7 +18,7 @@ const LABEL: u32 = 44;
 pub(super) const SMALLEST: u32 = 20;
 /// The smallest size of source code.
 const SMALLEST_SOURCE: u32 = 22;
-const LARGEST: u32 = 30;
+pub(super) const LARGEST: u32 = 30;
 /// Columns that rustfmt is given, so that code keeps a readable size.
 const COLUMNS: usize = 76;
 

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use course::syllabus::{Exercise, Route, Step};
 
 use super::markdown::{self, Written};
-use super::{Exercises, Slide, code};
+use super::{Exercises, Slide, code, recording};
 use crate::page::{Pages, fenced};
 use crate::source;
 
@@ -150,12 +150,9 @@ impl Deck<'_> {
         ))?;
         let notes = "**If it doesn't run here:** what it printed is below, `↓`. `→` leaves that out.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
-        let lines: Vec<&str> = output.text.lines().collect();
-        let most = code::lines_in(code::BODY, code::SMALLEST) as usize;
-        let parts = lines.chunks(lines.len().div_ceil(lines.len().div_ceil(most)).max(1));
+        let parts = recording::parts(output).with_context(|| from.clone())?;
         for (number, part) in (1..).zip(parts) {
-            let text = format!("## What it printed\n\n{}", fenced("text", &part.join("\n")));
-            let body = markdown::to_html(&text).with_context(|| from.clone())?;
+            let body = format!("<h2>What it printed</h2>\n{}", part.html(&self.page));
             let notes = format!("A recording of `{}` on the virtual GPU.", output.command);
             slides.push(slide(format!("{id}-recording-{number}"), body, &notes, true));
         }

@@ -27,6 +27,8 @@ pub(super) struct Ended {
 pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Result<Ended> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(ORDER, Order::text(check));
+    // Reports are looked for in what it prints, by their first words.
+    command.env_remove("CLICOLOR_FORCE");
     // A group of its own, so that whatever the check itself starts ends with it.
     command.process_group(0);
     let (verdict, verdict_writer) = std::io::pipe().context("a pipe")?;
