@@ -416,7 +416,8 @@ fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in processes {
         told("a survivor", process.said()?, words)?;
     }
-    ensure!(since.elapsed() < Duration::from_secs(1), "told after {:?}", since.elapsed());
+    // It takes milliseconds, where nothing else runs; who waits for patience to end takes ten seconds.
+    ensure!(since.elapsed() < Duration::from_secs(5), "told after {:?}", since.elapsed());
     victim.child.wait()?;
     Ok(())
 }
