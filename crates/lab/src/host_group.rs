@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 
 /// How long a rank waits for the others.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A group of threads, one for each rank.
 pub struct HostGroup {
@@ -35,7 +35,7 @@ impl HostGroup {
     /// Gives this rank's values to all, and returns those of all ranks, in their order. Every rank must call it.
     ///
     /// # Errors
-    /// Other ranks did not come for 5 seconds: the error names them. Or the rank is none of the group's.
+    /// Other ranks did not come for 10 seconds: the error names them. Or the rank is none of the group's.
     pub fn all_gather(&self, rank: usize, values: Vec<f32>) -> anyhow::Result<Arc<Vec<Vec<f32>>>> {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let number = round.number;
