@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span};
@@ -19,8 +20,8 @@ pub struct Load {
     pub elements: usize,
     /// How many of them are summed: in the even iterations, and in the odd ones.
     pub summed: [usize; 2],
-    /// How often preprocessing, and postprocessing, goes over the buffer.
-    pub work: usize,
+    /// How often preprocessing goes over the buffer, and how often postprocessing.
+    pub work: [usize; 2],
 }
 
 /// The stages of one rank.
@@ -86,13 +87,21 @@ impl<'a> Work<'a> {
         self.timeline.spans()
     }
 
-    /// Compares every element of the outputs, or else of `buffers`, of which each iteration has one.
+    /// Compares every element of the outputs.
     ///
     /// # Errors
     /// The first wrong one, with rank, iteration and index.
-    pub fn verify(&self, buffers: &[CudaSlice<f32>]) -> anyhow::Result<()> {
-        let results = if self.outputs.is_empty() { buffers } else { &self.outputs };
-        anyhow::ensure!(results.len() == self.load.iterations, "{} results", results.len());
+    pub fn verify_outputs(&self) -> anyhow::Result<()> {
+        self.verify(&self.outputs)
+    }
+
+    /// Compares every element of these results, one for each iteration.
+    ///
+    /// # Errors
+    /// As [`verify_outputs`](Self::verify_outputs).
+    pub fn verify(&self, results: &[CudaSlice<f32>]) -> anyhow::Result<()> {
+        let (got, expected) = (results.len(), self.load.iterations);
+        ensure!(got == expected, "{got} results for {expected} iterations");
         for (iteration, result) in results.iter().enumerate() {
             let name = format!("the result of iteration {iteration}");
             Expected::new(self.comm.rank(), &name, &self.serial(iteration))
@@ -101,16 +110,16 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The serial result: (work + 1) · (sum of all ranks' inputs, where it is summed) + work · own input.
+    /// The serial result: (work before + 1) · (sum of all ranks' inputs, where it is summed) + work behind · own input.
     fn serial(&self, iteration: usize) -> Vec<f32> {
-        let Load { elements, summed, work, .. } = self.load;
+        let Load { elements, summed, work: [before, behind], .. } = self.load;
         let own = input(self.comm.rank(), iteration, elements);
         let mut expected = own.clone();
         for rank in (0..self.comm.world_size()).filter(|&rank| rank != self.comm.rank()) {
             let other = input(rank, iteration, summed[iteration % 2]);
             expected.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
         }
-        expected.iter_mut().zip(own).for_each(|(x, own)| *x = (work + 1) as f32 * *x + work as f32 * own);
+        expected.iter_mut().zip(own).for_each(|(x, own)| *x = (before + 1) as f32 * *x + behind as f32 * own);
         expected
     }
 }
@@ -121,7 +130,7 @@ impl Stages for Work<'_> {
         let input = &inputs[iteration];
         timeline.record(compute, Kind::Compute, named("pre", iteration), || {
             compute.memcpy_dtod(input, buffer)?;
-            (0..load.work).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
+            (0..load.work[0]).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
         })
     }
 
@@ -138,11 +147,11 @@ impl Stages for Work<'_> {
         let Self { compute, kernels, inputs, outputs, timeline, load, .. } = self;
         let input = &inputs[iteration];
         timeline.record(compute, Kind::Compute, named("post", iteration), || {
-            (0..load.work).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))?;
-            Ok(match outputs.get_mut(iteration) {
-                Some(output) => compute.memcpy_dtod(buffer, output)?,
-                None => (),
-            })
+            (0..load.work[1]).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))?;
+            if let Some(output) = outputs.get_mut(iteration) {
+                compute.memcpy_dtod(buffer, output)?;
+            }
+            Ok(())
         })
     }
 }

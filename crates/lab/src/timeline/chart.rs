@@ -153,7 +153,10 @@ impl Chart {
             .add(Description::new().add(svg::node::Text::new(self.description())))
             .add(card.set("stroke", "#d9d9d9").set("stroke-width", 2))
             .add(text(20.0, 52.0, &self.title).set("font-size", 1.5 * FONT).set("font-weight", "bold"))
-            .add(text(self.left(), bottom + 60.0, &format!("Milliseconds. {}", self.note)).set("fill", "#555555"))
+            .add(
+                text(self.left(), bottom + 60.0, &format!("Milliseconds. {}", self.note))
+                    .set("fill", "#555555"),
+            )
             .add(self.axis(bottom));
         for (at, row) in self.rows.iter().enumerate() {
             document = document.add(self.row(at, row, TOP + row_height * at as f64));
@@ -384,7 +387,10 @@ mod tests {
     fn a_name_stands_wherever_its_row_does() {
         let chart = Chart { names: vec!["at the very end".to_owned()], ..chart() };
         let (text, trace, picture) = (chart.terminal(), chart.perfetto(), chart.svg());
-        assert!(text.starts_with("at the very end compute [pre <0>──") && text.contains("\nGPU 1 compute"), "{text}");
+        assert!(
+            text.starts_with("at the very end compute [pre <0>──") && text.contains("\nGPU 1 compute"),
+            "{text}"
+        );
         assert!(trace.contains("\"at the very end\"") && trace.contains("GPU 1 ± 250.0 µs"), "{trace}");
         assert!(picture.contains("at the very end, comm: 2.00 ms between 2.00 and 4.00."), "{picture}");
         assert!(chart.left() > LEFT + 100.0 && chart.x(5.0) == chart.left(), "{}", chart.left());

@@ -68,7 +68,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         iterations: usize::try_from(arguments.iterations)?,
         elements,
         summed: [elements; 2],
-        work: usize::try_from(arguments.work)?,
+        work: [usize::try_from(arguments.work)?; 2],
     };
     println!("tier: {}", lab::attach(ranks)?);
     println!(
