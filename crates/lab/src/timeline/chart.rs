@@ -71,6 +71,8 @@ const FONT: f64 = 22.0;
 /// A letter's width of that font, roughly, as a part of its height; and of bold ones.
 const LETTER: f64 = 0.55;
 const BOLD: f64 = 0.6;
+/// Milliseconds of the smallest uncertainty that is shown. What is below comes of the digits of an event's time.
+const SMALLEST: f64 = 5e-5;
 
 impl Chart {
     /// What a row is called.
@@ -268,7 +270,7 @@ impl Chart {
                 group = group.add(middle.set("fill", ink).set("text-anchor", "middle"));
             }
         }
-        if row.uncertainty > 0.0
+        if row.uncertainty >= SMALLEST
             && let Some(end) = row.spans.iter().map(|span| span.end).reduce(f64::max)
         {
             let y = top + height + GAP / 3.0;
@@ -302,7 +304,7 @@ fn tenths(value: f64) -> f64 {
 
 /// ` ± 3.1 µs`, or nothing where a time is as it is.
 fn plus_minus(milliseconds: f64) -> String {
-    if milliseconds > 0.0 { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
+    if milliseconds >= SMALLEST { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
 }
 
 /// The distance of the axis' ticks: 1, 2 or 5 times a power of ten, so that there are 5 to 12 of them.
@@ -381,6 +383,7 @@ mod tests {
             "only its own name space"
         );
         assert_eq!(picture.matches("#cc0000").count(), 1, "one row's times are uncertain");
+        assert_eq!((plus_minus(4e-5), plus_minus(6e-5)), (String::new(), " ± 0.1 µs".to_owned()));
     }
 
     #[test]

@@ -24,11 +24,9 @@ pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<P
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
     let (spans, wrong) = apart(ranks);
     let rows = on_one_clock(spans)?;
-    let title = format!("{MICRO_BATCHES} micro-batches through {stages} stages");
-    println!(
-        "idle: {:.0} % of a stage's time; {:.0} % by the formula, where messages take no time",
-        100.0 * idle(&rows),
-        100.0 * bubble(stages, MICRO_BATCHES)
+    let (idle, formula) = (100.0 * idle(&rows), 100.0 * bubble(stages, MICRO_BATCHES));
+    let title = format!(
+        "{MICRO_BATCHES} micro-batches through {stages} stages: {idle:.0} % idle, {formula:.0} % by the formula"
     );
     Ok(Picture { title, names: Vec::new(), rows, wrong })
 }
@@ -149,7 +147,7 @@ impl Stage for Line<'_> {
     fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let Self { comm, timeline, inputs, .. } = self;
         let stream = comm.stream();
-        timeline.record(&stream, Kind::Communication, format!("receive {micro_batch}"), || {
+        timeline.record(&stream, Kind::Communication, format!("recv {micro_batch}"), || {
             match comm.rank() {
                 0 => stream.memcpy_dtod(&inputs[micro_batch], buffer)?,
                 rank => {
