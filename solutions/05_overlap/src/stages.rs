@@ -65,6 +65,7 @@ impl<'a> Work<'a> {
         work.compute.synchronize()?;
         work.all_reduce(0, &mut view)?;
         comm.stream().synchronize()?;
+        drop(buffer);
         work.timeline = Timeline::start(&work.compute)?;
         Ok(work)
     }
