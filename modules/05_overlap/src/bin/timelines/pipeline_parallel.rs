@@ -33,8 +33,8 @@ pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<P
 
 /// Takes the clock's all-reduces out, and puts what is left on their clock.
 fn on_one_clock(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
-    let apart = |spans: Vec<Span>| spans.into_iter().partition(|span| span.name == CLOCK);
-    let (clocks, work): (Vec<Vec<Span>>, Vec<Vec<Span>>) = gpus.into_iter().map(apart).unzip();
+    let split = |spans: Vec<Span>| spans.into_iter().partition(|span| span.name == CLOCK);
+    let (clocks, work): (Vec<Vec<Span>>, Vec<Vec<Span>>) = gpus.into_iter().map(split).unzip();
     let aligned = align(clocks.clone())?;
     let rows = aligned.into_iter().zip(clocks).zip(work).map(|((aligned, own), work)| Row {
         spans: shifted(work, aligned.spans[0].end - own[0].end),
