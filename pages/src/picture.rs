@@ -25,6 +25,8 @@ const DATA: &str = "target/pictures";
 const SIZE: &str = "large";
 /// The ladder's ways, each with a timeline.
 const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
+/// The exercises that have a timeline by a program of their own.
+const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
 
 /// Draws all, and keeps them.
 ///
@@ -75,7 +77,8 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
         ("ladder".to_owned(), ladder::draw(&data).context("ladder")?),
     ]);
     let timelines = WAYS.iter().map(|way| ((*way).to_owned(), format!("ladder-{SIZE}-{way}.svg")));
-    for (name, written) in timelines.chain([("interleave".to_owned(), "interleave.svg".to_owned())]) {
+    let others = ["interleave"].into_iter().chain(EXERCISES);
+    for (name, written) in timelines.chain(others.map(|name| (name.to_owned(), format!("{name}.svg")))) {
         let picture = fs::read_to_string(data.join(&written))
             .with_context(|| format!("timeline-{name}: can't read {DATA}/{written}"))?;
         pictures.insert(format!("timeline-{name}"), picture + "\n");
@@ -105,6 +108,12 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
             ),
         ),
     ];
+    programs.extend(EXERCISES.map(|exercise| {
+        let svg = written(&format!("{exercise}.svg"));
+        let arguments =
+            format!("--package s05_overlap --bin s05_overlap_timelines -- {exercise} --svg {svg}");
+        ("the timelines of exercises", "classroom", arguments)
+    }));
     programs.extend(bandwidth::NODES.map(|node| {
         let arguments = format!(
             "--package s02_collectives -- --gpus 8 --from 1K --to 4M --factor 4 --csv {}",

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
+use lab::timeline::timed;
 use lab::{Check, Expected, Kernels, irregular};
 
 use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
@@ -45,10 +45,6 @@ impl Bench {
         let streams = std::iter::once(Ok(first.clone())).chain(others).collect::<anyhow::Result<_>>()?;
         Ok(Self { streams, kernels })
     }
-}
-
-fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
-    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }
 
 /// Milliseconds that both last; negative where they are apart. Each is a pair of events of one GPU.

@@ -9,15 +9,17 @@ use lab::Check;
 /// Cargo tells a package's tests where the programs of that package are, and of no other.
 const LADDER: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap");
 const INTERLEAVE: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_interleave");
+const TIMELINES: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_timelines");
 
 pub(crate) fn checks() -> Vec<Check> {
-    if LADDER.is_none() || INTERLEAVE.is_none() {
+    if [LADDER, INTERLEAVE, TIMELINES].iter().any(Option::is_none) {
         return Vec::new();
     }
     vec![
         Check::new("programs::interleave_writes_its_timeline", interleave_writes_its_timeline).min_ranks(2),
         Check::new("programs::the_ladder_writes_a_timeline_of_each_way", the_ladder_writes_each_way)
             .min_ranks(2),
+        Check::new("programs::each_exercise_has_its_timeline", each_exercise_has_its_timeline).min_ranks(2),
     ]
 }
 
@@ -99,6 +101,35 @@ fn interleave_writes_its_timeline() -> anyhow::Result<()> {
     let events = events(&folder, "pipeline")?;
     ensure_each_has("pipeline", &events, "compute", 2 * 3)?;
     ensure_each_has("pipeline", &events, "comm", 3)
+}
+
+fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
+    let folder = folder("timelines")?;
+    // Spans of computation, communication and copies in all rows: three runs, or two GPUs, or one.
+    for (exercise, compute, comm, copy) in [
+        ("waiting", 3 * 4, 2 + 2 + 1, 0),
+        ("depth", 3 * 2 * 4, 3 * 4, 0),
+        ("layerwise", 2 * 2 * 8, 2 * 8, 0),
+        ("pipeline-parallel", 2 * 6, 2 * 2 * 6, 0),
+        ("copies", 5, 5, 2 * 5),
+    ] {
+        let files = [format!("{exercise}.json"), format!("{exercise}.svg")];
+        let arguments = [exercise, "--gpus", "2", "--timeline", &files[0], "--svg", &files[1]];
+        let text = printed(TIMELINES, &arguments, &folder)?;
+        ensure!(text.contains("Results verified: PASSED"), "{exercise}: {text}");
+        let events = events(&folder, exercise)?;
+        for (kind, expected) in [("compute", compute), ("comm", comm), ("copy", copy)] {
+            let got = events.iter().filter(|event| event.kind == kind).count();
+            ensure!(got == expected, "{exercise} has {got} spans of {kind}, expected {expected}");
+        }
+        let backward = events.iter().find(|event| event.end < event.start);
+        ensure!(
+            backward.is_none(),
+            "{exercise}: {} ends before it starts",
+            backward.map_or("", |event| &event.name)
+        );
+    }
+    Ok(())
 }
 
 fn the_ladder_writes_each_way() -> anyhow::Result<()> {

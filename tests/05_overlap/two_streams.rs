@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
+use lab::timeline::timed;
 use lab::{Kernels, Readable};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
@@ -48,11 +48,6 @@ impl std::fmt::Display for Interval {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "from {:.1} to {:.1} ms", self.start, self.end)
     }
-}
-
-/// An event that keeps the time.
-pub(super) fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
-    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }
 
 impl Rank {

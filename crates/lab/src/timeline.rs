@@ -85,18 +85,28 @@ impl Timeline {
     /// # Errors
     /// What the driver answers.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
-        let since =
-            |event: &CudaEvent| -> anyhow::Result<f64> { Ok(f64::from(self.origin.elapsed_ms(event)?)) };
         self.marks
             .iter()
             .map(|mark| {
                 let Mark { kind, name, start, end } = mark;
-                Ok(Span { kind: *kind, name: name.clone(), start: since(start)?, end: since(end)? })
+                Ok(Span { kind: *kind, name: name.clone(), start: self.time(start)?, end: self.time(end)? })
             })
             .collect()
     }
+
+    /// When the stream of an event had come to it. The event keeps the time, as those of [`timed`] do. Waits until then.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn time(&self, event: &CudaEvent) -> anyhow::Result<f64> {
+        Ok(f64::from(self.origin.elapsed_ms(event)?))
+    }
 }
 
-fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
+/// An event behind all that is in the stream, which keeps the time.
+///
+/// # Errors
+/// What the driver answers.
+pub fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
     Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }

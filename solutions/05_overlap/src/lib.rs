@@ -9,4 +9,5 @@ pub mod hooks;
 pub mod interleave;
 pub mod layerwise;
 pub mod pipeline_parallel;
+pub mod stages;
 pub mod waiting;

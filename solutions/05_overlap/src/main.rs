@@ -280,7 +280,8 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
 fn chart(size: Size, implementation: Implementation, gpus: Vec<Vec<Span>>) -> anyhow::Result<Chart> {
     let (size, implementation) = (size.name(), implementation.name());
     let title = format!("{size}, {implementation}: forward, backward by layers, step");
-    Ok(Chart { title, note: format!("Times are {}.", lab::tier::whose_times()?), rows: align(gpus)? })
+    let note = format!("Times are {}.", lab::tier::whose_times()?);
+    Ok(Chart { title, note, rows: align(gpus)?, names: vec![] })
 }
 
 impl Row {

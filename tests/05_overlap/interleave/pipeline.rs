@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
+use lab::timeline::timed;
 use lab::{Expected, Guarded, Kernels, Readable, irregular};
 
 use crate::overlap::interleave::{Stages, interleave};
@@ -41,10 +41,6 @@ pub(super) struct Pipeline<'a> {
     preprocessed: Vec<Mark>,
     reduced: Vec<Mark>,
     len: usize,
-}
-
-fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
-    Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }
 
 /// What a rank has for an iteration.

@@ -1,4 +1,4 @@
-//! A timeline of several GPUs to look at: in the terminal, in Perfetto, on a slide.
+//! A timeline of several GPUs, or of several runs, to look at: in the terminal, in Perfetto, on a slide.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use svg::node::element::{Description, Group, Line, Rectangle, Text, Title};
 
 use super::{Kind, Span};
 
-/// One GPU's line of a [`Chart`].
+/// One GPU's lines of a [`Chart`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// What it did. All rows of a chart tell their times since one moment.
@@ -19,15 +19,17 @@ pub struct Row {
     pub uncertainty: f64,
 }
 
-/// What several GPUs did. Row `i` is GPU `i`.
+/// What several GPUs did, or one GPU in several runs.
 #[derive(Clone, Debug)]
 pub struct Chart {
     /// What was run.
     pub title: String,
     /// What stands below: above all whose the times are, see [`crate::tier::whose_times`].
     pub note: String,
-    /// One for each GPU.
+    /// One for each GPU, or for each run.
     pub rows: Vec<Row>,
+    /// What each row is called. A row that has no name here is that of a GPU, and called by its number: `GPU 0`, `GPU 1` and so on.
+    pub names: Vec<String>,
 }
 
 impl Kind {
@@ -50,63 +52,80 @@ impl Kind {
     }
 }
 
-/// Columns of a line's label in the terminal, and of its times.
+/// Columns of a line's label in the terminal, if none is longer, and of its times.
 const LABEL: usize = 15;
 const COLUMNS: usize = 96;
 
 /// Units of the SVG, a slide of 16:9.
 const WIDTH: f64 = 1280.0;
+/// Where the times begin, if no row's name is longer than that of a GPU.
 const LEFT: f64 = 210.0;
+/// Between a row's name and its lines, the widest of which is `compute`.
+const LINE: f64 = 120.0;
 const RIGHT: f64 = 40.0;
 const TOP: f64 = 92.0;
 const LANE: f64 = 40.0;
 const GAP: f64 = 22.0;
-const BELOW: f64 = 120.0;
+const BELOW: f64 = 84.0;
 const FONT: f64 = 22.0;
-/// A letter's width of that font, roughly, as a part of its height.
+/// A letter's width of that font, roughly, as a part of its height; and of bold ones.
 const LETTER: f64 = 0.55;
+const BOLD: f64 = 0.6;
+/// Milliseconds of the smallest uncertainty that is shown. What is below comes of the digits of an event's time.
+const SMALLEST: f64 = 5e-5;
 
 impl Chart {
-    /// Lines of text, one for each GPU and kind of work.
+    /// What a row is called.
+    fn name(&self, row: usize) -> String {
+        self.names.get(row).cloned().unwrap_or_else(|| format!("GPU {row}"))
+    }
+
+    /// Letters of the longest name of a row.
+    fn longest_name(&self) -> usize {
+        (0..self.rows.len()).map(|row| self.name(row).chars().count()).max().unwrap_or_default()
+    }
+
+    /// Lines of text, one for each row and kind of work.
     pub fn terminal(&self) -> String {
         let (first, last) = self.range();
+        let label_width = LABEL.max(self.longest_name() + " compute ".len());
         let column = |time: f64| ((time - first) / (last - first) * COLUMNS as f64).round() as usize;
         let mut text = String::new();
-        for (gpu, row) in self.rows.iter().enumerate() {
+        for (at, row) in self.rows.iter().enumerate() {
             for kind in self.kinds() {
                 let mut line = vec![' '; COLUMNS];
                 for span in row.spans.iter().filter(|span| span.kind == kind) {
                     let cells = column(span.start)..column(span.end);
-                    for (at, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
-                        line[at] = letter;
+                    for (cell, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
+                        line[cell] = letter;
                     }
                 }
-                let label = format!("GPU {gpu} {}", kind.name());
+                let label = format!("{} {}", self.name(at), kind.name());
                 let line: String = line.into_iter().collect();
-                text += format!("{label:<LABEL$}{line}").trim_end();
+                text += format!("{label:<label_width$}{line}").trim_end();
                 text.push('\n');
             }
         }
         let end = format!("{:.2} ms", last - first);
-        text + &format!("{:LABEL$}0{end:>width$}\n", "", width = COLUMNS - 1)
+        text + &format!("{:label_width$}0{end:>width$}\n", "", width = COLUMNS - 1)
     }
 
-    /// JSON that <https://ui.perfetto.dev> and `chrome://tracing` open: a process for each GPU, a thread for each kind of work, times
+    /// JSON that <https://ui.perfetto.dev> and `chrome://tracing` open: a process for each row, a thread for each kind of work, times
     /// in microseconds ("Trace Event Format", complete events).
     pub fn perfetto(&self) -> String {
         let mut events = Vec::new();
         let (first, _) = self.range();
-        for (gpu, row) in self.rows.iter().enumerate() {
-            let process = format!("GPU {gpu}{}", plus_minus(row.uncertainty));
-            events.push(json!({"ph": "M", "name": "process_name", "pid": gpu, "args": {"name": process}}));
+        for (at, row) in self.rows.iter().enumerate() {
+            let process = format!("{}{}", self.name(at), plus_minus(row.uncertainty));
+            events.push(json!({"ph": "M", "name": "process_name", "pid": at, "args": {"name": process}}));
             for kind in self.kinds() {
                 events.push(json!({
-                    "ph": "M", "name": "thread_name", "pid": gpu, "tid": kind as usize, "args": {"name": kind.name()},
+                    "ph": "M", "name": "thread_name", "pid": at, "tid": kind as usize, "args": {"name": kind.name()},
                 }));
             }
             events.extend(row.spans.iter().map(|span| -> Value {
                 json!({
-                    "ph": "X", "name": span.name, "cat": span.kind.name(), "pid": gpu, "tid": span.kind as usize,
+                    "ph": "X", "name": span.name, "cat": span.kind.name(), "pid": at, "tid": span.kind as usize,
                     "ts": 1e3 * (span.start - first), "dur": 1e3 * (span.end - span.start),
                 })
             }));
@@ -119,8 +138,8 @@ impl Chart {
         .to_string()
     }
 
-    /// A picture that needs no other file: for a slide, or for a browser. A span's name is its tool tip too. How far a GPU's times
-    /// may be off is drawn at the end of its line.
+    /// A picture that needs no other file: for a slide, or for a browser. A span's name is its tool tip too. How far a row's times
+    /// may be off is drawn at its end.
     pub fn svg(&self) -> String {
         let kinds = self.kinds();
         let row_height = LANE * kinds.len() as f64 + GAP;
@@ -136,19 +155,22 @@ impl Chart {
             .add(Description::new().add(svg::node::Text::new(self.description())))
             .add(card.set("stroke", "#d9d9d9").set("stroke-width", 2))
             .add(text(20.0, 52.0, &self.title).set("font-size", 1.5 * FONT).set("font-weight", "bold"))
-            .add(text(LEFT, bottom + BELOW - 24.0, &self.note).set("fill", "#555555"))
+            .add(
+                text(self.left(), bottom + 60.0, &format!("Milliseconds. {}", self.note))
+                    .set("fill", "#555555"),
+            )
             .add(self.axis(bottom));
-        for (gpu, row) in self.rows.iter().enumerate() {
-            document = document.add(self.row(gpu, row, TOP + row_height * gpu as f64));
+        for (at, row) in self.rows.iter().enumerate() {
+            document = document.add(self.row(at, row, TOP + row_height * at as f64));
         }
         document.to_string()
     }
 
-    /// What the picture shows, for whoever doesn't see it: how long each GPU did what.
+    /// What the picture shows, for whoever doesn't see it: how long each row did what.
     fn description(&self) -> String {
         let (first, last) = self.range();
         let mut text = format!("{:.2} milliseconds.", last - first);
-        for (gpu, row) in self.rows.iter().enumerate() {
+        for (at, row) in self.rows.iter().enumerate() {
             for kind in self.kinds() {
                 let spans = || row.spans.iter().filter(|span| span.kind == kind);
                 let busy: f64 = spans().map(|span| span.end - span.start).sum();
@@ -157,7 +179,8 @@ impl Chart {
                 });
                 let from = start.min(end) - first;
                 let to = end - first;
-                text += &format!(" GPU {gpu}, {}: {busy:.2} ms between {from:.2} and {to:.2}.", kind.name());
+                let (name, kind) = (self.name(at), kind.name());
+                text += &format!(" {name}, {kind}: {busy:.2} ms between {from:.2} and {to:.2}.");
             }
         }
         text
@@ -190,10 +213,15 @@ impl Chart {
         if first < last { (first, last) } else { (0.0, 1.0) }
     }
 
+    /// Where the times begin in the picture.
+    fn left(&self) -> f64 {
+        LEFT.max((20.0 + self.longest_name() as f64 * BOLD * FONT + LINE).ceil())
+    }
+
     /// Where a time is in the picture, to a tenth of a unit.
     fn x(&self, time: f64) -> f64 {
-        let (first, last) = self.range();
-        tenths(LEFT + (time - first) / (last - first) * (WIDTH - LEFT - RIGHT))
+        let ((first, last), left) = (self.range(), self.left());
+        tenths(left + (time - first) / (last - first) * (WIDTH - left - RIGHT))
     }
 
     fn axis(&self, bottom: f64) -> Group {
@@ -210,17 +238,17 @@ impl Chart {
                 .add(line.set("stroke", "#dddddd"))
                 .add(text(x, bottom + 26.0, &label).set("text-anchor", "middle"));
         }
-        group.add(text(LEFT, bottom + 60.0, "milliseconds"))
+        group
     }
 
-    fn row(&self, gpu: usize, row: &Row, top: f64) -> Group {
+    fn row(&self, at: usize, row: &Row, top: f64) -> Group {
         let kinds = self.kinds();
         let height = LANE * kinds.len() as f64;
         let mut group = Group::new()
-            .add(text(20.0, top + height / 2.0, &format!("GPU {gpu}")).set("font-weight", "bold"))
+            .add(text(20.0, top + height / 2.0, &self.name(at)).set("font-weight", "bold"))
             .add(text(20.0, top + height / 2.0 + FONT, &plus_minus(row.uncertainty)));
         for (lane, kind) in kinds.iter().enumerate() {
-            let label = text(LEFT - 12.0, top + LANE * (lane as f64 + 0.5) + 6.0, kind.name());
+            let label = text(self.left() - 12.0, top + LANE * (lane as f64 + 0.5) + 6.0, kind.name());
             group = group.add(label.set("text-anchor", "end"));
         }
         for span in &row.spans {
@@ -242,7 +270,7 @@ impl Chart {
                 group = group.add(middle.set("fill", ink).set("text-anchor", "middle"));
             }
         }
-        if row.uncertainty > 0.0
+        if row.uncertainty >= SMALLEST
             && let Some(end) = row.spans.iter().map(|span| span.end).reduce(f64::max)
         {
             let y = top + height + GAP / 3.0;
@@ -276,7 +304,7 @@ fn tenths(value: f64) -> f64 {
 
 /// ` ± 3.1 µs`, or nothing where a time is as it is.
 fn plus_minus(milliseconds: f64) -> String {
-    if milliseconds > 0.0 { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
+    if milliseconds >= SMALLEST { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
 }
 
 /// The distance of the axis' ticks: 1, 2 or 5 times a power of ten, so that there are 5 to 12 of them.
@@ -315,6 +343,7 @@ mod tests {
             title: "Two & two".to_owned(),
             note: "modelled".to_owned(),
             rows: vec![row(0.0, 0.0), row(1.0, 0.25)],
+            names: vec![],
         }
     }
 
@@ -354,6 +383,20 @@ mod tests {
             "only its own name space"
         );
         assert_eq!(picture.matches("#cc0000").count(), 1, "one row's times are uncertain");
+        assert_eq!((plus_minus(4e-5), plus_minus(6e-5)), (String::new(), " ± 0.1 µs".to_owned()));
+    }
+
+    #[test]
+    fn a_name_stands_wherever_its_row_does() {
+        let chart = Chart { names: vec!["at the very end".to_owned()], ..chart() };
+        let (text, trace, picture) = (chart.terminal(), chart.perfetto(), chart.svg());
+        assert!(
+            text.starts_with("at the very end compute [pre <0>──") && text.contains("\nGPU 1 compute"),
+            "{text}"
+        );
+        assert!(trace.contains("\"at the very end\"") && trace.contains("GPU 1 ± 250.0 µs"), "{trace}");
+        assert!(picture.contains("at the very end, comm: 2.00 ms between 2.00 and 4.00."), "{picture}");
+        assert!(chart.left() > LEFT + 100.0 && chart.x(5.0) == chart.left(), "{}", chart.left());
     }
 
     #[test]
@@ -369,8 +412,9 @@ mod tests {
             title: String::new(),
             note: String::new(),
             rows: vec![Row { spans: vec![], uncertainty: 0.0 }],
+            names: vec![],
         };
-        assert!(empty.svg().contains("milliseconds") && empty.terminal().contains("1.00 ms"));
+        assert!(empty.svg().contains("Milliseconds") && empty.terminal().contains("1.00 ms"));
         assert!(empty.perfetto().contains("GPU 0"));
     }
 

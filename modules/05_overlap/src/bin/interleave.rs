@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Parser;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
-use cudarc::nccl::{Comm, ReduceOp};
+use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::explain::error_text;
-use lab::timeline::{Chart, Kind, Row, Span};
-use lab::{Expected, Kernels, Readable, Timeline, irregular};
+use lab::timeline::{Chart, Row, Span};
 use m05_overlap::analysis::{Overlap, align, measure};
 use m05_overlap::interleave::{Stages, interleave};
+use m05_overlap::stages::{Load, Work, named};
 
 /// Computation and communication, one after the other and interleaved
 #[derive(Parser)]
@@ -41,14 +41,6 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
-/// What the pipeline works on.
-#[derive(Clone, Copy)]
-struct Load {
-    iterations: usize,
-    elements: usize,
-    work: usize,
-}
-
 /// The order in which the stages are enqueued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -71,10 +63,12 @@ fn main() -> ExitCode {
 /// Does all of it, and tells the verdict.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let ranks = usize::try_from(arguments.gpus)?;
+    let elements = usize::try_from(arguments.elements)?;
     let load = Load {
         iterations: usize::try_from(arguments.iterations)?,
-        elements: usize::try_from(arguments.elements)?,
-        work: usize::try_from(arguments.work)?,
+        elements,
+        summed: [elements; 2],
+        work: [usize::try_from(arguments.work)?; 2],
     };
     println!("tier: {}", lab::attach(ranks)?);
     println!(
@@ -107,7 +101,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     let whose_times = lab::tier::whose_times()?;
     let title = format!("{} iterations on {ranks} GPUs, interleaved", load.iterations);
-    let chart = Chart { title, note: format!("Times are {whose_times}."), rows: interleaved };
+    let chart = Chart { title, note: format!("Times are {whose_times}."), rows: interleaved, names: vec![] };
     print!("{}", chart.terminal());
     println!("times are {whose_times}; GPUs are aligned at the end of the last all-reduce");
     chart.write(arguments.timeline.as_deref(), arguments.svg.as_deref())?;
@@ -146,34 +140,23 @@ fn stages(row: &Row, iteration: usize) -> anyhow::Result<String> {
     Ok(told.with_context(|| format!("iteration {iteration} has not run"))?.join(" -> "))
 }
 
-fn named(stage: &str, iteration: usize) -> String {
-    format!("{stage} {iteration}")
-}
-
 /// One rank's run: when its stages ran, and what is wrong with its results, if something is.
 fn pipeline(comm: &Comm, load: Load, order: Order) -> anyhow::Result<(Vec<Span>, Option<String>)> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each buffer's stages are ordered by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
     let compute = context.new_stream()?;
-    let inputs =
-        (0..load.iterations).map(|at| Ok(compute.clone_htod(&input(comm.rank(), at, load.elements))?));
-    let inputs = inputs.collect::<anyhow::Result<Vec<_>>>()?;
     let buffers = (0..load.iterations).map(|_| Ok(compute.alloc_zeros::<f32>(load.elements)?));
     let mut buffers = buffers.collect::<anyhow::Result<Vec<_>>>()?;
-    compute.synchronize()?;
-    let timeline = Timeline::start(&compute)?;
-    let kernels = Kernels::load(context)?;
-    let mut work = Work { comm, compute: compute.clone(), kernels, inputs, timeline, rounds: load.work };
-    work.warm_up(&mut buffers[0])?;
+    let mut work = Work::new(comm, &compute, load)?;
     let mut views: Vec<_> = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
     match order {
         Order::OneAfterTheOther => one_after_the_other(&compute, &stream, &mut work, &mut views)?,
         Order::Interleaved => interleave(&compute, &stream, &mut work, &mut views)?,
     }
-    let spans = work.timeline.spans()?;
+    let spans = work.spans()?;
     stream.synchronize()?;
-    let wrong = verify(comm, load, &compute, &buffers).err();
+    let wrong = work.verify(&buffers).err();
     Ok((spans, wrong.map(|error| error_text(&error))))
 }
 
@@ -192,81 +175,4 @@ fn one_after_the_other(
         work.postprocess(iteration, buffer)?;
     }
     Ok(comm.wait(&compute.record_event(None)?)?)
-}
-
-/// What a rank has for an iteration: whole numbers, so that no sum rounds.
-fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
-    irregular::integers(100 * iteration + rank, len)
-}
-
-/// Compares every element of every iteration with the serial result: (work + 1) · (sum of all ranks' inputs) + work · own input.
-fn verify(
-    comm: &Comm,
-    load: Load,
-    compute: &Arc<CudaStream>,
-    buffers: &[CudaSlice<f32>],
-) -> anyhow::Result<()> {
-    let Load { elements, work, .. } = load;
-    ensure!(buffers.len() == load.iterations, "{} buffers for {} iterations", buffers.len(), load.iterations);
-    for (iteration, buffer) in buffers.iter().enumerate() {
-        let mut expected = vec![0.0; elements];
-        for rank in 0..comm.world_size() {
-            expected.iter_mut().zip(input(rank, iteration, elements)).for_each(|(sum, x)| *sum += x);
-        }
-        let own = input(comm.rank(), iteration, elements);
-        expected.iter_mut().zip(own).for_each(|(x, own)| *x = (work + 1) as f32 * *x + work as f32 * own);
-        let name = format!("the result of iteration {iteration}");
-        Expected::new(comm.rank(), &name, &expected).exactly(&compute.clone_dtoh(buffer)?)?;
-    }
-    Ok(())
-}
-
-/// The stages of one rank, each between two events.
-struct Work<'a> {
-    comm: &'a Comm,
-    compute: Arc<CudaStream>,
-    kernels: Kernels,
-    inputs: Vec<CudaSlice<f32>>,
-    timeline: Timeline,
-    rounds: usize,
-}
-
-impl Work<'_> {
-    /// The first use of a kernel loads it, and the first collective sets up connections. Leaves an empty timeline.
-    fn warm_up(&mut self, buffer: &mut CudaSlice<f32>) -> anyhow::Result<()> {
-        let mut view = buffer.as_view_mut();
-        self.preprocess(0, &mut view)?;
-        self.compute.synchronize()?;
-        self.all_reduce(0, &mut view)?;
-        self.comm.stream().synchronize()?;
-        self.timeline = Timeline::start(&self.compute)?;
-        Ok(())
-    }
-}
-
-impl Stages for Work<'_> {
-    fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
-        let Self { compute, kernels, inputs, timeline, rounds, .. } = self;
-        let input = &inputs[iteration];
-        timeline.record(compute, Kind::Compute, named("pre", iteration), || {
-            compute.memcpy_dtod(input, buffer)?;
-            (0..*rounds).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
-        })
-    }
-
-    fn all_reduce(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
-        let Self { comm, timeline, .. } = self;
-        timeline.record(&comm.stream(), Kind::Communication, named("sum", iteration), || {
-            comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
-            Ok(())
-        })
-    }
-
-    fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
-        let Self { compute, kernels, inputs, timeline, rounds, .. } = self;
-        let input = &inputs[iteration];
-        timeline.record(compute, Kind::Compute, named("post", iteration), || {
-            (0..*rounds).try_for_each(|_| kernels.axpy(compute, buffer, input, 1.0))
-        })
-    }
 }

@@ -1,0 +1,41 @@
+//! A pipeline whose all-reduces are long and short in turn, with one buffer, two and three.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use m05_overlap::depth;
+use m05_overlap::stages::{Load, Work};
+
+use super::{Done, Picture};
+
+const ITERATIONS: usize = 4;
+
+/// GPU 0 with each number of buffers.
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+    let elements = 4096 * scale;
+    let load = Load { iterations: ITERATIONS, elements, summed: [elements, elements / 8], work: [0, 1] };
+    let mut picture = Picture::of_runs(format!(
+        "{ITERATIONS} iterations with 1, 2 and 3 buffers: GPU 0 of {}",
+        streams.len()
+    ));
+    for depth in 1..=3 {
+        let ranks = rendezvous(streams, |comm| on_rank(&comm, load, depth))?;
+        picture.add_run(&format!("depth {depth}"), ranks);
+    }
+    Ok(picture)
+}
+
+fn on_rank(comm: &Comm, load: Load, depth: usize) -> anyhow::Result<Done> {
+    let (context, stream) = (comm.context(), comm.stream());
+    // SAFETY: `run` orders the stages by events, and the host waits before it reads or frees anything.
+    unsafe { context.disable_event_tracking() };
+    let compute = context.new_stream()?;
+    let mut work = Work::with_outputs(comm, &compute, load)?;
+    depth::run(&compute, &stream, &mut work, load.iterations, load.elements, depth)?;
+    let spans = work.spans()?;
+    compute.synchronize()?;
+    stream.synchronize()?;
+    Ok(Done::new(spans, work.verify_outputs()))
+}

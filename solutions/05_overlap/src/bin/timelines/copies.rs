@@ -1,0 +1,193 @@
+//! Batches that come in and go out in a stream of their own, beside the computation and the all-reduces.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, CudaViewMut, HostSlice, PinnedHostSlice, SyncOnDrop,
+};
+use cudarc::nccl::{Comm, ReduceOp};
+use init::rendezvous::rendezvous;
+use lab::timeline::{Kind, Span};
+use lab::{Expected, Kernels, Readable, Timeline, irregular};
+use s05_overlap::copies::{Streams, Work, stream_through};
+
+use super::{Done, Picture};
+
+const BATCHES: usize = 5;
+/// How often the bias is added to a batch.
+const WORK: usize = 48;
+
+/// GPU 0 of all.
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+    let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
+    let mut picture = Picture::of_runs(format!(
+        "{BATCHES} batches, in and out in a third stream: GPU 0 of {}",
+        streams.len()
+    ));
+    picture.add_run("GPU 0", ranks);
+    Ok(picture)
+}
+
+fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
+    let context = comm.context();
+    // SAFETY: `stream_through` orders the streams by events, and the host waits before it reads or frees anything.
+    unsafe { context.disable_event_tracking() };
+    let mut rank = Rank::new(comm, len)?;
+    // The first use of a kernel loads it, and the first collective sets up connections.
+    rank.run()?;
+    let spans = rank.run()?;
+    Ok(Done::new(spans, rank.verify()))
+}
+
+/// What a rank has for a batch.
+fn input(rank: usize, batch: usize, len: usize) -> Vec<f32> {
+    irregular::integers(100 * batch + rank, len)
+}
+
+/// What is added to every batch.
+fn bias(len: usize) -> Vec<f32> {
+    irregular::integers(1000, len)
+}
+
+/// Pinned memory that the host reads as fast as any other: not write-combined.
+fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHostSlice<f32>> {
+    // SAFETY: every element is written at once.
+    let mut slice = unsafe { context.alloc_pinned_with_flags(values.len(), 0) }?;
+    slice.as_mut_slice()?.copy_from_slice(values);
+    Ok(slice)
+}
+
+/// One rank, with its batches on the host.
+struct Rank<'a> {
+    comm: &'a Comm,
+    streams: Streams,
+    kernels: Kernels,
+    bias: CudaSlice<f32>,
+    buffers: [CudaSlice<f32>; 2],
+    inputs: Vec<PinnedHostSlice<f32>>,
+    outputs: Vec<PinnedHostSlice<f32>>,
+}
+
+impl<'a> Rank<'a> {
+    fn new(comm: &'a Comm, len: usize) -> anyhow::Result<Self> {
+        let context = comm.context();
+        let (compute, copy) = (context.new_stream()?, context.new_stream()?);
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for batch in 0..BATCHES {
+            inputs.push(pinned(context, &input(comm.rank(), batch, len))?);
+            outputs.push(pinned(context, &vec![0.0; len])?);
+        }
+        let buffers = [copy.alloc_zeros(len)?, copy.alloc_zeros(len)?];
+        let bias = copy.clone_htod(&bias(len))?;
+        let kernels = Kernels::load(context)?;
+        copy.synchronize()?;
+        let streams = Streams { compute, comm: comm.stream(), copy };
+        Ok(Self { comm, streams, kernels, bias, buffers, inputs, outputs })
+    }
+
+    /// Takes all batches through, and tells when everything ran. Waits until it is done.
+    fn run(&mut self) -> anyhow::Result<Vec<Span>> {
+        let Self { comm, streams, kernels, bias, buffers: [one, other], inputs, outputs } = self;
+        let context = comm.context();
+        let timeline = Timeline::start(&streams.copy)?;
+        let mut batches = Batches { comm, streams, kernels, bias, timeline };
+        let mut buffers = [one.as_view_mut(), other.as_view_mut()];
+        // SAFETY: it is on for pinned memory alone, behind whose copies cudarc records its events then. What is on the GPU was
+        // allocated without events.
+        unsafe { context.enable_event_tracking() };
+        let enqueued = stream_through(streams, &mut batches, &mut buffers, inputs, outputs);
+        // SAFETY: as above.
+        unsafe { context.disable_event_tracking() };
+        enqueued?;
+        let mut spans = batches.timeline.spans()?;
+        let copies = copies(&batches.timeline, &streams.copy, &spans, inputs, outputs)?;
+        spans.extend(copies);
+        streams.copy.synchronize()?;
+        Ok(spans)
+    }
+
+    /// Compares every element that came out with the sum of what all ranks computed.
+    fn verify(&self) -> anyhow::Result<()> {
+        let (world_size, len) = (self.comm.world_size(), self.bias.len());
+        for (batch, output) in self.outputs.iter().enumerate() {
+            let mut expected: Vec<f32> =
+                bias(len).into_iter().map(|bias| (world_size * WORK) as f32 * bias).collect();
+            for rank in 0..world_size {
+                expected.iter_mut().zip(input(rank, batch, len)).for_each(|(sum, x)| *sum += x);
+            }
+            Expected::new(self.comm.rank(), &format!("the output of batch {batch}"), &expected)
+                .exactly(output.as_slice()?)?;
+        }
+        Ok(())
+    }
+}
+
+/// When each copy ran. Its end is cudarc's event behind it. It starts when the copy before it in the stream has ended; and one that
+/// goes out no sooner than its all-reduce in `spans` has.
+fn copies(
+    timeline: &Timeline,
+    copy: &CudaStream,
+    spans: &[Span],
+    inputs: &[PinnedHostSlice<f32>],
+    outputs: &[PinnedHostSlice<f32>],
+) -> anyhow::Result<Vec<Span>> {
+    let summed = |batch: usize| {
+        let sum = spans.iter().find(|span| span.name == named("sum", batch));
+        sum.map_or(0.0, |span| span.end)
+    };
+    let mut copies = Vec::new();
+    for (batch, (input, output)) in inputs.iter().zip(outputs).enumerate() {
+        for (name, start, host) in [("in", 0.0, input), ("out", summed(batch), output)] {
+            let end = end_of_copy(timeline, copy, host)?;
+            copies.push(Span { kind: Kind::Copy, name: named(name, batch), start, end });
+        }
+    }
+    // They are in one stream, which does one after the other.
+    copies.sort_by(|one, other| one.end.total_cmp(&other.end));
+    let mut before = 0.0;
+    for copy in &mut copies {
+        copy.start = copy.start.max(before);
+        before = copy.end;
+    }
+    Ok(copies)
+}
+
+fn end_of_copy(timeline: &Timeline, copy: &CudaStream, host: &PinnedHostSlice<f32>) -> anyhow::Result<f64> {
+    // SAFETY: only the event is looked at. It is not recorded anew, because event tracking is off.
+    let (_, synced) = unsafe { host.stream_synced_slice(copy) };
+    match &synced {
+        SyncOnDrop::Record(Some((event, _))) => timeline.time(event),
+        _ => bail!("cudarc keeps no event for pinned memory"),
+    }
+}
+
+fn named(what: &str, batch: usize) -> String {
+    format!("{what} {batch}")
+}
+
+/// What `stream_through` calls.
+struct Batches<'a> {
+    comm: &'a Comm,
+    streams: &'a Streams,
+    kernels: &'a Kernels,
+    bias: &'a CudaSlice<f32>,
+    timeline: Timeline,
+}
+
+impl Work for Batches<'_> {
+    fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { streams, kernels, bias, timeline, .. } = self;
+        timeline.record(&streams.compute, Kind::Compute, named("compute", batch), || {
+            (0..WORK).try_for_each(|_| kernels.axpy(&streams.compute, buffer, *bias, 1.0))
+        })
+    }
+
+    fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let Self { comm, streams, timeline, .. } = self;
+        timeline.record(&streams.comm, Kind::Communication, named("sum", batch), || {
+            comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
+            Ok(())
+        })
+    }
+}
