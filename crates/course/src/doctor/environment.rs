@@ -25,6 +25,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_IB_DISABLE", "1 keeps NCCL off InfiniBand and RoCE"),
     ("NCCL_IB_GID_INDEX", "which of a card's addresses RoCE uses"),
     ("NCCL_IB_HCA", "which InfiniBand cards NCCL uses"),
+    (
+        "NCCL_LAUNCH_ORDER_IMPLICIT",
+        "1 launches calls of several communicators in the order in which the host made them",
+    ),
     ("NCCL_LAUNCH_MODE", "whether a group of GPUs is launched at once"),
     ("NCCL_MAX_CTAS", "how many blocks a collective may use at most"),
     ("NCCL_MIN_CTAS", "how many blocks a collective uses at least"),
