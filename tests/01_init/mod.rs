@@ -9,6 +9,7 @@ mod init_all;
 mod kernel;
 mod launch;
 mod lifetime;
+mod programs;
 mod rendezvous;
 
 use lab::Check;
@@ -25,6 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
         id_exchange::checks(),
         lifetime::checks(),
         errors::checks(),
+        programs::checks(),
     ]
     .concat()
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, sys};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
-use lab::tier::{describe, has_plain_nccl, nvrtc_version, survey, tier_for};
+use lab::tier::{Tier, describe, has_plain_nccl, nvrtc_version, survey, tier_for};
 use lab::{Kernels, Readable};
 use serde::Serialize;
 
@@ -151,7 +151,7 @@ fn tiers() -> Vec<Finding> {
 
 /// The GPUs of the tier for one rank: names, memory, and who reaches whose memory.
 fn gpus() -> anyhow::Result<Vec<Finding>> {
-    lab::attach(1)?;
+    let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;
     let mut findings = Vec::new();
     let mut unreachable = Vec::new();
@@ -180,10 +180,15 @@ fn gpus() -> anyhow::Result<Vec<Finding>> {
     if count > 1 {
         findings.push(match unreachable.as_slice() {
             [] => Finding::good("peer access", "each GPU reaches each other's memory"),
-            pairs if pairs.len() == count * (count - 1) => {
-                Finding::new("peer access", Status::Note, "no GPU reaches another's memory")
-                    .help("copies and NCCL go through the host's memory, and kernels can't")
-            }
+            pairs if pairs.len() == count * (count - 1) => Finding::new(
+                "peer access",
+                Status::Note,
+                "no GPU reaches another's memory",
+            )
+            .help(match tier {
+                Tier::Virtual => "kernels can't; copies and NCCL take the ways of the node that is modelled",
+                _ => "copies and NCCL go through the host's memory, and kernels can't",
+            }),
             pairs => Finding::new("peer access", Status::Note, format!("not from {}", pairs.join(", ")))
                 .help("copies and NCCL go through the host's memory there, which is slower"),
         });

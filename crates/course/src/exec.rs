@@ -1,4 +1,6 @@
-//! `cargo course exec`: any program on the virtual GPU, unchanged.
+//! `cargo course exec`: a program on the virtual GPU, unchanged.
+//!
+//! One that calls CUDA's driver API. The CUDA runtime asks the driver for more than it documents (`cuGetExportTable`), and refuses ours.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;

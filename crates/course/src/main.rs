@@ -154,7 +154,9 @@ enum Command {
         #[arg(long, value_name = "ETA", default_value_t = 1.0)]
         efficiency: f64,
     },
-    /// Run any CUDA or NCCL program on the virtual GPU, unchanged
+    /// Run a program that calls CUDA's driver API, and NCCL, on the virtual GPU, unchanged
+    ///
+    /// cudarc calls that API. A program of the CUDA runtime (what nvcc builds, PyTorch) asks a driver for more, and ends with an error.
     #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
     Exec {
         /// The program and its arguments

@@ -154,7 +154,7 @@ fn the_doctor_tells_what_there_is() {
 ✓ GPU 0                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
 ✓ GPU 1                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
 · peer access          no GPU reaches another's memory
-                       copies and NCCL go through the host's memory, and kernels can't
+                       kernels can't; copies and NCCL take the ways of the node that is modelled
 · LAB_TIER=virtual     the tier on which the checks run
 · VIRTUAL_GPU_COUNT=2  GPUs of the virtual tier
 ...

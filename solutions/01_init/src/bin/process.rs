@@ -1,0 +1,56 @@
+//! One rank of a group, as a launcher starts it: a process for each GPU, on one machine or on several.
+
+use std::net::ToSocketAddrs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use cudarc::nccl::Comm;
+use lab::Readable;
+use lab::explain::error_text;
+use lab::roll_call::roll_call;
+use s01_init::environment::{own_stream, place};
+use s01_init::id_exchange::exchange;
+
+/// One rank of a group, as mpirun, srun or torchrun starts it
+#[derive(Parser)]
+#[command(after_help = "Example: mpirun -n 4 target/debug/s01_init_process")]
+struct Arguments {
+    /// Where rank 0 listens, HOST:PORT, the same for all ranks
+    #[arg(long, default_value = "127.0.0.1:29600")]
+    meet: String,
+    /// Seconds in which the ranks have to find each other
+    #[arg(long, default_value_t = 60)]
+    patience: u64,
+}
+
+/// Exits with 0 if this rank has heard all others, and with 2 if it couldn't.
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(heard) => {
+            println!("{heard}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {}", error_text(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Takes this process's place in the group: what it hears from each rank, in a line.
+fn run(arguments: &Arguments) -> anyhow::Result<String> {
+    let place = place()?;
+    let addresses = arguments.meet.to_socket_addrs();
+    let address = addresses.with_context(|| format!("--meet {}", arguments.meet))?.next();
+    let address = address.with_context(|| format!("--meet {}: no such host", arguments.meet))?;
+    // A process needs one GPU. Whether the machine has one for each of its processes is asked where this one is opened.
+    let tier = lab::attach(1)?;
+    let stream = own_stream(&place)?;
+    let id = exchange(place.rank, place.world_size, address, Duration::from_secs(arguments.patience))?;
+    stream.context().bind_to_thread()?;
+    let comm = Comm::from_rank(stream, place.rank, place.world_size, id).readable()?;
+    let heard: Vec<String> = roll_call(&comm)?.iter().map(ToString::to_string).collect();
+    Ok(format!("rank {} ({tier}) hears {}", place.rank, heard.join("; ")))
+}

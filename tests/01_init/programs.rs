@@ -1,0 +1,58 @@
+//! Checks of the module's program for one process, where it is solved.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use lab::Check;
+
+use super::launch::{OPEN_MPI, all_variables, free_address};
+
+/// Cargo tells a package's tests where the programs of that package are, and of no other.
+const PROCESS: Option<&str> = option_env!("CARGO_BIN_EXE_s01_init_process");
+
+pub(crate) fn checks() -> Vec<Check> {
+    if PROCESS.is_none() {
+        return Vec::new();
+    }
+    vec![
+        Check::new("programs::processes_hear_each_other", processes_hear_each_other).min_ranks(2),
+        Check::new("programs::a_process_without_a_launcher_says_so", without_a_launcher_says_so),
+    ]
+}
+
+/// The program, in no launcher's environment.
+fn program() -> anyhow::Result<Command> {
+    let mut command = Command::new(PROCESS.context("the check is there only with its program")?);
+    for name in all_variables() {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+fn processes_hear_each_other() -> anyhow::Result<()> {
+    let meet = free_address()?.to_string();
+    let mut processes = Vec::new();
+    for rank in 0..2 {
+        let mut command = program()?;
+        command.args(["--meet", &meet]).envs(OPEN_MPI.sets([rank, rank, 2]));
+        processes.push(command.spawn()?);
+    }
+    for (rank, process) in processes.into_iter().enumerate() {
+        let output = process.wait_with_output()?;
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "rank {rank}: {}\n{said}{errors}", output.status);
+        let (start, end) = (format!("rank {rank} ("), ") hears rank 0 of 2 on GPU 0; rank 1 of 2 on GPU 1\n");
+        ensure!(said.starts_with(&start) && said.ends_with(end), "rank {rank} says: {said}");
+    }
+    Ok(())
+}
+
+fn without_a_launcher_says_so() -> anyhow::Result<()> {
+    let output = program()?.output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(2), "{}: {errors}", output.status);
+    ensure!(errors.contains("no launcher started this process"), "it says: {errors}");
+    Ok(())
+}
