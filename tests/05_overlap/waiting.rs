@@ -233,9 +233,9 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let worked = RefCell::new(None);
             // The collective takes its spin's time: it is enqueued behind it.
             let communicated = rank.mark(&stream, || {
-                rank.kernels.spin(&stream, 4 * MILLISECOND)?;
+                rank.kernels.spin(&stream, 2 * MILLISECOND)?;
                 let independent = || {
-                    *worked.borrow_mut() = Some(rank.compute_for(2 * MILLISECOND)?);
+                    *worked.borrow_mut() = Some(rank.compute_for(10 * MILLISECOND)?);
                     Ok(())
                 };
                 data.go(rank, way, independent, || Ok(()))
@@ -247,6 +247,12 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
                 worked.overlap(communicated) > 0.0,
                 "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both\n  \
                  likely cause: it is enqueued behind a wait for the average",
+                rank.number()
+            );
+            ensure!(
+                communicated.end < worked.end,
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: the average was there no \
+                 sooner\n  likely cause: the average begins behind the independent work, which doesn't need it",
                 rank.number()
             );
         }
