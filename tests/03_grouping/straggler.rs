@@ -83,6 +83,8 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     let trap = stream.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
     kernels.spin(&stream, 0)?;
     stream.synchronize()?;
+    // What isn't written yet says so here, without a report of the kernel below.
+    complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
     // So that the event is in the stream before the GPU fails.
     kernels.spin(&stream, MILLISECOND / 5)?;
     // SAFETY: the kernel has no arguments and touches no memory.
