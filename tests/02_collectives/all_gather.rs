@@ -2,7 +2,7 @@
 
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::collectives::all_gather::{all_gather, all_gather_in_place};
 use crate::exercise::reference::place;
@@ -20,6 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
         ),
         Check::new("all_gather::what_can_t_be_cut_evenly_is_an_error", what_can_t_be_cut_evenly_is_an_error)
             .min_ranks(2),
+        Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
     ]
 }
 
@@ -157,5 +158,22 @@ fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn no_call_waits_on_the_host() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let shard = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
+        let mut whole = Guarded::new(&stream, &irregular::integers(10 + rank, 2 * LEN))?;
+        let gathered = returns_at_once("all_gather", &stream, || {
+            all_gather(&comm, &shard.view(), &mut whole.view_mut())
+        });
+        let in_place = returns_at_once("all_gather_in_place", &stream, || {
+            all_gather_in_place(&comm, &mut whole.view_mut())
+        });
+        gathered.and(in_place)
+    })?;
     Ok(())
 }

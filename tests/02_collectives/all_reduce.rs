@@ -2,7 +2,7 @@
 
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::collectives::all_reduce::{average_in_place, sum};
 use crate::exercise::reference::{added, average_bound, divided, inputs};
@@ -17,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
         Check::new("all_reduce::a_second_call_uses_the_first_result", a_second_call_uses_the_first_result)
             .min_ranks(2),
+        Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
     ]
 }
 
@@ -124,5 +125,18 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             Expected::new(rank, "the sum of the sums", &expected).exactly(&third.read()?)
         })?;
     }
+    Ok(())
+}
+
+fn no_call_waits_on_the_host() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let send = Guarded::new(&stream, &irregular::integers(rank, 37))?;
+        let mut recv = Guarded::new(&stream, &irregular::integers(10 + rank, 37))?;
+        let summed = returns_at_once("sum", &stream, || sum(&comm, &send.view(), &mut recv.view_mut()));
+        let averaged =
+            returns_at_once("average_in_place", &stream, || average_in_place(&comm, &mut recv.view_mut()));
+        summed.and(averaged)
+    })?;
     Ok(())
 }

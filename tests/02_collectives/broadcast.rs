@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::collectives::broadcast::{broadcast, replicas_equal};
 
@@ -18,6 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .min_ranks(2),
         Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal).min_ranks(2),
+        Check::new("broadcast::it_returns_at_once", it_returns_at_once).min_ranks(2),
     ]
 }
 
@@ -199,5 +200,14 @@ fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn it_returns_at_once() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let stream = comm.stream();
+        let mut buffer = Guarded::new(&stream, &irregular::integers(comm.rank(), 37))?;
+        returns_at_once("broadcast", &stream, || broadcast(&comm, &mut buffer.view_mut(), 1))
+    })?;
     Ok(())
 }

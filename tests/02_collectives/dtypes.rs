@@ -6,7 +6,7 @@ use cudarc::nccl::{Comm, NcclType, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
 use lab::compare::Element;
-use lab::{Check, Expected, Guarded, Readable, irregular};
+use lab::{Check, Expected, Guarded, Readable, irregular, returns_at_once};
 
 use crate::collectives::dtypes::{average_halves, mean_of_bytes, sum_bound};
 
@@ -19,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too),
         Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction),
         Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap).min_ranks(2),
+        Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once).min_ranks(2),
     ]
 }
 
@@ -173,5 +174,14 @@ fn the_mean_of_bytes_does_not_wrap() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| check_mean(&comm, |x| (192.0 + 63.0 * x) as u8))?;
     }
+    Ok(())
+}
+
+fn averaging_returns_at_once() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let stream = comm.stream();
+        let mut buffer = Guarded::new(&stream, &[f16::ONE; 37])?;
+        returns_at_once("average_halves", &stream, || average_halves(&comm, &mut buffer.view_mut()))
+    })?;
     Ok(())
 }

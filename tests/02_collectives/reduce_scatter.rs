@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once};
 
 use crate::collectives::reduce_scatter::{average_in_two_steps, average_part};
 use crate::exercise::reference::{added, average_bound, divided, inputs, place};
@@ -20,6 +21,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole).min_ranks(2),
         Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits).min_ranks(2),
         Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
+            .min_ranks(2),
+        Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
     ]
 }
 
@@ -160,6 +164,41 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         check_part(&comm, 37)?;
         check_whole(&comm, 37)
+    })?;
+    Ok(())
+}
+
+fn the_two_steps_are_no_all_reduce() -> anyhow::Result<()> {
+    // SAFETY: the check's other threads are not there yet.
+    let log = unsafe { NcclLog::open() };
+    rendezvous(&lab::streams(2)?, |comm| {
+        let stream = comm.stream();
+        let mut buffer = Guarded::new(&stream, &irregular::integers(comm.rank(), 37))?;
+        average_in_two_steps(&comm, &mut buffer.view_mut())?;
+        Ok(stream.synchronize()?)
+    })?;
+    let called = log.calls("AllReduce")?;
+    ensure!(
+        called.is_empty(),
+        "average_in_two_steps made all-reduces of {called:?} elements: it is to average the parts with a reduce-scatter, and \
+         to gather them"
+    );
+    Ok(())
+}
+
+fn no_call_waits_on_the_host() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let send = Guarded::new(&stream, &irregular::integers(rank, 2 * LEN))?;
+        let mut part = Guarded::new(&stream, &irregular::integers(10 + rank, LEN))?;
+        let averaged = returns_at_once("average_part", &stream, || {
+            average_part(&comm, &send.view(), &mut part.view_mut())
+        });
+        let in_two_steps = returns_at_once("average_in_two_steps", &stream, || {
+            average_in_two_steps(&comm, &mut part.view_mut())
+        });
+        averaged.and(in_two_steps)
     })?;
     Ok(())
 }

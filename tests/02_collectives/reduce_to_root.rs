@@ -3,7 +3,7 @@
 use anyhow::bail;
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::collectives::reduce::{range_on_root, reduce};
 use crate::exercise::refusal::refused;
@@ -22,6 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
             "reduce_to_root::the_range_is_known_to_the_root_alone",
             the_range_is_known_to_the_root_alone,
         ),
+        Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).min_ranks(2),
     ]
 }
 
@@ -209,4 +210,16 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
         );
     }
     Expected::new(rank, "the buffer whose range was asked for", &own).exactly(&buffer.read()?)
+}
+
+fn it_returns_at_once() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let send = Guarded::new(&stream, &irregular::integers(rank, 37))?;
+        let mut recv = Guarded::new(&stream, &irregular::integers(10 + rank, 37))?;
+        returns_at_once("reduce", &stream, || {
+            reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 1)
+        })
+    })?;
+    Ok(())
 }

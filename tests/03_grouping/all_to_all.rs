@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::all_to_all::{all_to_all, gather, scatter};
@@ -24,6 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
             .min_ranks(2),
+        Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
     ]
 }
 
@@ -172,7 +173,7 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     exchanges(1)
 }
 
-/// One of each rank's two buffers lies on another rank's GPU.
+/// What each rank receives into or sends lies on another rank's GPU; on the root of a scatter or gather, both.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     const LEN: usize = 37;
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
@@ -180,7 +181,9 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let root = world_size - 1;
         let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
         let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
-        let mut own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+        let own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+        // Whoever copies what a rank has for itself does so on the communicator's stream.
+        other.synchronize()?;
         stream.context().bind_to_thread()?;
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
             ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
@@ -191,9 +194,9 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
                 )
             })
         };
-        let result = scatter(comm, Some(&own_whole.view()), &mut foreign.view_mut(), root);
+        let result = scatter(comm, Some(&foreign_whole.view()), &mut foreign.view_mut(), root);
         judged("scatter", result, check_scatter(comm, LEN, root))?;
-        let result = gather(comm, &foreign.view(), Some(&mut own_whole.view_mut()), root);
+        let result = gather(comm, &foreign.view(), Some(&mut foreign_whole.view_mut()), root);
         judged("gather", result, check_gather(comm, LEN, root))?;
         let result = all_to_all(comm, &own_whole.view(), &mut foreign_whole.view_mut());
         judged("all_to_all", result, check_all_to_all(comm, LEN))
@@ -217,4 +220,26 @@ fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Resul
     scatter(comm, Some(&send.view()), &mut part.view_mut(), root)?;
     gather(comm, &part.view(), Some(&mut recv.view_mut()), root)?;
     Expected::new(rank, "what was scattered and gathered again", &values).exactly(&recv.read()?)
+}
+
+fn no_call_waits_on_the_host() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    rendezvous(&lab::streams(2)?, |comm| {
+        let world_size = comm.world_size();
+        let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+        let outgoing = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
+        let mut incoming = Guarded::new(&stream, &stale(rank, world_size * LEN))?;
+        let mut part = Guarded::new(&stream, &stale(rank, LEN))?;
+        let scattered = returns_at_once("scatter", &stream, || {
+            scatter(&comm, Some(&outgoing.view()), &mut part.view_mut(), root)
+        });
+        let gathered = returns_at_once("gather", &stream, || {
+            gather(&comm, &part.view(), Some(&mut incoming.view_mut()), root)
+        });
+        let exchanged = returns_at_once("all_to_all", &stream, || {
+            all_to_all(&comm, &outgoing.view(), &mut incoming.view_mut())
+        });
+        scattered.and(gathered).and(exchanged)
+    })?;
+    Ok(())
 }

@@ -7,7 +7,7 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 
-/// Runs `check` on each rank of each world of at least two, with a stream of another rank's GPU. NCCL refuses a buffer that lies
+/// Runs `check` on each rank of each world of at least two, with a new stream of another rank's GPU. NCCL refuses a buffer that lies
 /// there, since it is asked to look. Event tracking is off.
 ///
 /// # Safety
@@ -26,7 +26,8 @@ pub(super) unsafe fn beside_another_gpu(
         rendezvous(&streams, |comm| {
             let own = comm.context().ordinal();
             let other = streams.iter().find(|stream| stream.context().ordinal() != own);
-            check(&comm, other.context("all ranks are on one GPU: this takes another one")?)
+            let other = other.context("all ranks are on one GPU: this takes another one")?;
+            check(&comm, &other.context().new_stream()?)
         })?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, NcclLog, irregular};
+use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_order};
@@ -29,6 +29,7 @@ pub(crate) fn checks() -> Vec<Check> {
         .min_ranks(2),
         Check::new("fusion::a_flat_buffer_makes_one_call", || calls("average_fused", average_fused, true))
             .min_ranks(2),
+        Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host).min_ranks(2),
     ]
 }
 
@@ -237,5 +238,19 @@ fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
             expected.len()
         );
     }
+    Ok(())
+}
+
+fn no_way_waits_on_the_host() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let stream = comm.stream();
+        let tensors = LENGTHS.iter().map(|&len| Ok(stream.alloc_zeros::<f32>(len)?));
+        let mut tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut views: Vec<_> = tensors.iter_mut().map(CudaSlice::as_view_mut).collect();
+        let mut at_once =
+            |name: &str, average: Average| returns_at_once(name, &stream, || average(&comm, &mut views));
+        let grouped = at_once("average_grouped", average_grouped);
+        grouped.and(at_once("average_fused", average_fused))
+    })?;
     Ok(())
 }

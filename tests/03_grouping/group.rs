@@ -14,6 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("group::it_returns_before_the_average_is_there", it_returns_before_the_average_is_there)
             .min_ranks(2),
         Check::new("group::what_the_calls_return_comes_back", what_the_calls_return_comes_back),
+        Check::new("group::an_error_of_the_end_comes_back", an_error_of_the_end_comes_back),
         Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
         Check::new("group::a_group_inside_a_group_is_a_part_of_it", a_group_inside_a_group_is_a_part_of_it)
             .min_ranks(2),
@@ -115,6 +116,22 @@ fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     ensure!(
         text.contains("no batch is left"),
         "the calls' error was `no batch is left`, in_group's is: {text}"
+    );
+    Ok(())
+}
+
+/// A call that NCCL refuses makes the end of its group fail as well, whoever overlooks the error of the call itself.
+fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
+    let comms = comms(1)?;
+    let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
+    let result = in_group(|| {
+        let refused = comms[0].send(&buffer.view(), 1);
+        ensure!(refused.is_err(), "there is no rank 1, and NCCL would send to it");
+        Ok(())
+    });
+    ensure!(
+        result.is_err(),
+        "a call was refused in the group, and in_group returned Ok, as the calls did: what does the end of the group say?"
     );
     Ok(())
 }

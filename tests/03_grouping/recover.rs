@@ -20,6 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first).min_ranks(2),
         Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum).min_ranks(2),
         Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
+        Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives),
         Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes),
         Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin),
     ]
@@ -253,6 +254,50 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
         }
         Ok(())
     })?;
+    Ok(())
+}
+
+/// Nobody is lost, but `arrives` says no to the first two sums, though they are there: each time, all begin again in a new world.
+fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
+    const REFUSED: usize = 2;
+    for world_size in lab::world_sizes() {
+        let watches: Vec<Watch> =
+            (0..REFUSED).map(|_| Watch::new(world_size, world_size)).collect::<anyhow::Result<_>>()?;
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            in_use(&comm)?;
+            let input = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
+            let mut total = Guarded::new(&stream, &irregular::integers(1000 + rank, LEN))?;
+            let (sums, asked) = (Cell::new(0), Cell::new(0));
+            let arrives = |event: &CudaEvent| {
+                event.synchronize()?;
+                sums.set(sums.get() + 1);
+                Ok(sums.get() > REFUSED)
+            };
+            let muster = |rank| {
+                let watch = watches.get(asked.get());
+                asked.set(asked.get() + 1);
+                watch
+                    .context("the survivors were asked for more often than a sum did not arrive")?
+                    .muster(rank)
+            };
+            let again = "as long as a sum doesn't arrive, the survivors rejoin and begin again, however often that is";
+            let comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrives, muster)
+                .with_context(|| {
+                    format!("rank {rank} of {world_size}: {REFUSED} sums did not arrive: {again}")
+                })?;
+            comm.stream().synchronize()?;
+            ensure!(
+                sums.get() == REFUSED + 1 && asked.get() == REFUSED,
+                "rank {rank} of {world_size}: {REFUSED} sums did not arrive, and sum_of_survivors returned when it had waited for {} and \
+                 rejoined {} times: {again}",
+                sums.get(),
+                asked.get()
+            );
+            let all: Vec<usize> = (0..world_size).collect();
+            Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)
+        })?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::grouping::ring::{neighbours, shift, sum_around};
@@ -22,6 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
         Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
         Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
+        Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once).min_ranks(2),
     ]
 }
 
@@ -97,28 +98,24 @@ fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
 }
 
 fn shift_returns_at_once() -> anyhow::Result<()> {
-    const SPIN: u64 = 10_000_000;
-    let world_size = lab::world_sizes().into_iter().max().unwrap_or(1);
-    rendezvous(&lab::streams(world_size)?, |comm| {
+    rendezvous(&lab::streams(2)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
-        let kernels = Kernels::load(stream.context())?;
         let outgoing = Guarded::new(&stream, &irregular::integers(rank, 37))?;
         let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
-        // The first call sets up connections, and the first use of a kernel loads it: both may take the host a while.
-        kernels.spin(&stream, 0)?;
-        shift(&comm, &outgoing.view(), &mut incoming.view_mut())?;
-        stream.synchronize()?;
-        kernels.spin(&stream, SPIN)?;
-        let ready = stream.record_event(None)?;
-        shift(&comm, &outgoing.view(), &mut incoming.view_mut())?;
-        let early = !ready.try_is_complete()?;
-        stream.synchronize()?;
-        ensure!(
-            early,
-            "rank {rank}: the stream was busy for {} ms, and shift did not return before that: does it wait on the host?",
-            SPIN / 1_000_000
-        );
-        Ok(())
+        returns_at_once("shift", &stream, || shift(&comm, &outgoing.view(), &mut incoming.view_mut()))
+    })?;
+    Ok(())
+}
+
+fn the_sum_returns_at_once() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let kernels = Kernels::load(comm.context())?;
+        let own = Guarded::new(&stream, &irregular::integers(rank, 37))?;
+        let mut total = Guarded::new(&stream, &stale(rank, 37))?;
+        returns_at_once("sum_around", &stream, || {
+            sum_around(&comm, &kernels, &own.view(), &mut total.view_mut())
+        })
     })?;
     Ok(())
 }
@@ -197,6 +194,11 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         .if_instead(
             &each(&|index| sum(index) - right[index]),
             "one rank's values are missing, which would have come in the last shift: there was one too few",
+        )
+        .if_instead(
+            &each(&|index| sum(index) + inputs[rank][index] - right[index]),
+            "the rank's own values are in it twice, and those that came in last are missing: each shift adds what it sent, \
+             and not what came in",
         )
         .if_instead(&each(&|index| sum(index) - inputs[rank][index]), "the rank's own values are missing")
         .if_instead(&inputs[rank], "these are the rank's own values: nothing was added")

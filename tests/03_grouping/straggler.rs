@@ -4,11 +4,13 @@ use std::cell::{Cell, OnceCell};
 use std::sync::{Barrier, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
-use cudarc::driver::CudaSlice;
+use anyhow::{Context, bail, ensure};
+use cudarc::driver::{CudaSlice, LaunchConfig};
 use cudarc::nccl::Comm;
+use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::explain::error_text;
+use lab::kernels::TRAP;
 use lab::{Check, Expected, Kernels};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
@@ -17,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes),
         Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up),
+        Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error),
         Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last),
         Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much).min_ranks(2),
         Check::new("straggler::a_missing_rank_is_named_by_all", a_missing_rank_is_named_by_all).min_ranks(2),
@@ -72,6 +75,36 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
          event came\n  likely cause: it asks without end and never looks at the clock, or it synchronises"
     );
     Ok(stream.synchronize()?)
+}
+
+fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    let trap = stream.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    // What isn't written yet says so here, without a report of the kernel below.
+    complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
+    // So that the event is in the stream before the GPU fails.
+    kernels.spin(&stream, MILLISECOND / 5)?;
+    // SAFETY: the kernel has no arguments and touches no memory.
+    unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
+    let event = stream.record_event(None)?;
+    // A millisecond for each look.
+    let clock = ticking();
+    let slow = || {
+        std::thread::sleep(Duration::from_millis(1));
+        clock()
+    };
+    let answer = complete_by(&event, slow, DEADLINE);
+    // The GPU's context is lost, and nothing of it can be given back in order.
+    std::mem::forget((event, trap, kernels, stream));
+    ensure!(
+        answer.is_err(),
+        "a kernel in front of the event failed, so it will never come, and complete_by says {answer:?}\n  likely cause: cudarc's \
+         `is_complete` says `false` of an error too; `try_is_complete` tells it"
+    );
+    Ok(())
 }
 
 fn who_waited_least_came_last() -> anyhow::Result<()> {
@@ -145,7 +178,11 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
             if rank == late {
                 kernels.spin(&comm.stream(), SPIN * MILLISECOND)?;
             }
-            let told = barrier(&comm, &mut token, &register, || up + booted.elapsed(), 100 * DEADLINE)?;
+            let told = barrier(&comm, &mut token, &register, || up + booted.elapsed(), 100 * DEADLINE)
+                .context(
+                    "all come, long before the deadline (likely cause: `deadline` is a length of time; the clock, which starts \
+                     anywhere, is compared with `until`)",
+                )?;
             comm.stream().synchronize()?;
             let of = format!(
                 "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \

@@ -191,6 +191,10 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
     let Made { place: (rank, world_size), overflowed, stepped, skip, before, right, bound, got } = *made;
     let told = format!("rank {rank} of {world_size}: {overflowed} had an overflow");
     ensure!(
+        !(skip && stepped && got == before),
+        "{told}, no parameter has changed, and `step` says that the step was made"
+    );
+    ensure!(
         !(skip && stepped),
         "{told}, and the step was made\n  \
          likely cause: the overflow was not heard of here: what all do, all decide together"

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
 
 use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
 
@@ -22,6 +22,15 @@ pub(crate) fn checks() -> Vec<Check> {
             })?;
             Ok(())
         }),
+        Check::new("global_norm::softmax_returns_at_once", || {
+            rendezvous(&lab::streams(2)?, |comm| {
+                let (stream, kernels) = (comm.stream(), Kernels::load(comm.context())?);
+                let mut part = Guarded::new(&stream, &scores(comm.rank()))?;
+                returns_at_once("softmax", &stream, || softmax(&comm, &kernels, &mut part.view_mut()))
+            })?;
+            Ok(())
+        })
+        .min_ranks(2),
     ]
 }
 
@@ -165,6 +174,14 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
         .if_instead(
             &stretched(f64::from(max_norm) / length(&average)),
             "a gradient shorter than max_norm was made longer: only shorten",
+        )
+        .if_instead(
+            &stretched(length(&average) / f64::from(max_norm)),
+            "it was scaled by norm / max_norm: the factor is max_norm / norm",
+        )
+        .if_instead(
+            &stretched(f64::from(max_norm) / length(&average).powi(2)),
+            "the factor was made with the sum of the squares: the root is missing",
         )
         .within(bound, &got)?;
     let (norm, told) = (length(&average), f64::from(told));

@@ -6,7 +6,7 @@
 use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once};
 
 use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 
@@ -19,6 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical).min_ranks(2),
         Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once).min_ranks(2),
     ]
 }
 
@@ -238,5 +239,19 @@ fn replicas_stay_identical() -> anyhow::Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+fn a_step_returns_at_once() -> anyhow::Result<()> {
+    const LEN: usize = 60;
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let mut parameters = Guarded::new(&stream, &irregular::integers(0, LEN))?;
+        let gradient = Guarded::new(&stream, &irregular::integers(seed(0, rank), LEN))?;
+        let mut optimizer = ShardedOptimizer::new(&comm, LEN)?;
+        returns_at_once("step", &stream, || {
+            optimizer.step(&comm, &mut parameters.view_mut(), &gradient.view(), LEARNING_RATE)
+        })
+    })?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::{Context, ensure};
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
-use lab::{Check, Expected, Kernels};
+use lab::{Check, Expected, Kernels, returns_at_once};
 
 use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, batches, piece, steps, times};
 use crate::multi_gpu::single_process::SingleProcess;
@@ -20,6 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .min_ranks(2),
         Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0).min_ranks(2),
+        Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)
+            .min_ranks(2),
     ]
 }
 
@@ -218,4 +220,14 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn no_part_waits_on_the_host() -> anyhow::Result<()> {
+    let batches = batches(&[23]);
+    let mut run = start(2, &batches)?;
+    let stream = run.replicas[0].model.stream().clone();
+    let on_gpu = Digits::load()?.train.to_device(&stream)?;
+    returns_at_once("refresh", &stream, || run.refresh())?;
+    returns_at_once("scatter", &stream, || run.scatter(&on_gpu, &batches[0]))?;
+    returns_at_once("gather", &stream, || run.gather())
 }

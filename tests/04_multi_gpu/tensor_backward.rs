@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use anyhow::Context;
 use cudarc::driver::CudaView;
-use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular};
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
 
 use super::tensor::{
     ODD, SAMPLES, Seat, Sizes, added, bias_gradient, columns_of, input_gradient, layer, linear, on_all_ranks,
@@ -23,6 +24,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
             .min_ranks(2),
         Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_backward::no_layer_waits_on_the_host", || {
+            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Seat { comm: &comm, sizes: ODD }))?;
+            Ok(())
+        })
+        .min_ranks(2),
     ]
 }
 
@@ -113,6 +119,35 @@ fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
             .exactly(&read(seat, mlp.hidden.as_view())?)?;
     }
     Ok(())
+}
+
+fn check_at_once(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (seat.comm, seat.comm.stream());
+    let Sizes { inputs, hidden, outputs } = seat.sizes;
+    let units = seat.part(hidden);
+    let first = with_columns(&layer(1, inputs, hidden), units.clone());
+    let second = with_rows(&layer(2, hidden, outputs), units.clone());
+    let mut mlp = Mlp::new(&stream, &first, &second, SAMPLES)?;
+    let (input, output_gradient) = (seat.stale(SAMPLES * inputs)?, seat.stale(SAMPLES * outputs)?);
+    let own_hidden = seat.stale(SAMPLES * units.len())?;
+    let mut back = seat.stale(SAMPLES * inputs)?;
+    let mut hidden_back = seat.stale(SAMPLES * units.len())?;
+    let columns = returns_at_once("column_backward", &stream, || {
+        column_backward(comm, &mut mlp.first, &input.view(), &own_hidden.view(), &mut back.view_mut())
+    });
+    let rows = returns_at_once("row_backward", &stream, || {
+        row_backward(
+            &mut mlp.second,
+            &own_hidden.view(),
+            &output_gradient.view(),
+            &mut hidden_back.view_mut(),
+        )
+    });
+    stream.memcpy_dtod(&own_hidden.view(), &mut mlp.hidden)?;
+    let both = returns_at_once("mlp_backward", &stream, || {
+        mlp_backward(comm, &mut mlp, &input.view(), &output_gradient.view(), &mut back.view_mut())
+    });
+    columns.and(rows).and(both)
 }
 
 const THE_WRONG_SIDE: &str =

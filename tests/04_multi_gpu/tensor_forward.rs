@@ -1,7 +1,8 @@
 //! Checks of `multi_gpu/tensor_forward`: layers that lie on several GPUs compute what they compute on one.
 
 use anyhow::ensure;
-use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular};
+use init::rendezvous::rendezvous;
+use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
 
 use super::tensor::{
     ODD, SAMPLES, Seat, Sizes, biased, columns_of, layer, linear, on_all_ranks, product, relu, with_columns,
@@ -20,6 +21,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("tensor_forward::two_layers_are_those_of_one_gpu", two_layers_are_those_of_one_gpu)
             .min_ranks(2),
         Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_forward::no_layer_waits_on_the_host", || {
+            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Seat { comm: &comm, sizes: ODD }))?;
+            Ok(())
+        })
+        .min_ranks(2),
     ]
 }
 
@@ -201,4 +207,24 @@ fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
         verdict = verdict.and(own_units).and(compare_output(seat, &second, &hidden, &output.read()?));
     }
     verdict
+}
+
+fn check_at_once(seat: &Seat<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (seat.comm, seat.comm.stream());
+    let Sizes { inputs, hidden, outputs } = seat.sizes;
+    let units = seat.part(hidden);
+    let first = with_columns(&layer(1, inputs, hidden), units.clone());
+    let second = with_rows(&layer(2, hidden, outputs), units);
+    let mut layers = Mlp::new(&stream, &first, &second, SAMPLES)?;
+    let input = seat.stale(SAMPLES * inputs)?;
+    let mut output = seat.stale(SAMPLES * outputs)?;
+    let columns = returns_at_once("column_parallel", &stream, || {
+        column_parallel(&layers.first, &input.view(), &mut layers.hidden.as_view_mut())
+    });
+    let rows = returns_at_once("row_parallel", &stream, || {
+        row_parallel(comm, &layers.second, &layers.hidden.as_view(), &mut output.view_mut())
+    });
+    let both =
+        returns_at_once("mlp", &stream, || mlp(comm, &mut layers, &input.view(), &mut output.view_mut()));
+    columns.and(rows).and(both)
 }

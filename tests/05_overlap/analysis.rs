@@ -139,7 +139,7 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
 /// Three collectives of three GPUs by one clock. The GPUs come to them at different times, and leave within microseconds.
 fn run_of_three() -> Vec<Vec<Span>> {
     let late = [[0.0, 0.3, 0.1], [1.5, 0.0, 0.9], [0.2, 2.0, 0.0]];
-    let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, 0.002, 0.0]];
+    let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, -0.002, 0.0]];
     let gpu = |gpu: usize| -> Vec<Span> {
         let collective = |at: usize| {
             let end = 10.0 * (at + 1) as f64;

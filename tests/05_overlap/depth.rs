@@ -112,6 +112,12 @@ impl<'a> Pipeline<'a> {
 impl Stages for Pipeline<'_> {
     fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let Rank { compute, kernels, .. } = self.rank;
+        let iterations = self.inputs.len();
+        ensure!(
+            iteration < iterations,
+            "`preprocess` was called for iteration {iteration}, and there are {iterations}, from 0: fewer iterations than \
+             buffers are a pipeline too"
+        );
         self.preprocessed.push(self.rank.mark(compute, || {
             kernels.spin(compute, self.delays.preprocess)?;
             compute.memcpy_dtod(&self.inputs[iteration], buffer)?;

@@ -9,7 +9,9 @@ use lab::kernels::Product;
 use lab::timeline::{Kind, Timeline};
 use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
 
-use crate::exercise::bench::{MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_two_ranks};
+use crate::exercise::bench::{
+    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_two_ranks, span,
+};
 use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -268,15 +270,18 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
             for part in [Part::Attention, Part::Mlp] {
                 let cause = "something keeps the compute stream, or the host, until the all-reduce is over: is it waited for \
                              before the other half's product is enqueued?";
-                let (sum, other) = (named("all-reduce", 0, layer, part), named("product", 1, layer, part));
-                ensure_beside(rank, &spans, &sum, &other, cause)?;
+                // Either half may come first.
+                let start = |half| anyhow::Ok(span(&spans, &named("product", half, layer, part))?.start);
+                let (first, other) = if start(0)? < start(1)? { (0, 1) } else { (1, 0) };
+                let sum = named("all-reduce", first, layer, part);
+                ensure_beside(rank, &spans, &sum, &named("product", other, layer, part), cause)?;
                 let next = match part {
-                    Part::Attention => named("product", 0, layer, Part::Mlp),
-                    Part::Mlp if layer + 1 < LAYERS => named("product", 0, layer + 1, Part::Attention),
+                    Part::Attention => named("product", first, layer, Part::Mlp),
+                    Part::Mlp if layer + 1 < LAYERS => named("product", first, layer + 1, Part::Attention),
                     Part::Mlp => continue,
                 };
                 let cause = "a half waits for the other half's sum, or a layer waits for its own last one";
-                ensure_beside(rank, &spans, &named("all-reduce", 1, layer, part), &next, cause)?;
+                ensure_beside(rank, &spans, &named("all-reduce", other, layer, part), &next, cause)?;
             }
         }
         // B equal buckets: c + (B − 1) · max(c, m) + m. The residual belongs to the product behind it.

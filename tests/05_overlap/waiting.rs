@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
+use lab::kernels::TRAP;
 use lab::{Check, Expected, Guarded, irregular};
 
 use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks};
@@ -232,9 +233,9 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let worked = RefCell::new(None);
             // The collective takes its spin's time: it is enqueued behind it.
             let communicated = rank.mark(&stream, || {
-                rank.kernels.spin(&stream, 4 * MILLISECOND)?;
+                rank.kernels.spin(&stream, 2 * MILLISECOND)?;
                 let independent = || {
-                    *worked.borrow_mut() = Some(rank.compute_for(2 * MILLISECOND)?);
+                    *worked.borrow_mut() = Some(rank.compute_for(10 * MILLISECOND)?);
                     Ok(())
                 };
                 data.go(rank, way, independent, || Ok(()))
@@ -248,6 +249,12 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
                  likely cause: it is enqueued behind a wait for the average",
                 rank.number()
             );
+            ensure!(
+                communicated.end < worked.end,
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: the average was there no \
+                 sooner\n  likely cause: the average begins behind the independent work, which doesn't need it",
+                rank.number()
+            );
         }
         Ok(())
     })
@@ -256,7 +263,7 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
 fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let mut data = Data::new(rank, 1)?;
-        let late = rank.communicate_for(3 * MILLISECOND)?;
+        let late = rank.communicate_for(10 * MILLISECOND)?;
         let pieces = Cell::new(0);
         let piece = || {
             pieces.set(pieces.get() + 1);
@@ -269,24 +276,21 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
         })?;
         ensure!(
             complete_at_use.get(),
-            "rank {}: the average could not be there for 3 ms; `independent` was called {} times, and then the average was \
+            "rank {}: the average could not be there for 10 ms; `independent` was called {} times, and then the average was \
              used although the query had said no\n  likely cause: asked once, not until the answer is yes",
             rank.number(),
             pieces.get()
         );
         ensure!(
-            pieces.get() > 0,
-            "rank {}: the average took 3 ms, and polling called `independent` not once meanwhile\n  likely cause: the host \
-             waits, or nothing was asked",
-            rank.number()
+            pieces.get() > 1,
+            "rank {}: the average took 10 ms, and polling called `independent` {} times meanwhile, not again and again\n  likely \
+             cause: the host waits, or nothing was asked",
+            rank.number(),
+            pieces.get()
         );
         data.compare(rank, "polling")
     })
 }
-
-/// A kernel that fails.
-const TRAP: &str =
-    ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
 /// How often the check lets itself be polled, a millisecond each time.
 const PATIENCE: usize = 1000;

@@ -25,6 +25,9 @@ pub const LOSS: &str = include_str!("../../../kernels/loss.ptx");
 pub const VECTOR: &str = include_str!("../../../kernels/vector.ptx");
 /// PTX of `spin`.
 pub const SPIN: &str = include_str!("../../../kernels/spin.ptx");
+/// PTX of `trap`, a kernel without arguments that fails: for checks of what comes of that.
+pub const TRAP: &str =
+    ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
 /// Shape of a product `c = a · b`: `a` is m×k, `b` is k×n, `c` is m×n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

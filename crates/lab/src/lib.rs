@@ -1,5 +1,6 @@
 //! The bench every exercise stands on.
 
+pub mod at_once;
 pub mod check;
 pub mod compare;
 pub mod digits;
@@ -24,6 +25,7 @@ pub mod stopwatch;
 pub mod tier;
 pub mod timeline;
 
+pub use at_once::returns_at_once;
 pub use check::Check;
 pub use compare::Expected;
 pub use explain::Readable;

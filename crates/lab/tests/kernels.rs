@@ -9,7 +9,10 @@ use lab::digits::Digits;
 use lab::kernels::{Matrix, Product};
 use lab::perceptron::HostPerceptron;
 use lab::random::SplitMix64;
-use lab::{Check, Kernels, Linear, Mlp, Momentum, Network, NetworkShape, Perceptron, Trainable, Weights};
+use lab::{
+    Check, Kernels, Linear, Mlp, Momentum, Network, NetworkShape, Perceptron, Trainable, Weights,
+    returns_at_once,
+};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
@@ -21,6 +24,7 @@ fn main() -> ExitCode {
         Check::new("kernels::norms_softmax_and_finiteness_are_the_hosts", vectors),
         Check::new("kernels::momentum_is_the_hosts", momentum),
         Check::new("kernels::spin_comes_to_an_end", spin),
+        Check::new("at_once::a_call_that_waits_on_the_host_is_named", at_once),
         Check::new("kernels::a_wrong_length_is_named_and_nothing_is_launched", wrong_lengths),
         Check::new("kernels::a_stream_of_another_gpu_is_refused", other_gpu).min_ranks(2),
         Check::new("perceptron::its_gradient_is_that_of_the_host", perceptron),
@@ -29,6 +33,25 @@ fn main() -> ExitCode {
         Check::new("network::its_gradients_are_those_of_finite_differences", network),
         Check::new("network::a_shape_that_cannot_be_is_named", network_shapes),
     ])
+}
+
+fn at_once() -> anyhow::Result<()> {
+    let Bench { stream, .. } = Bench::new()?;
+    let mut buffer = stream.alloc_zeros::<f32>(37)?;
+    let mut clear = || Ok(stream.memset_zeros(&mut buffer)?);
+    returns_at_once("clear", &stream, &mut clear)?;
+    let told = returns_at_once("clear_and_wait", &stream, || {
+        clear()?;
+        Ok(stream.synchronize()?)
+    });
+    let text = told.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(
+        text.contains("clear_and_wait did not return before that"),
+        "it waits on the host, and is told: {text:?}"
+    );
+    let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));
+    ensure!(refused.is_err(), "the call's error is lost");
+    Ok(())
 }
 
 /// Half the distance from 1 to the next f32: what one rounding may change, relatively.

@@ -100,7 +100,7 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     } else if is(-1.0) {
         "the step goes up the gradient instead of down".to_owned()
     } else {
-        format!("{factor:.4} times what it should be: look at the weight")
+        format!("{factor:.4} times what it should be: look at the weight, and at the learning rate")
     }
 }
 

@@ -11,7 +11,7 @@ use super::shards_are_the_batch;
 use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-pub(super) const LEARNING_RATE: f32 = 0.1;
+pub(super) const LEARNING_RATE: f32 = 0.07;
 /// Lengths of batches that fit no world size for long; some are shorter than the world, so that a rank has nothing.
 const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
 const STEPS: usize = 24;

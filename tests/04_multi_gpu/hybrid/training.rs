@@ -12,7 +12,7 @@ use super::{true_place, true_rank};
 use crate::multi_gpu::hybrid::{Mesh, Place, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-const LEARNING_RATE: f32 = 0.1;
+const LEARNING_RATE: f32 = 0.07;
 /// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
