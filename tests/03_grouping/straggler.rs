@@ -241,11 +241,16 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
         if register.missing().contains(&rank) {
             return if asks.elapsed() < SIGNING { Duration::ZERO } else { LONG_AFTER };
         }
-        let since = Instant::now();
-        while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < PATIENCE {
-            std::thread::yield_now();
-        }
+        wait_for_the_others(register, late, PATIENCE);
         LONG_AFTER
+    }
+}
+
+/// Waits until all ranks but `late` have signed, or so long.
+fn wait_for_the_others(register: &Register, late: usize, patience: Duration) {
+    let since = Instant::now();
+    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < patience {
+        std::thread::yield_now();
     }
 }
 
@@ -342,11 +347,17 @@ fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
                 )
             };
             let told = if rank == late {
-                kernels.spin(&stream, 10 * MILLISECOND)?;
+                // Longer than the others need to sign.
+                kernels.spin(&stream, 100 * MILLISECOND)?;
                 let looks = Cell::new(0);
-                // Up at once, after the look that the deadline is reckoned from.
-                let told =
-                    call(&|| if looks.replace(looks.get() + 1) == 0 { Duration::ZERO } else { LONG_AFTER });
+                // Up as soon as they have, after the look that the deadline is reckoned from.
+                let told = call(&|| {
+                    if looks.replace(looks.get() + 1) == 0 {
+                        return Duration::ZERO;
+                    }
+                    wait_for_the_others(&register, late, RESCUE);
+                    LONG_AFTER
+                });
                 returned.one_more();
                 rescue.set(!returned.are(world_size)).ok();
                 told
