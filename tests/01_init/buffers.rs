@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use anyhow::{Context, bail, ensure};
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
 
 use crate::init::buffers::{copy, read, spread};
 
@@ -162,20 +162,10 @@ fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
 
 fn a_copy_returns_at_once() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    let kernels = Kernels::load(stream.context())?;
     let values = irregular::integers(0, LEN);
     let from = Guarded::new(&stream, &values)?;
     let mut to = Guarded::new(&stream, &irregular::integers(1, LEN))?;
-    // So that loading takes no part in what comes.
-    kernels.spin(&stream, 0)?;
-    stream.synchronize()?;
-    kernels.spin(&stream, 20 * MILLISECOND)?;
-    let busy = stream.record_event(None)?;
-    copy(&from.view(), 0..LEN, &mut to.view_mut(), 0)?;
-    ensure!(
-        !busy.try_is_complete()?,
-        "the stream was busy for 20 ms, and copy did not return before that: does it wait on the host?"
-    );
+    returns_at_once("copy", &stream, || copy(&from.view(), 0..LEN, &mut to.view_mut(), 0))?;
     Expected::new(0, "the copy", &values).exactly(&to.read()?)
 }
 

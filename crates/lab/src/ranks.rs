@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::explain::error_text;
 
@@ -18,15 +18,17 @@ pub fn each_rank<T: Send>(
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     let work = &work;
-    let ended: Vec<anyhow::Result<T>> = thread::scope(|scope| {
+    // The driver is asked what a code means when the error is printed, and tells the asking thread's last one.
+    let run = move |rank| work(rank).map_err(|error| error_text(&error));
+    let ended: Vec<Result<T, String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..world_size)
             .map(|rank| {
-                thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, move || work(rank))
+                thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, move || run(rank))
             })
             .collect();
-        let join = |thread: std::io::Result<thread::ScopedJoinHandle<'_, anyhow::Result<T>>>| {
-            let thread = thread.context("the system gave it no thread")?;
-            thread.join().unwrap_or_else(|panic| bail!("panicked: {}", panic_message(&*panic)))
+        let join = |thread: std::io::Result<thread::ScopedJoinHandle<'_, Result<T, String>>>| {
+            let thread = thread.map_err(|error| format!("the system gave it no thread: {error}"))?;
+            thread.join().unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic))))
         };
         threads.into_iter().map(join).collect()
     });
@@ -34,7 +36,7 @@ pub fn each_rank<T: Send>(
     for (rank, error) in
         ended.iter().enumerate().filter_map(|(rank, result)| Some((rank, result.as_ref().err()?)))
     {
-        let text = error_text(error).replace('\n', "\n  ");
+        let text = error.replace('\n', "\n  ");
         match failures.iter_mut().find(|(_, known)| *known == text) {
             Some((ranks, _)) => ranks.push(rank),
             None => failures.push((vec![rank], text)),
@@ -44,7 +46,7 @@ pub fn each_rank<T: Send>(
     let failed = failures.iter().map(|(ranks, _)| ranks.len()).sum::<usize>();
     let told: Vec<String> = failures.iter().map(|(ranks, text)| with_ranks(&named(ranks), text)).collect();
     match told.as_slice() {
-        [] => ended.into_iter().collect(),
+        [] => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
         [only] if failed == 1 => bail!("{only}"),
         several => bail!("{failed} of {world_size} ranks failed\n  {}", several.join("\n  ")),
     }
@@ -52,7 +54,9 @@ pub fn each_rank<T: Send>(
 
 /// Whether an error says that somebody never came: then what happened to that one tells more.
 fn waited_in_vain(text: &str) -> bool {
-    ["CUDA_ERROR_LAUNCH_TIMEOUT", "ncclTimeout", "ncclRemoteError"].iter().any(|code| text.contains(code))
+    ["CUDA_ERROR_LAUNCH_TIMEOUT", "ncclTimeout", "ncclRemoteError", "'s GPU has failed"]
+        .iter()
+        .any(|sign| text.contains(sign))
 }
 
 /// The text behind the ranks it is of, unless it names them itself.
@@ -106,6 +110,25 @@ mod tests {
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "2 of 4 ranks failed\n  rank 1: no memory\n  rank 3: panicked: rank 3 can't go on");
+    }
+
+    /// Says who prints it, as the driver does.
+    #[derive(Debug)]
+    struct Asked;
+
+    impl std::fmt::Display for Asked {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "asked by {}", thread::current().name().unwrap_or("nobody"))
+        }
+    }
+
+    impl std::error::Error for Asked {}
+
+    #[test]
+    fn an_error_is_printed_by_the_thread_that_met_it() {
+        let failed = each_rank(2, |_| -> anyhow::Result<()> { Err(Asked.into()) });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(text, "2 of 2 ranks failed\n  rank 0: asked by rank 0\n  rank 1: asked by rank 1");
     }
 
     #[test]
