@@ -7,7 +7,7 @@ use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
 use lab::{Check, Expected, NcclLog, Perceptron};
 
-use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, batches, piece, steps, times};
+use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
 use crate::multi_gpu::accumulate::Accumulator;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -175,7 +175,8 @@ fn compare_step(
             &step.along(&with_earlier),
             "the earlier steps' gradients are in it as well: `total` was not cleared",
         );
-    got_it.within(step.bound, &got.parameters)?;
+    let (rate, at_that_rate) = step.rate_of(&got.parameters);
+    got_it.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, &got.parameters)?;
 
     let distance = (f64::from(got.loss) - step.loss).abs();
     let alike = |loss: f64| (f64::from(got.loss) - loss).abs() <= step.loss_bound;

@@ -7,7 +7,7 @@ use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 use lab::{Check, Expected, Kernels, returns_at_once};
 
-use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, batches, piece, steps, times};
+use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
 use crate::multi_gpu::single_process::SingleProcess;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -160,7 +160,8 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
                 "the mean of the parts' means: a part of more samples must count for more",
             );
     }
-    expected.within(step.bound, got)
+    let (rate, at_that_rate) = step.rate_of(got);
+    expected.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, got)
 }
 
 fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyhow::Result<()> {

@@ -61,6 +61,14 @@ impl Step {
         pairs.map(|(before, slope)| (before - f64::from(LEARNING_RATE) * slope) as f32).collect()
     }
 
+    /// How far along the gradient these parameters lie from those before the step, at best, and the parameters that lie just there.
+    pub(super) fn rate_of(&self, parameters: &[f32]) -> (f64, Vec<f32>) {
+        let pairs = self.before.parameters().iter().zip(parameters).zip(&self.gradient);
+        let along: f64 = pairs.map(|((before, &after), slope)| (before - f64::from(after)) * slope).sum();
+        let rate = along / self.gradient.iter().map(|slope| slope * slope).sum::<f64>();
+        (rate, self.along(&times(&self.gradient, rate / f64::from(LEARNING_RATE))))
+    }
+
     /// The parameters after the step.
     pub(super) fn after(&self) -> Vec<f32> {
         self.along(&self.gradient)
@@ -98,6 +106,13 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| whole.start + whole.len() * index / count;
     cut(index)..cut(index + 1)
+}
+
+/// What is said of a step along the right gradient, but too far or not far enough.
+pub(super) fn another_rate(rate: f64) -> String {
+    format!(
+        "the step takes off {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}: look at the weight, and at the rate"
+    )
 }
 
 /// A gradient times a factor.

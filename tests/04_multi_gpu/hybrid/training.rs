@@ -8,11 +8,11 @@ use lab::digits::{CLASSES, Digits, PIXELS, Samples};
 use lab::perceptron::{HostPerceptron, Layout};
 
 use super::super::tensor::part;
+use super::super::whole_batch::{LEARNING_RATE, another_rate, times};
 use super::{true_place, true_rank};
 use crate::multi_gpu::hybrid::{Mesh, Place, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-const LEARNING_RATE: f32 = 0.07;
 /// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
@@ -112,7 +112,7 @@ impl Training {
     }
 
     /// Computes what known mistakes would have made of this step.
-    fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> &'static str {
+    fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
         let Place { data_rank, tensor_rank } = true_place(rank, self.mesh);
         let units = part(HIDDEN, tensor_rank, self.mesh.tensor);
@@ -133,17 +133,26 @@ impl Training {
             })
         };
         let of_units = |gradient: Vec<f64>| LAYOUT.of_units(&gradient, units.clone());
-        if explains(of_units(alone(&whole, own.clone(), weight))) {
+        let right = of_units(serial.steps[step].gradient.clone());
+        let rate = {
+            let pairs = self.ranks[rank][step].parameters.iter().zip(&start).zip(&right);
+            let along: f64 = pairs.map(|((&got, start), slope)| (start - f64::from(got)) * slope).sum();
+            along / right.iter().map(|slope| slope * slope).sum::<f64>()
+        };
+        let cause = if explains(of_units(alone(&whole, own.clone(), weight))) {
             "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
         } else if explains(alone(&part_only, batch, 1.0)) {
             "its own hidden units' scores were used alone: sum them over the row, before `finish_scores`"
         } else if explains(vec![0.0; start.len()]) {
             "the step changed nothing: is `descend` called?"
+        } else if explains(times(&right, rate / f64::from(LEARNING_RATE))) {
+            return another_rate(rate);
         } else if step > 0 {
             "the first steps are right, so a later one shows it: what was 0 at first? The biases were"
         } else {
             "the scores are summed over the row, the gradient is averaged over the column: is each where it belongs?"
-        }
+        };
+        cause.to_owned()
     }
 }
 

@@ -1,0 +1,72 @@
+// mistake: the learning rate is not the one that was asked for
+// fails: hybrid::each_step_is_that_of_one_gpu
+// says: where the learning rate is 0.07
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use collectives::all_reduce::average_in_place;
+use collectives::broadcast::broadcast;
+use cudarc::driver::CudaStream;
+use cudarc::nccl::{Comm, Id, ReduceOp};
+use lab::digits::Batch;
+use lab::{Perceptron, Readable, each_rank};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    pub data: usize,
+    pub tensor: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub data_rank: usize,
+    pub tensor_rank: usize,
+}
+
+pub struct Groups {
+    pub tensor: Comm,
+    pub data: Comm,
+}
+
+pub fn place(rank: usize, mesh: Mesh) -> Place {
+    Place { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+}
+
+pub fn on_mesh<T: Send>(
+    streams: &[Arc<CudaStream>],
+    mesh: Mesh,
+    work: impl Fn(Groups) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<T>> {
+    let (places, given) = (mesh.data * mesh.tensor, streams.len());
+    ensure!(places == given, "{} × {} places, but {given} streams", mesh.data, mesh.tensor);
+    let ids = |count: usize| (0..count).map(|_| Id::new().readable()).collect::<anyhow::Result<Vec<Id>>>();
+    let (rows, columns) = (ids(mesh.data)?, ids(mesh.tensor)?);
+    each_rank(streams.len(), |rank| {
+        let (stream, Place { data_rank, tensor_rank }) = (&streams[rank], place(rank, mesh));
+        stream.context().bind_to_thread()?;
+        let tensor = Comm::from_rank(stream.clone(), tensor_rank, mesh.tensor, rows[data_rank]).readable()?;
+        let data = Comm::from_rank(stream.clone(), data_rank, mesh.data, columns[tensor_rank]).readable()?;
+        work(Groups { tensor, data })
+    })
+}
+
+pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()> {
+    broadcast(&groups.data, &mut model.parameters_mut(), 0)
+}
+
+pub fn step(
+    groups: &Groups,
+    model: &mut Perceptron,
+    own: &Batch<'_>,
+    weight: f32,
+    learning_rate: f32,
+) -> anyhow::Result<f32> {
+    model.forward_units(own)?;
+    groups.tensor.all_reduce_in_place(&mut model.scores_mut(), &ReduceOp::Sum).readable()?;
+    model.finish_scores()?;
+    model.backward(own, weight)?;
+    average_in_place(&groups.data, &mut model.gradient_and_loss_mut())?;
+    model.descend(0.1)?;
+    model.loss()
+}
