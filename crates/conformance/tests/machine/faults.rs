@@ -72,24 +72,90 @@ fn a_fault_names_the_cuda_line() {
 }
 
 #[test]
-fn a_barrier_that_some_threads_never_reach_is_a_fault() {
+fn a_barrier_that_some_threads_pass_by_is_a_fault() {
     let mut gpu = Gpu::new(LINES);
     let x = gpu.buffer(&[0_i32; 64]);
-    for (kernel, arguments, waiting) in
-        [("half_a_barrier", arguments!(x).to_vec(), 40), ("early_return", arguments!(x, 50_u32).to_vec(), 50)]
-    {
-        let fault = gpu.fault(kernel, 1, 64, &arguments);
-        assert!(
-            matches!(fault.kind, FaultKind::DivergentBarrier { waiting: w, expected: 64, ended } if w == waiting && ended == 64 - waiting),
-            "{fault}"
-        );
-    }
-    gpu.run("early_return", 1, 64, arguments!(x, 64_u32));
+    let fault = gpu.fault("half_a_barrier", 1, 64, arguments!(x));
+    assert!(
+        matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 40, expected: 64, ended: 24 }),
+        "{fault}"
+    );
 }
 
 #[test]
-fn a_shuffle_that_some_lanes_never_reach_is_a_fault() {
+fn threads_that_come_to_different_barriers_are_a_fault() {
+    // The first warp comes to both, the second one to the second only.
+    let mut gpu = Gpu::new(&barriers(
+        "setp.ge.u32 %p1, %r1, 32; @%p1 bra SECOND; bar.sync 0; SECOND: bar.sync 0; add.u32 %r2, %r1, 1; ret;",
+    ));
+    let fault = gpu.fault("test", 1, 64, arguments!(0_u64));
+    assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, expected: 64, .. }), "{fault}");
+    // In one warp, each half comes to one of its own.
+    let mut gpu = Gpu::new(&barriers(
+        "setp.ge.u32 %p1, %r1, 16; @%p1 bra OTHER; bar.sync 0; ret; OTHER: bar.sync 0; ret;",
+    ));
+    let fault = gpu.fault("test", 1, 32, arguments!(0_u64));
+    assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 16, expected: 32, .. }), "{fault}");
+}
+
+fn barriers(body: &str) -> String {
+    format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry test(.param .u64 out) {{
+        .reg .b32 %r<8>; .reg .b64 %rd<4>; .reg .pred %p<4>;
+        mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+        {body} }}"
+    )
+}
+
+/// "As threads exit, barriers waiting on all threads are checked […]. If the exiting threads are holding up the barrier, the
+/// barrier is released" (PTX, `exit`).
+#[test]
+fn a_thread_that_has_returned_holds_up_no_barrier() {
     let mut gpu = Gpu::new(LINES);
+    let x = gpu.buffer(&(0..64).collect::<Vec<i32>>());
+    gpu.run("early_return", 1, 64, arguments!(x, 50_u32));
+    let expected: Vec<i32> = (0..64).map(|i| if i < 50 { 49 - i } else { i }).collect();
+    assert_eq!(gpu.read::<i32>(x), expected);
+    // Whether they return before or while others wait; `bar.red` counts those that come.
+    for early in ["ret", "bra LATER"] {
+        let mut gpu = Gpu::new(&barriers(&format!(
+            "setp.ge.u32 %p1, %r1, 50; @%p1 {early}; setp.lt.u32 %p2, %r1, 20; bar.red.popc.u32 %r2, 0, %p2;
+             bar.red.and.pred %p3, 0, %p2; @%p3 add.u32 %r2, %r2, 100; st.global.u32 [%rd3], %r2; ret; LATER: ret;"
+        )));
+        let out = gpu.buffer(&[7_u32; 64]);
+        gpu.run("test", 1, 64, arguments!(out));
+        let expected: Vec<u32> = (0..64).map(|i| if i < 50 { 20 } else { 7 }).collect();
+        assert_eq!(gpu.read::<u32>(out), expected);
+    }
+    // One that is told how many come waits for as many.
+    let mut gpu = Gpu::new(&barriers("setp.ge.u32 %p1, %r1, 32; @%p1 ret; bar.sync 0, 64; ret;"));
+    let fault = gpu.fault("test", 1, 64, arguments!(0_u64));
+    assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, ended: 32, .. }), "{fault}");
+}
+
+/// "Causes executing thread to wait until all non-exited threads corresponding to membermask have executed" (PTX, `vote.sync`).
+#[test]
+fn a_lane_that_has_returned_keeps_no_warp_waiting() {
+    for early in ["setp.ge.u32 %p1, %r1, 20; @%p1 ret;", "setp.ge.u32 %p1, %r1, 20; @%p1 bra LATER;"] {
+        let mut gpu = Gpu::new(&barriers(&format!(
+            "{early} setp.lt.u32 %p2, %r1, 3; vote.sync.ballot.b32 %r2, %p2, -1; redux.sync.add.u32 %r3, %r1, -1;
+             add.u32 %r2, %r2, %r3; st.global.u32 [%rd3], %r2; ret; LATER: st.global.u32 [%rd3], %r1; ret;"
+        )));
+        let out = gpu.buffer(&[0_u32; 32]);
+        gpu.run("test", 1, 32, arguments!(out));
+        assert_eq!(gpu.read::<u32>(out)[..20], [7 + 190; 20]);
+    }
+    let mut gpu = Gpu::new(LINES);
+    let x = gpu.buffer(&(0..32).collect::<Vec<i32>>());
+    gpu.run("half_a_shuffle", 1, 32, arguments!(x));
+    assert_eq!(gpu.read::<i32>(x)[..20], std::array::from_fn::<i32, 20, _>(|i| i as i32 ^ 1));
+}
+
+#[test]
+fn a_shuffle_from_a_lane_that_has_returned_is_a_fault() {
+    let other = LINES.replace("%r4, 1;\n\tmov.u32 \t%r5, -1;", "%r4, 16;\n\tmov.u32 \t%r5, -1;");
+    assert_ne!(other, LINES);
+    let mut gpu = Gpu::new(&other);
     let x = gpu.buffer(&[0_i32; 32]);
     let fault = gpu.fault("half_a_shuffle", 1, 32, arguments!(x));
     assert!(

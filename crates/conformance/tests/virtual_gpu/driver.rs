@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
-use crate::fails;
+use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -23,6 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("driver::a_kernel_that_reads_what_nothing_wrote", kernel_reads_unwritten),
         Check::new("driver::a_failed_gpu_stays_failed", failed_gpu),
         Check::new("driver::a_function_that_is_not_there_says_so", unsupported),
+        Check::new("driver::codes_that_are_never_given_have_a_name_too", names_of_codes),
         Check::new("driver::device_memory_is_no_host_memory", || no_host_memory(false)),
         Check::new("driver::device_memory_is_no_host_memory_beside_guarded_pages", || no_host_memory(true)),
     ]
@@ -243,6 +244,23 @@ fn unsupported() -> anyhow::Result<()> {
     let imported = unsafe { sys::cuImportExternalMemory(&raw mut memory, std::ptr::null()) };
     let words = ["virtual GPU: cuImportExternalMemory is not supported"];
     fails(imported.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    Ok(())
+}
+
+fn names_of_codes() -> anyhow::Result<()> {
+    let codes = [
+        (CUresult::CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library"),
+        (CUresult::CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"),
+        (CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
+        (CUresult::CUDA_ERROR_INVALID_PC, "invalid program counter"),
+        (CUresult::CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
+        (CUresult::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed"),
+    ];
+    for (code, meaning) in codes {
+        let error = DriverError(code);
+        assert_eq!(error.error_name()?.to_str()?, format!("{code:?}"));
+        contains(&text(error), &[meaning]);
+    }
     Ok(())
 }
 

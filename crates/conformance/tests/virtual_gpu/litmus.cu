@@ -33,7 +33,7 @@ extern "C" __global__ void meet(float *out, int wrong) {
 
 extern "C" __global__ void meet_in_a_warp(unsigned *out, int wrong) {
     if (!wrong || threadIdx.x < 16) {
-        out[threadIdx.x] = __shfl_sync(0xffffffff, threadIdx.x, 5);
+        out[threadIdx.x] = __shfl_xor_sync(0xffffffff, threadIdx.x, 16);
     }
 }
 

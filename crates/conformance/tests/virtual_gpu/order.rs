@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::driver::result::{self, stream::StreamKind};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::Check;
 
@@ -13,6 +14,7 @@ use crate::{contains, text};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("order::a_stream_behind_a_dropped_one", behind_a_dropped_stream),
+        Check::new("order::work_of_a_dropped_stream_is_waited_for", behind_dropped_work),
         Check::new("order::a_collective_that_nothing_makes_wait", || collective_beside(false)),
         Check::new("order::a_collective_that_waits", || collective_beside(true)),
     ]
@@ -44,6 +46,38 @@ fn behind_a_dropped_stream() -> anyhow::Result<()> {
     drop(third);
     one.memset_zeros(&mut buffer)?;
     Ok(one.synchronize()?)
+}
+
+/// "Any resources associated with the stream are released once the device has completed all work in it", and "cuCtxSynchronize
+/// blocks until the current context has completed all preceding requested tasks".
+fn behind_dropped_work() -> anyhow::Result<()> {
+    let (one, other, mut buffer) = two_streams();
+    let context = one.context();
+    for _ in 0..3 {
+        let third = context.new_stream()?;
+        third.memset_zeros(&mut buffer)?;
+        drop(third);
+        context.synchronize()?;
+        one.memset_zeros(&mut buffer)?;
+        one.synchronize()?;
+    }
+    // The default stream waits for what blocking streams had to do, and for no others.
+    for (kind, is_waited_for) in [(StreamKind::Default, true), (StreamKind::NonBlocking, false)] {
+        let stream = result::stream::create(kind)?;
+        let address = buffer.device_ptr(&one).0;
+        // SAFETY: the buffer is that long, and lives until the end.
+        unsafe {
+            result::memset_d8_async(address, 1, 4096, stream)?;
+            result::stream::destroy(stream)?;
+            result::memset_d8_async(address, 2, 4096, result::stream::null())?;
+        }
+        if is_waited_for {
+            context.default_stream().synchronize()?;
+        }
+    }
+    races(&context.default_stream(), &["data race"])?;
+    std::mem::forget((buffer, other));
+    Ok(())
 }
 
 /// A collective on one stream beside a copy on another, on two ranks. `wait` adds the missing call.

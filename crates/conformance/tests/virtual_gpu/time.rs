@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUevent_flags, CUresult};
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::{Check, Kernels};
 
-use crate::{contains, text};
+use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -101,5 +101,12 @@ fn no_time() -> anyhow::Result<()> {
     let never = context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
     let error = timed.elapsed_ms(&never).unwrap_err();
     contains(&text(error), &["never recorded"]);
+    // cudarc refuses it by itself.
+    let other = CudaContext::new(1)?;
+    let other = other.new_stream()?;
+    let far = mark(&other)?;
+    // SAFETY: both events are alive.
+    let elapsed = unsafe { result::event::elapsed(timed.cu_event(), far.cu_event()) };
+    fails(elapsed, CUresult::CUDA_ERROR_INVALID_HANDLE, &["different GPUs"]);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{self, Settings};
-use super::stream::StreamKind;
+use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State, StreamHandle};
 use crate::machine::Printed;
 use crate::memory::AllocationId;
@@ -45,6 +45,9 @@ pub(super) struct Context {
     allocations: Allocations,
     /// What its kernels have printed and nothing has shown yet.
     pub(super) printed: Printed,
+    /// The last operations of streams that were destroyed, and whether the stream was a blocking one. Who waits for the
+    /// context waits for them too; they go once a thread has.
+    pub(super) retired: Vec<(bool, Awaited)>,
 }
 
 impl Engine {
@@ -207,6 +210,7 @@ impl State {
                 settings,
                 allocations: HashMap::new(),
                 printed: Printed::default(),
+                retired: Vec::new(),
             },
         );
         context

@@ -128,13 +128,17 @@ impl Engine {
     /// `cuEventElapsedTime`: milliseconds between two records, by the virtual clock.
     ///
     /// # Errors
-    /// `InvalidHandle` where one was never recorded or keeps no time, `NotReady` where one is not done.
+    /// `InvalidHandle` where one was never recorded or keeps no time, or where they belong to different GPUs; `NotReady` where one
+    /// is not done.
     pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
         let mut state = self.run_ready(self.state());
+        let refuse = |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
+        let gpu = |event| state.device_of_context(state.event(event)?.context);
+        if gpu(start)? != gpu(end)? {
+            return Err(refuse("the events belong to different GPUs"));
+        }
         let mut ends = [0; 2];
         for (at, event) in ends.iter_mut().zip([start, end]) {
-            let refuse =
-                |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
             let entry = state.event(event)?;
             if !entry.timing {
                 return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));

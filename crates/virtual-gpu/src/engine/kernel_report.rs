@@ -148,7 +148,7 @@ pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String 
 
 fn line_of(at: &ThreadReport) -> String {
     match &at.cuda_line {
-        Some(line) => format!("{}:{}", line.file, line.line),
+        Some(line) => SourceLine::of_kernel(&line.file, line.line).to_string(),
         None => format!("PTX line {}", at.ptx_line),
     }
 }
@@ -228,7 +228,7 @@ fn help(fault: &Fault) -> Option<&'static str> {
             "does the kernel check its index against the length, and is the length passed that of this buffer?",
         ),
         FaultKind::DivergentBarrier { .. } => Some(
-            "every thread of the block must reach __syncthreads(): keep it out of conditions and early returns",
+            "every thread of the block that has not returned must reach the same __syncthreads(): keep it out of conditions",
         ),
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
             "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",

@@ -357,11 +357,14 @@ impl State {
     /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
-        for op in self.streams.remove(&handle).map_or_else(VecDeque::new, |stream| stream.queue) {
+        let Some(stream) = self.streams.remove(&handle) else { return };
+        for op in stream.queue {
             self.time.finish(op.ticket, Cost::Nothing);
         }
         if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
             self.stream_forgotten(handle);
+        } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
+            context.retired.push((stream.blocking, stream.last));
         }
         // What waited for it goes on.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
@@ -418,7 +421,25 @@ impl State {
             .values()
             .filter(|stream| stream.context == context)
             .map(|stream| stream.last.clone())
+            .chain(self.retired(context).map(|(_, last)| last.clone()))
             .collect()
+    }
+
+    /// Of the destroyed streams of a context that nobody has waited for: whether they were blocking ones, and their ends.
+    fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
+        self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
+    }
+
+    /// Forgets destroyed streams whose end a thread has seen.
+    fn forget_retired(&mut self) {
+        let order = &self.order;
+        let is_seen = |(_, last): &mut (bool, Awaited)| order.is_seen(last.op.stream, last.op.number);
+        let contexts = self.contexts.values_mut();
+        let seen: Vec<_> = contexts.flat_map(|context| context.retired.extract_if(.., is_seen)).collect();
+        for (_, last) in seen {
+            self.forget_in_clocks(last.op.stream, 0);
+            self.stream_forgotten(last.op.stream);
+        }
     }
 
     /// The calling thread has waited for operations: what had happened then, it knows.
@@ -434,6 +455,7 @@ impl State {
         for view in done.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
             self.order.saw(thread, &view);
         }
+        self.forget_retired();
         self.open_seen();
     }
 
@@ -516,7 +538,10 @@ impl State {
         let ordered = self.streams.iter().filter(|&(&other, entry)| {
             other != stream && entry.context == context && entry.blocking && (own.legacy || entry.legacy)
         });
-        ordered.map(|(_, entry)| entry.last.clone()).collect()
+        let ordered = ordered.map(|(_, entry)| &entry.last);
+        let retired =
+            self.retired(context).filter(|(blocking, _)| own.legacy && *blocking).map(|(_, last)| last);
+        ordered.chain(retired).cloned().collect()
     }
 }
 

@@ -39,8 +39,8 @@ pub(super) struct Block {
     pub(super) gates: Vec<Gate>,
     /// `blockIdx`
     pub(super) index: [u32; 3],
-    /// Lanes that have ended.
-    pub(super) ended: Mask,
+    /// Lanes that have ended, with the place of the instruction that ended them.
+    pub(super) exits: Vec<(usize, Mask)>,
     pub(super) watch: Watch,
     pub(super) shadow: Shadow,
     pub(super) copies: Copies,
@@ -212,7 +212,7 @@ impl<'l> Machine<'l> {
         if self.block.shadow.is_on {
             self.block.shadow.start();
         }
-        self.block.ended = Mask::NONE;
+        self.block.exits.clear();
         self.block.watch = Watch::default();
     }
 

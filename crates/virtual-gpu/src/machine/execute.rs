@@ -32,7 +32,7 @@ impl Machine<'_> {
             Operation::Call(call) => return self.call(call, group, mask),
             Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
-                self.block.ended = self.block.ended.or(mask);
+                self.block.exits.push((group.pc, *mask));
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {

@@ -34,7 +34,7 @@ struct Snapshot {
     groups: Vec<Group>,
     gates: Vec<Gate>,
     stacks: Vec<CallStack>,
-    ended: Mask,
+    exits: Vec<(usize, Mask)>,
 }
 
 impl Snapshot {
@@ -46,7 +46,7 @@ impl Snapshot {
             groups: block.groups.clone(),
             gates: block.gates.clone(),
             stacks: block.stacks.clone(),
-            ended: block.ended,
+            exits: block.exits.clone(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Snapshot {
         self.changes == changes
             && self.groups == block.groups
             && self.gates == block.gates
-            && self.ended == block.ended
+            && self.exits == block.exits
             && self.stacks == block.stacks
             && self.files == block.files
     }

@@ -5,7 +5,7 @@ use super::block::{Machine, Stop};
 use super::fault::FaultKind;
 use super::file::Mask;
 use super::resident::Pause;
-use crate::ptx::instruction::{Barrier, Condition, Operation, Reduction, ReductionTarget, Slot};
+use crate::ptx::instruction::{Barrier, Condition, Instruction, Operation, Reduction, ReductionTarget, Slot};
 
 /// Backward branches that a group may take in one turn, if it did something that could be waiting for them:
 /// an atomic, a volatile load, a sleep.
@@ -40,6 +40,8 @@ pub(super) struct Gate {
     id: u32,
     arrived: u32,
     expected: u32,
+    /// Whether it is for all threads of the block. It then waits for none that has ended.
+    for_all: bool,
     /// Threads for which the predicate of `bar.red` held.
     yes: u32,
     /// All that have arrived.
@@ -101,10 +103,10 @@ impl Machine<'_> {
                     Some(pause) => return Ok(Err(pause)),
                 }
             }
-            return match self.stuck() {
-                Some(stop) => Err(stop),
-                None => Ok(Err(Pause::Ended)),
-            };
+            if self.block.groups.is_empty() && self.block.gates.iter().all(|gate| gate.waiting.is_empty()) {
+                return Ok(Err(Pause::Ended));
+            }
+            self.go_on_without_ended()?;
         }
     }
 
@@ -124,24 +126,72 @@ impl Machine<'_> {
         mask
     }
 
-    /// Nobody can run. If somebody waits, that is a fault.
-    fn stuck(&mut self) -> Option<Stop> {
-        if let Some(group) = self.block.groups.first().copied() {
-            self.pc = group.pc;
-            let lane = group.mask.first()?;
-            let present = group.mask.warp(lane / 32);
-            let members = self.members_at(group.pc, lane);
-            return Some(self.fault(FaultKind::DivergentWarp { members, present }, lane));
+    /// Nobody can run, and somebody waits. Who only waits for threads that have ended goes on; if all wait for others, that is a
+    /// fault.
+    fn go_on_without_ended(&mut self) -> Result<(), Stop> {
+        for at in 0..self.block.groups.len() {
+            let Group { pc, mut mask, .. } = self.block.groups[at];
+            let Some(members) = self.kernel.code()[pc].operation.members() else { continue };
+            mask = self
+                .block
+                .groups
+                .iter()
+                .filter(|group| group.pc == pc)
+                .fold(mask, |all, group| all.or(&group.mask));
+            if self.incomplete_warps(&mask, members) != mask {
+                let here = self.block.groups.iter_mut().filter(|group| group.pc == pc);
+                here.for_each(|group| group.state = Readiness::Ready);
+                return Ok(());
+            }
         }
-        let gate = self.block.gates.iter().find(|gate| !gate.waiting.is_empty())?;
-        let &(pc, mask) = gate.waiting.first()?;
+        let ended = self.ended().count() as u32;
+        let held_up = |gate: &Gate| gate.for_all && gate.arrived + ended >= gate.expected;
+        if let Some(at) = self.block.gates.iter().position(held_up) {
+            let gate = &self.block.gates[at];
+            if !gate.waiting.iter().any(|&(pc, _)| self.was_left_out(pc)) {
+                let mut gate = self.block.gates.swap_remove(at);
+                gate.from = gate.from.or(&self.ended());
+                return self.open(&gate, None);
+            }
+        }
+        Err(self.stuck())
+    }
+
+    /// The fault of those that wait for others that never come.
+    fn stuck(&mut self) -> Stop {
+        if let Some(&Group { pc, mask, .. }) = self.block.groups.first() {
+            self.pc = pc;
+            let lane = mask.first().unwrap_or(0);
+            let present = mask.warp(lane / 32);
+            let members = self.members_at(pc, lane);
+            return self.fault(FaultKind::DivergentWarp { members, present }, lane);
+        }
+        let gates = &self.block.gates;
+        let gate = gates.iter().find(|gate| !gate.waiting.is_empty()).unwrap_or(&gates[0]);
+        let (pc, mask) = gate.waiting.first().copied().unwrap_or((self.pc, Mask::NONE));
         let kind = FaultKind::DivergentBarrier {
             waiting: gate.arrived,
             expected: gate.expected,
-            ended: self.block.ended.count() as u32,
+            ended: self.ended().count() as u32,
         };
         self.pc = pc;
-        Some(self.fault(kind, mask.first()?))
+        self.fault(kind, mask.first().unwrap_or(0))
+    }
+
+    /// Lanes that have ended.
+    pub(super) fn ended(&self) -> Mask {
+        self.block.exits.iter().fold(Mask::NONE, |all, (_, mask)| all.or(mask))
+    }
+
+    /// Whether threads that have ended passed a barrier by, and did what comes behind it: it stands in a condition. Those that
+    /// only returned did not, and a barrier does not wait for them: <https://docs.nvidia.com/cuda/parallel-thread-execution>,
+    /// `exit`.
+    fn was_left_out(&self, barrier: usize) -> bool {
+        let code = self.kernel.code();
+        self.block.exits.iter().any(|&(exit, _)| {
+            let start = start_of_straight_line(code, exit);
+            start < exit && ((start..exit).contains(&barrier) || leads_to(code, barrier, start))
+        })
     }
 
     /// Runs a group until it ends, waits, or others are further behind.
@@ -266,12 +316,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Of a group, the lanes that have to wait for others of their warp.
-    pub(super) fn incomplete_warps(&mut self, group: &Group, members: Slot) -> Result<Mask, Stop> {
+    /// Of a group, the lanes that have to wait for others of their warp. None waits for one that has ended.
+    pub(super) fn incomplete_warps(&self, group: &Mask, members: Slot) -> Mask {
         let mut waits = Mask::NONE;
+        let awaited = Mask::first_lanes(self.lanes).without(&self.ended());
         for warp in 0..self.block.files.chunks / 2 {
-            let present = group.mask.warp(warp);
-            let exist = Mask::first_lanes(self.lanes).warp(warp);
+            let present = group.warp(warp);
+            let awaited = awaited.warp(warp);
             let mut left = present;
             let mut incomplete = 0;
             while left != 0 {
@@ -279,17 +330,13 @@ impl Machine<'_> {
                 left &= !together;
                 let lane = warp * 32 + together.trailing_zeros() as usize;
                 let named = self.block.files.word_of(members, lane);
-                let missing = named & exist & !present;
-                if missing & self.block.ended.warp(warp) != 0 {
-                    return Err(self.fault(FaultKind::DivergentWarp { members: named, present }, lane));
-                }
-                if missing != 0 {
+                if named & awaited & !present != 0 {
                     incomplete |= together;
                 }
             }
             waits.set_warp(warp, incomplete);
         }
-        Ok(waits)
+        waits
     }
 
     /// Of some lanes of a warp, those that have the first one's mask of members: a warp can do several exchanges at once,
@@ -344,6 +391,7 @@ impl Machine<'_> {
                     id,
                     arrived: 0,
                     expected,
+                    for_all: barrier.threads.is_none(),
                     yes: 0,
                     from: Mask::NONE,
                     waiting: Vec::new(),
@@ -362,18 +410,22 @@ impl Machine<'_> {
             return Ok(if barrier.arrives_only { Next::Follow } else { Next::Leave(*mask) });
         }
         let gate = self.block.gates.swap_remove(at);
-        if barrier.aligned {
-            self.check_alignment_of(&gate)?;
-        }
+        self.open(&gate, Some((self.pc, *mask)))?;
+        Ok(Next::Regroup)
+    }
+
+    /// All have arrived: those that wait go on, but for the group that runs already.
+    fn open(&mut self, gate: &Gate, running: Option<(usize, Mask)>) -> Result<(), Stop> {
+        self.check_alignment_of(gate)?;
         let to = gate.waiting.iter().fold(Mask::NONE, |all, (_, mask)| all.or(mask));
         self.note_barrier(&gate.from, &to);
         for &(pc, waiting) in &gate.waiting {
             self.answer(pc, &waiting, gate.yes, gate.arrived);
-            if (pc, waiting) != (self.pc, *mask) {
+            if running != Some((pc, waiting)) {
                 self.block.groups.push(Group { pc: pc + 1, mask: waiting, state: Readiness::Ready });
             }
         }
-        Ok(Next::Regroup)
+        Ok(())
     }
 
     /// The threads of `to` have waited for those of `from`.
@@ -392,18 +444,27 @@ impl Machine<'_> {
         self.block.files.where_true(condition, mask).count() as u32
     }
 
-    /// All threads of a warp must have come to the same barrier instruction.
+    /// All threads of a warp must have come to the same barrier instruction, where one of them asks for it (`.aligned`).
     fn check_alignment_of(&mut self, gate: &Gate) -> Result<(), Stop> {
+        let code = self.kernel.code();
+        let is_aligned =
+            |pc: usize| matches!(&code[pc].operation, Operation::Barrier(barrier) if barrier.aligned);
+        if !gate.waiting.iter().any(|&(pc, _)| is_aligned(pc)) {
+            return Ok(());
+        }
         for (at, (pc, mask)) in gate.waiting.iter().enumerate() {
             for (other_pc, other) in &gate.waiting[at + 1..] {
-                let shares_warp = (0..self.block.files.chunks / 2)
+                let shared_warp = (0..self.block.files.chunks / 2)
                     .find(|&warp| mask.warp(warp) != 0 && other.warp(warp) != 0);
-                if let (Some(warp), true) = (shares_warp, pc != other_pc) {
-                    let present = mask.warp(warp);
-                    let lane = warp * 32 + present.trailing_zeros() as usize;
+                if let (Some(warp), true) = (shared_warp, pc != other_pc) {
+                    let lane = warp * 32 + mask.warp(warp).trailing_zeros() as usize;
+                    let kind = FaultKind::DivergentBarrier {
+                        waiting: mask.count() as u32,
+                        expected: gate.expected,
+                        ended: self.ended().count() as u32,
+                    };
                     self.pc = *pc;
-                    let members = Mask::first_lanes(self.lanes).warp(warp);
-                    return Err(self.fault(FaultKind::DivergentWarp { members, present }, lane));
+                    return Err(self.fault(kind, lane));
                 }
             }
         }
@@ -437,4 +498,42 @@ impl Machine<'_> {
             }
         }
     }
+}
+
+/// Where the instructions begin that are always executed before the one at `end`, with no branch in between.
+fn start_of_straight_line(code: &[Instruction], end: usize) -> usize {
+    let is_target = |at: usize| {
+        code.iter().any(|one| matches!(one.operation, Operation::Branch { target } if target as usize == at))
+    };
+    let goes_elsewhere = |at: usize| {
+        matches!(code[at].operation, Operation::Branch { .. } | Operation::Exit | Operation::Return)
+    };
+    let mut start = end;
+    while start > 0 && !is_target(start) && !goes_elsewhere(start - 1) {
+        start -= 1;
+    }
+    start
+}
+
+/// Whether a thread can come from one instruction to another. From a function that is called it can come anywhere.
+fn leads_to(code: &[Instruction], from: usize, to: usize) -> bool {
+    let mut seen = vec![false; code.len()];
+    let mut left = vec![from];
+    while let Some(at) = left.pop() {
+        if at == to || matches!(code.get(at), Some(Instruction { operation: Operation::Return, .. })) {
+            return true;
+        }
+        if at >= code.len() || std::mem::replace(&mut seen[at], true) {
+            continue;
+        }
+        let Instruction { guard, operation, .. } = &code[at];
+        if let Operation::Branch { target } = operation {
+            left.push(*target as usize);
+        }
+        let ends = matches!(operation, Operation::Branch { .. } | Operation::Exit);
+        if guard.is_some() || !ends {
+            left.push(at + 1);
+        }
+    }
+    false
 }

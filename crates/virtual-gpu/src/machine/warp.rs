@@ -1,6 +1,7 @@
 //! Exchanges between the lanes of a warp.
 
 use super::block::{Machine, Stop};
+use super::fault::FaultKind;
 use super::file::{MAX_CHUNKS, Mask};
 use super::schedule::{Group, Next};
 use crate::ptx::instruction::{Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode};
@@ -33,8 +34,7 @@ impl Machine<'_> {
         mask: &Mask,
     ) -> Result<Next, Stop> {
         let Some(members) = operation.members() else { return Ok(Next::Follow) };
-        let here = Group { mask: *mask, ..*group };
-        let mut waits = self.incomplete_warps(&here, members)?;
+        let mut waits = self.incomplete_warps(mask, members);
         let mut lanes = *mask;
         if !waits.is_empty() {
             if self.somebody_waits_at(group.pc) {
@@ -81,8 +81,8 @@ impl Machine<'_> {
 
     fn exchange(&mut self, operation: &Operation, warp: usize, present: u32) -> Result<(), Stop> {
         match *operation {
-            Operation::Shuffle { mode, d, valid, a, b, c, .. } => {
-                self.shuffle(mode, d, valid, [a, b, c], warp, present);
+            Operation::Shuffle { mode, d, valid, a, b, c, members } => {
+                self.shuffle(mode, d, valid, [a, b, c, members], warp, present)?;
             }
             Operation::Vote { mode, d, condition, .. } => {
                 let yes = self.block.files.where_true(condition, &warp_mask(warp, present)).warp(warp);
@@ -114,16 +114,18 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The manual's pseudo code for `shfl`, lane by lane.
+    /// The manual's pseudo code for `shfl`, lane by lane. What a lane gets from one that is named, and has ended, is undefined:
+    /// that is a fault.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,
         d: Option<Slot>,
         valid: Option<Predicate>,
-        [a, b, c]: [Slot; 3],
+        [a, b, c, members]: [Slot; 4],
         warp: usize,
         present: u32,
-    ) {
+    ) -> Result<(), Stop> {
+        let ended = self.ended().warp(warp);
         let mut results = [UNDEFINED; 32];
         let mut in_range = 0;
         for lane in lanes_of(present) {
@@ -149,6 +151,9 @@ impl Machine<'_> {
             in_range |= u32::from(is_valid) << lane;
             if present & 1 << source != 0 {
                 results[lane] = files.word_of(a, warp * 32 + source);
+            } else if files.word_of(members, at) & ended & 1 << source != 0 {
+                let members = files.word_of(members, at);
+                return Err(self.fault(FaultKind::DivergentWarp { members, present }, at));
             }
         }
         if let Some(d) = d {
@@ -157,6 +162,7 @@ impl Machine<'_> {
         if let Some(valid) = valid {
             self.set_predicates(valid, warp, present, in_range);
         }
+        Ok(())
     }
 
     fn match_values(
