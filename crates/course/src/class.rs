@@ -95,8 +95,8 @@ const LEFT_OUT: [&str; 5] = ["solutions/", "tests/mistakes/", "tests/deletions.t
 /// Writes the course without its solutions: later modules build on the student's own earlier ones.
 pub(crate) fn starter_archive(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    ensure!(name.ends_with(".tar.gz"), "{}: call it something.tar.gz", to.display());
-    let top = name.trim_end_matches(".tar.gz");
+    let top = name.strip_suffix(".tar.gz").filter(|top| !top.is_empty());
+    let top = top.with_context(|| format!("{}: call it something.tar.gz", to.display()))?;
     let around = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
     let made = stage(root, course, &around.join(top)).and_then(|count| {
         let new = to.with_file_name(format!(".{name}.{}", std::process::id()));

@@ -145,13 +145,13 @@ enum Command {
     #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
     Overlap {
         /// Compute of one step, in ms
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         compute: f64,
         /// Communication of one step, in ms
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         comm: f64,
         /// How much of what can overlap does, from 0 to 1
-        #[arg(long, value_name = "ETA", default_value_t = 1.0)]
+        #[arg(long, value_name = "ETA", default_value_t = 1.0, allow_negative_numbers = true)]
         efficiency: f64,
     },
     /// Run a program that calls CUDA's driver API, and NCCL, on the virtual GPU, unchanged

@@ -21,6 +21,7 @@ fn exit(is_good: bool) -> ExitCode {
 pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
     let exercise = session.exercise(id)?;
     let module = session.course.module(exercise.folder())?;
+    read_answer(session.root, exercise)?;
     let verdicts = session.check(module, &[exercise])?;
     let Some((_, verdict)) = verdicts.first() else { bail!("{} was not checked", exercise.id) };
     anstream::print!("{}", details(exercise, verdict));
@@ -127,15 +128,21 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
 pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     let text = starter(session.root, exercise)?;
-    if read_answer(session.root, exercise)? == text {
+    let is_missing = session.state(exercise)? == State::Missing;
+    if !is_missing && read_answer(session.root, exercise)? == text {
         println!("{} is as you got it", exercise.id);
         return Ok(ExitCode::SUCCESS);
     }
-    if !ask(&format!("Start {} anew? Your file is kept in .course/backups.", exercise.id), yes)? {
+    let question = format!("Start {} anew? Your file is kept in .course/backups.", exercise.id);
+    if !is_missing && !ask(&question, yes)? {
         return Ok(ExitCode::FAILURE);
     }
     let backup = Backup::new(session.root)?;
     backup.overwrite(session.root, exercise, &text)?;
+    if is_missing {
+        println!("{} is as you got it; its file was missing", exercise.id);
+        return Ok(ExitCode::SUCCESS);
+    }
     println!("{} is as you got it; what you had is in {}", exercise.id, backup.folder().display());
     Ok(ExitCode::SUCCESS)
 }

@@ -483,6 +483,51 @@ fn watched_from_red_to_green() {
 }
 
 #[test]
+fn watch_goes_on_whatever_becomes_of_the_files() {
+    let student = Student::new("survives");
+    let file = "modules/01_one/src/first.rs";
+    student.write(file, "//! A contract of words so long that a terminal\n//! of forty columns has to break it.\npub fn first() -> u32 { super::second::second() }");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
+    let mut terminal = Terminal::run(command);
+    terminal.shows("one/first is not right yet");
+    student.write("modules/01_one/src/second.rs", "pub fn second() -> u32 { 1 }");
+    terminal.shows("one/first is right");
+    fs::remove_file(student.root.join(file)).unwrap();
+    terminal.shows("first.rs is missing; it comes back with `cargo course reset one/first`");
+    fs::write(student.root.join(file), b"// \xff").unwrap();
+    terminal.shows("one/first can't be checked");
+    student.write("Cargo.toml", "[workspace");
+    terminal.press("r");
+    terminal.shows("error: cargo can't build m01_one");
+    student.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"modules/*\"]\n");
+    student.solve("01_one/src/first.rs");
+    terminal.shows("one/first is right");
+    terminal.press("q");
+    assert!(terminal.ends_well());
+}
+
+#[test]
+fn a_missing_file_stops_nothing_else() {
+    let student = Student::new("missing");
+    let file = "modules/01_one/src/first.rs";
+    let starter = student.read(file);
+    fs::remove_file(student.root.join(file)).unwrap();
+    assert!(student.says(&["list"]).contains("  missing  one/first"));
+    assert!(
+        student.fails(&["run"]).contains("is missing; it comes back with `cargo course reset one/first`")
+    );
+    let told = student.fails(&["verify", "--keep-going"]);
+    assert!(told.contains("one/first can't be checked") && told.contains("two/third is not right"), "{told}");
+    assert!(student.says(&["reset", "one/first"]).contains("its file was missing"));
+    assert_eq!(student.read(file), starter);
+    fs::write(student.root.join(file), b"// \xff").unwrap();
+    assert!(student.fails(&["run"]).contains("one/first can't be checked"));
+    student.says(&["reset", "one/first", "--yes"]);
+    assert_eq!(fs::read(student.root.join(".course/backups/0001/01_one/src/first.rs")).unwrap(), b"// \xff");
+}
+
+#[test]
 fn the_doctor_looks_at_the_machine() {
     let student = Student::new("doctor");
     let run = |variables: &[(&str, &str)]| {
