@@ -11,7 +11,7 @@ mod session;
 mod watch;
 mod work;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use course::syllabus::Course;
 
-use crate::session::Session;
+use crate::session::{Session, print};
 
 /// Learn multi-GPU programming with NCCL in Rust, on any machine.
 ///
@@ -253,9 +253,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::StarterArchive { file }) => class::starter_archive(root, &course, file)?,
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
-    match anstream::stdout().write_all(text.as_bytes()) {
-        // A reader such as `head` has enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("can't print"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }

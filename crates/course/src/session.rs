@@ -1,6 +1,7 @@
 //! What the commands of a student share: the course, the progress, and how a verdict is shown.
 
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use anstream::adapter::strip_str;
@@ -94,6 +95,18 @@ impl<'a> Session<'a> {
         if let Err(error) = self.progress.write() {
             anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}");
         }
+    }
+}
+
+/// Prints what a command has to say.
+///
+/// # Errors
+/// It can't be written, and not because its reader, such as `head`, has enough.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("can't print"),
+        _ => Ok(()),
     }
 }
 

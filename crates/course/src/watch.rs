@@ -21,7 +21,7 @@ use crossterm::{cursor, execute};
 use notify::{RecursiveMode, Watcher};
 
 use crate::overview;
-use crate::session::{BAD, DIM, GOOD, STRONG, Session, details, headline};
+use crate::session::{BAD, DIM, GOOD, STRONG, Session, details, headline, print};
 use crate::work::coloured;
 
 /// Editors save in several steps, and not all at once.
@@ -93,7 +93,7 @@ struct Watch<'a> {
 /// Runs until the student quits.
 pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
     let Some(exercise) = id.map(|id| session.course.exercise(id)).transpose()?.or(session.next()?) else {
-        anstream::print!("{}", overview::show(&session)?);
+        print(&overview::show(&session)?)?;
         return Ok(ExitCode::SUCCESS);
     };
     let (happened, events) = channel();
@@ -115,7 +115,7 @@ pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode
     let ended = watch.listen(&events);
     watch.stop.stop();
     drop(raw_mode);
-    anstream::println!();
+    print("\n")?;
     ended.map(|()| ExitCode::SUCCESS)
 }
 

@@ -508,6 +508,28 @@ fn watch_goes_on_whatever_becomes_of_the_files() {
 }
 
 #[test]
+fn a_full_disk_is_told() {
+    let student = Student::new("full");
+    for arguments in
+        [&["list"][..], &["run"], &["diff", "first", "--spoil"], &["reset", "first"], &["verify", "--json"]]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(arguments)
+            .current_dir(&student.root)
+            .env("CARGO_TARGET_DIR", student.root.join("target"))
+            .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.ends_with("error: can't print: No space left on device (os error 28)\n"),
+            "{arguments:?}: {told}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
 fn a_missing_file_stops_nothing_else() {
     let student = Student::new("missing");
     let file = "modules/01_one/src/first.rs";
