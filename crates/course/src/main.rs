@@ -189,7 +189,7 @@ enum Command {
     Demo {
         /// The module: its number, its name or its folder
         module: String,
-        /// Passed on to the program; --help shows what it takes
+        /// Passed on to the program; `-- --help` shows what it takes
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -248,7 +248,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             efficiency: *efficiency,
         })?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
-        Some(Command::Report { places }) => class::report(&course, places)?,
+        Some(Command::Report { places }) => return class::report(&course, places),
         Some(Command::Mistakes { id }) => class::show_mistakes(root, &course, id)?,
         Some(Command::StarterArchive { file }) => class::starter_archive(root, &course, file)?,
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),

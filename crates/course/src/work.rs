@@ -54,12 +54,16 @@ fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     print(&text)
 }
 
+/// How an exercise in the output of `verify --json` stands: broken where it doesn't compile, ignored where none of its checks
+/// can run.
+pub(crate) const STATES: [&str; 4] = ["right", "wrong", "broken", "ignored"];
+
 /// An exercise in the output of `verify --json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
     pub(crate) id: String,
-    /// `right`, `wrong`, `broken` where it doesn't compile, or `ignored` where none of its checks can run.
+    /// One of [`STATES`].
     pub(crate) state: String,
     passed: usize,
     failed: usize,

@@ -284,11 +284,30 @@ bartholomew      3      0      1       2/2     1/1
 
 "#]]
     );
-    student.write("class/zoe.json", "{}");
+    // What is strange is left out; the others have their rows.
+    for (strange, words) in [
+        ("{}", "invalid type: map"),
+        ("", "EOF"),
+        (&json.replace("one/second", "one/first"), "one/first is there twice"),
+        (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
+        (&json.replace("\"wrong\"", "\"fine\""), "`fine` is no state"),
+    ] {
+        student.write("class/zoe.json", strange);
+        let told = student.fails(&["report", "class", "class/ann.json"]);
+        let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
+        assert!(told.contains(warning) && told.contains(words) && told.contains("it is left out"), "{told}");
+        assert!(told.contains("\nann  ") && !told.contains("\nzoe"), "{told}");
+    }
+    student.write("other/ann.json", &json);
     assert!(
         student
-            .fails(&["report", "class"])
-            .contains("zoe.json is not what `cargo course verify --json` prints")
+            .fails(&["report", "class", "other"])
+            .contains("class/ann.json and other/ann.json: two students of one name")
+    );
+    assert!(
+        student
+            .fails(&["report", "solutions"])
+            .contains("no output of `cargo course verify --json` is in solutions")
     );
 }
 
