@@ -5,18 +5,28 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use similar::{ChangeTag, TextDiff};
 
 use crate::progress::{folder, replace};
 use crate::starter;
 use crate::syllabus::Exercise;
 
+/// Whether the solutions are here. A course that is handed out may have none.
+pub fn has_solutions(root: &Path) -> bool {
+    root.join("solutions").is_dir()
+}
+
 /// The solved file, as it would stand in the student's module.
 ///
 /// # Errors
 /// There is no solution.
 pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
+    ensure!(
+        has_solutions(root),
+        "{}: this copy of the course has no solutions; the archive that it came in has each file as you got it",
+        exercise.id
+    );
     let path = exercise.solution(root);
     let text = fs::read_to_string(&path)
         .with_context(|| format!("{} has no solution here: can't read {}", exercise.id, path.display()))?;

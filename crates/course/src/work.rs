@@ -22,6 +22,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let exercise = session.exercise(id)?;
     let module = session.course.module(exercise.folder())?;
     read_answer(session.root, exercise)?;
+    eprintln!("checking {} …", exercise.id);
     let verdicts = session.check(module, &[exercise])?;
     let Some((_, verdict)) = verdicts.first() else { bail!("{} was not checked", exercise.id) };
     let mut text = format!("{}{}\n", details(exercise, verdict), headline(exercise, verdict));
@@ -38,6 +39,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
 pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
     let module = session.course.module(module)?;
     let exercises = session.of(module);
+    eprintln!("checking {} …", module.folder);
     let verdicts = session.check(module, &exercises)?;
     show(&verdicts)?;
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))

@@ -214,6 +214,7 @@ fn from_the_first_exercise_to_the_last() {
 first::it_is_1
 not yet implemented
 one/first is not right yet: 1 check failed
+checking one/first …
 
 "#]]
     );
@@ -245,6 +246,7 @@ rank 1: got 3, expected 2
 
 one/first is right: 1 check passed
 one/second is not right yet: 1 check failed
+checking 01_one …
 
 "#]]
     );
@@ -628,7 +630,9 @@ implementation model_size world_size: avg_step_time_ms of a.csv, of b.csv, and t
             .contains("c.csv is neither a table of `cargo course bench` nor")
     );
     student.write("d.csv", &format!("{head}naive,small,64,2,4,8,fast,1.0\n"));
-    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv: avg_step_time_ms is no number"));
+    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv, line 2: avg_step_time_ms is `"));
+    student.write("f.csv", head);
+    assert!(student.fails(&["compare", "a.csv", "f.csv"]).contains("f.csv has no row"));
     assert!(student.fails(&["compare", "e.csv", "a.csv"]).contains("can't read e.csv"));
 }
 
@@ -702,6 +706,19 @@ fn the_starter_archive_has_no_solution() {
     assert!(!listed.contains("solutions"), "{listed}");
     assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
     assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    tar(&["-xzf", "class.tar.gz"]);
+    let handed_out = Student { root: student.root.join("class") };
+    handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
+    assert!(handed_out.says(&["demo", "01"]).contains("mine"));
+    for arguments in
+        [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
+    {
+        let told = handed_out.fails(arguments);
+        assert!(told.contains("one/first: this copy of the course has no solutions"), "{told}");
+    }
+    for name in [".tar.gz", "class.zip/.tar.gz"] {
+        assert!(student.fails(&["starter-archive", name]).contains("call it something.tar.gz"));
+    }
     assert_data_eq!(
         student.fails(&["starter-archive", "class.zip"]),
         str![[r#"
