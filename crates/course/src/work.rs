@@ -126,7 +126,11 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     print(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("can't read the answer")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if !is_yes {
+        print("nothing was changed\n")?;
+    }
+    Ok(is_yes)
 }
 
 /// Gives an exercise its starter back. What was there is kept.
