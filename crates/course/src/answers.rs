@@ -5,18 +5,28 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use similar::{ChangeTag, TextDiff};
 
-use crate::progress::{folder, read_answer, replace};
+use crate::progress::{folder, replace};
 use crate::starter;
 use crate::syllabus::Exercise;
+
+/// Whether the solutions are here. A course that is handed out may have none.
+pub fn has_solutions(root: &Path) -> bool {
+    root.join("solutions").is_dir()
+}
 
 /// The solved file, as it would stand in the student's module.
 ///
 /// # Errors
 /// There is no solution.
 pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
+    ensure!(
+        has_solutions(root),
+        "{}: this copy of the course has no solutions; the archive that it came in has each file as you got it",
+        exercise.id
+    );
     let path = exercise.solution(root);
     let text = fs::read_to_string(&path)
         .with_context(|| format!("{} has no solution here: can't read {}", exercise.id, path.display()))?;
@@ -61,17 +71,19 @@ impl Backup {
         &self.folder
     }
 
-    /// Keeps the student's file of an exercise, and then gives it the text. False if it had that already.
+    /// Keeps the student's file of an exercise, where there is one, and then gives it the text. False if it had that already.
     ///
     /// # Errors
     /// It can't be read, kept or written. It is then what it was.
     pub fn overwrite(&self, root: &Path, exercise: &Exercise, text: &str) -> anyhow::Result<bool> {
-        let mine = read_answer(root, exercise)?;
-        if mine == text {
-            return Ok(false);
+        let file = exercise.starter(root);
+        match fs::read(&file) {
+            Ok(mine) if mine == text.as_bytes() => return Ok(false),
+            Ok(mine) => replace(&self.folder.join(&exercise.file), mine)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("can't read {}", file.display())),
         }
-        replace(&self.folder.join(&exercise.file), &mine)?;
-        replace(&exercise.starter(root), text)?;
+        replace(&file, text)?;
         Ok(true)
     }
 }
@@ -119,6 +131,7 @@ pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::read_answer;
     use crate::syllabus::tests::an_exercise;
 
     #[test]
@@ -138,6 +151,10 @@ mod tests {
         assert_eq!(read_answer(&root, &exercise).unwrap(), "0002");
         let unused = Backup::new(&root).unwrap().folder().to_owned();
         assert!(!unused.exists(), "an empty backup goes");
+        fs::write(exercise.starter(&root), b"\xff").unwrap();
+        let backup = Backup::new(&root).unwrap();
+        backup.overwrite(&root, &exercise, "text").unwrap();
+        assert_eq!(fs::read(backup.folder().join(&exercise.file)).unwrap(), b"\xff");
         fs::remove_dir_all(root).unwrap();
     }
 

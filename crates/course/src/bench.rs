@@ -142,6 +142,9 @@ pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
         shared += 1;
         let _ = writeln!(text, "  {key:width$} {time:12.3} {then:12.3} {:8.3}", then / time);
     }
+    for (rows, file) in [(&first, one), (&second, other)] {
+        ensure!(!rows.is_empty(), "{} has no row", file.display());
+    }
     ensure!(shared > 0, "{} and {} have no row in common", one.display(), other.display());
     let left_out = first.len() + second.len() - 2 * shared;
     if left_out > 0 {
@@ -168,8 +171,12 @@ fn read_table(file: &Path) -> anyhow::Result<Table> {
     for record in reader.records() {
         let record = record.with_context(|| format!("{} is damaged", file.display()))?;
         let cells: Vec<&str> = key_at.iter().filter_map(|&at| record.get(at)).collect();
-        let time = record.get(value_at).and_then(|text| text.parse().ok());
-        let time = time.with_context(|| format!("{}: {value} is no number in {record:?}", file.display()))?;
+        let cell = record.get(value_at).unwrap_or_default();
+        let time = cell.parse().ok().filter(|time: &f64| time.is_finite() && *time > 0.0);
+        let line = record.position().map_or(0, csv::Position::line);
+        let time = time.with_context(|| {
+            format!("{}, line {line}: {value} is `{cell}`, which is no time above 0", file.display())
+        })?;
         rows.push((cells.join(" "), time));
     }
     Ok((key.to_vec(), value, rows))

@@ -1,10 +1,10 @@
 //! For instructors: what a class has done, what goes wrong, and the course without its solutions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
 use course::answers::starter;
@@ -12,8 +12,8 @@ use course::checks::cargo;
 use course::mistakes;
 use course::syllabus::Course;
 
-use crate::session::{BAD, DIM, GOOD, STRONG};
-use crate::work::Line;
+use crate::session::{BAD, DIM, GOOD, STRONG, print};
+use crate::work::{Line, STATES};
 
 /// The planted mistakes of an exercise: what is wrong, which check finds it, and what that says.
 pub(crate) fn show_mistakes(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
@@ -32,28 +32,41 @@ pub(crate) fn show_mistakes(root: &Path, course: &Course, id: &str) -> anyhow::R
 }
 
 /// A row for each student, from the files that `cargo course verify --keep-going --json` wrote: one each, named after them.
-pub(crate) fn report(course: &Course, places: &[PathBuf]) -> anyhow::Result<String> {
-    let mut students = BTreeMap::new();
-    for place in places {
-        for file in files(place)? {
-            let text = fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
-            let lines: Vec<Line> = serde_json::from_str(&text).with_context(|| {
-                format!("{} is not what `cargo course verify --json` prints", file.display())
-            })?;
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            ensure!(students.insert(name.clone(), lines).is_none(), "two files are called {name}.json");
+/// Files that are something else are left out, each with a warning; the code says whether there were any.
+pub(crate) fn report(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let mut students: BTreeMap<String, (PathBuf, Vec<Line>)> = BTreeMap::new();
+    let mut code = ExitCode::SUCCESS;
+    for file in places.iter().map(|place| files(place)).collect::<anyhow::Result<Vec<_>>>()?.concat() {
+        let lines = match read_lines(course, &file) {
+            Ok(lines) => lines,
+            Err(error) => {
+                anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}; it is left out");
+                code = ExitCode::FAILURE;
+                continue;
+            }
+        };
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        match students.get(&name) {
+            Some((other, _)) if *other == file => {}
+            Some((other, _)) => {
+                bail!("{} and {}: two students of one name; rename one file", other.display(), file.display())
+            }
+            None => _ = students.insert(name, (file, lines)),
         }
     }
-    ensure!(!students.is_empty(), "no .json file is there");
+    if students.is_empty() {
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        bail!("no output of `cargo course verify --json` is in {}", places.join(", "));
+    }
     let width = students.keys().map(|name| name.chars().count()).max().unwrap_or(0).max("student".len());
     let mut text = format!("{STRONG}{:width$}  right  wrong  hints  ", "student");
     for module in &course.modules {
         let _ = write!(text, "  {}", module.folder);
     }
     let _ = writeln!(text, "{STRONG:#}");
-    for (name, lines) in &students {
+    for (name, (_, lines)) in &students {
         let count = |state: &str| lines.iter().filter(|line| line.state == state).count();
-        let hints: usize = lines.iter().map(|line| line.hints).sum();
+        let hints = lines.iter().map(|line| line.hints).fold(0, usize::saturating_add);
         let wrong = count("wrong") + count("broken");
         let _ = write!(
             text,
@@ -74,7 +87,25 @@ pub(crate) fn report(course: &Course, places: &[PathBuf]) -> anyhow::Result<Stri
         }
         text.push('\n');
     }
-    Ok(text)
+    print(&text)?;
+    Ok(code)
+}
+
+/// What `cargo course verify --json` wrote into a file.
+fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
+    let text = fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+    let read = || -> anyhow::Result<Vec<Line>> {
+        let lines: Vec<Line> = serde_json::from_str(&text)?;
+        let mut known = BTreeSet::new();
+        for Line { id, state, .. } in &lines {
+            let is_of_course = course.exercises.iter().any(|exercise| exercise.id == *id);
+            ensure!(is_of_course, "this course has no exercise `{id}`");
+            ensure!(known.insert(id), "{id} is there twice");
+            ensure!(STATES.contains(&state.as_str()), "{id}: `{state}` is no state");
+        }
+        Ok(lines)
+    };
+    read().with_context(|| format!("{} is not what `cargo course verify --json` prints", file.display()))
 }
 
 /// The JSON files in a folder, or the file itself.
@@ -90,13 +121,20 @@ fn files(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// What gives the answers away, or is of no use without them.
-const LEFT_OUT: [&str; 5] = ["solutions/", "tests/mistakes/", "tests/deletions.toml", "xtask/", ".ci/"];
+const LEFT_OUT: [&str; 6] = [
+    "solutions/",
+    "tests/mistakes/",
+    "tests/deletions.toml",
+    "crates/course/tests/programs.rs",
+    "xtask/",
+    ".ci/",
+];
 
 /// Writes the course without its solutions: later modules build on the student's own earlier ones.
 pub(crate) fn starter_archive(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    ensure!(name.ends_with(".tar.gz"), "{}: call it something.tar.gz", to.display());
-    let top = name.trim_end_matches(".tar.gz");
+    let top = name.strip_suffix(".tar.gz").filter(|top| !top.is_empty());
+    let top = top.with_context(|| format!("{}: call it something.tar.gz", to.display()))?;
     let around = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
     let made = stage(root, course, &around.join(top)).and_then(|count| {
         let new = to.with_file_name(format!(".{name}.{}", std::process::id()));

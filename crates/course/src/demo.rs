@@ -1,20 +1,24 @@
 //! `cargo course demo`: a module's program, solved.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
+use course::answers::has_solutions;
 use course::checks::cargo;
 use course::syllabus::Course;
 
-/// Runs the program of a solved module and passes its exit code on.
+/// Runs the program of a solved module, of the student's where there are no solutions, and passes its exit code on.
 pub(crate) fn run(
     root: &Path,
     course: &Course,
     module: &str,
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let has_program = |folder: &str| root.join("solutions").join(folder).join("src/main.rs").is_file();
+    let is_solved = has_solutions(root);
+    let folder = root.join(if is_solved { "solutions" } else { "modules" });
+    let has_program = |module: &str| folder.join(module).join("src/main.rs").is_file();
     let module = course.module(module)?;
     let with: Vec<&str> = course
         .modules
@@ -28,8 +32,16 @@ pub(crate) fn run(
         module.folder,
         if with.is_empty() { "none yet".to_owned() } else { with.join(", ") }
     );
+    let package = if is_solved { module.solution_package() } else { module.starter_package() };
+    if !is_solved {
+        eprintln!("this copy of the course has no solutions: the program is your own, {package}");
+    }
+    // Who waits for the first build sees it go on.
+    let quiet = if std::io::stderr().is_terminal() { None } else { Some("--quiet") };
     let status = cargo()
-        .args(["run", "--quiet", "--package", &module.solution_package(), "--"])
+        .arg("run")
+        .args(quiet)
+        .args(["--package", &package, "--"])
         .args(arguments)
         .current_dir(root)
         .status()

@@ -16,7 +16,7 @@ use lab::tier::{Tier, describe, has_plain_nccl, nvrtc_version, survey, tier_for}
 use lab::{Kernels, Readable};
 use serde::Serialize;
 
-use crate::session::{BAD, DIM, GOOD};
+use crate::session::{BAD, DIM, GOOD, print};
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -69,9 +69,9 @@ pub(crate) fn run(root: &Path, json: bool, for_workshop: bool) -> anyhow::Result
         findings.extend(workshop::findings(root)?);
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?;
     } else {
-        anstream::print!("{}", shown(&findings));
+        print(&shown(&findings))?;
     }
     if for_workshop {
         let file = workshop::write(root, &findings)?;

@@ -11,7 +11,7 @@ mod session;
 mod watch;
 mod work;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use course::syllabus::Course;
 
-use crate::session::Session;
+use crate::session::{Session, print};
 
 /// Learn multi-GPU programming with NCCL in Rust, on any machine.
 ///
@@ -145,13 +145,13 @@ enum Command {
     #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
     Overlap {
         /// Compute of one step, in ms
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         compute: f64,
         /// Communication of one step, in ms
-        #[arg(long, value_name = "MS")]
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         comm: f64,
         /// How much of what can overlap does, from 0 to 1
-        #[arg(long, value_name = "ETA", default_value_t = 1.0)]
+        #[arg(long, value_name = "ETA", default_value_t = 1.0, allow_negative_numbers = true)]
         efficiency: f64,
     },
     /// Run a program that calls CUDA's driver API, and NCCL, on the virtual GPU, unchanged
@@ -189,7 +189,7 @@ enum Command {
     Demo {
         /// The module: its number, its name or its folder
         module: String,
-        /// Passed on to the program; --help shows what it takes
+        /// Passed on to the program; `-- --help` shows what it takes
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -248,14 +248,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             efficiency: *efficiency,
         })?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
-        Some(Command::Report { places }) => class::report(&course, places)?,
+        Some(Command::Report { places }) => return class::report(&course, places),
         Some(Command::Mistakes { id }) => class::show_mistakes(root, &course, id)?,
         Some(Command::StarterArchive { file }) => class::starter_archive(root, &course, file)?,
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };
-    match anstream::stdout().write_all(text.as_bytes()) {
-        // A reader such as `head` has enough.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("can't print"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -99,6 +99,7 @@ fn mark(state: State) -> String {
         State::Written => format!("{STRONG}written{STRONG:#}"),
         State::Wrong => format!("{BAD}wrong  {BAD:#}"),
         State::Right => format!("{GOOD}right  {GOOD:#}"),
+        State::Missing => format!("{BAD}missing{BAD:#}"),
     }
 }
 

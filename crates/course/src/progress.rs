@@ -3,7 +3,7 @@
 //! It is kept in `.course/progress.json`, outside git, by the exercises' ids. Everything in it can be had again from
 //! the checks, but for the number of hints that were shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub enum State {
     Wrong,
     /// Its checks pass.
     Right,
+    /// Its file isn't there.
+    Missing,
 }
 
 /// What is known of the exercises.
@@ -32,6 +34,8 @@ pub enum State {
 pub struct Progress {
     file: PathBuf,
     known: BTreeMap<String, Known>,
+    /// The exercises of which something was noted here.
+    changed: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -66,15 +70,17 @@ impl Progress {
     /// The file is there and can't be read.
     pub fn read(root: &Path) -> anyhow::Result<(Self, Option<String>)> {
         let file = folder(root).join("progress.json");
-        let nothing = |file| Self { file, known: BTreeMap::new() };
+        let knows = |file, known| Self { file, known, changed: BTreeSet::new() };
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((nothing(file), None)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok((knows(file, BTreeMap::new()), None));
+            }
             Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
             Err(error) => return Err(error).with_context(|| format!("can't read {}", file.display())),
         };
         match serde_json::from_str(&text) {
-            Ok(known) => Ok((Self { file, known }, None)),
+            Ok(known) => Ok((knows(file, known), None)),
             Err(error) => {
                 let aside = file.with_extension("json.damaged");
                 let moved = match fs::rename(&file, &aside) {
@@ -85,7 +91,7 @@ impl Progress {
                     "{} is damaged ({error}), {moved}; `cargo course verify` finds out again how far you are",
                     file.display()
                 );
-                Ok((nothing(file), Some(told)))
+                Ok((knows(file, BTreeMap::new()), Some(told)))
             }
         }
     }
@@ -93,8 +99,11 @@ impl Progress {
     /// Where an exercise stands, from its file as it is now.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// The file is there and can't be read.
     pub fn state(&self, root: &Path, exercise: &Exercise) -> anyhow::Result<State> {
+        if !exercise.starter(root).exists() {
+            return Ok(State::Missing);
+        }
         let answer = read_answer(root, exercise)?;
         let checked = self.known.get(&exercise.id).and_then(|known| known.checked.as_ref());
         Ok(match (todos(&answer), checked) {
@@ -133,40 +142,63 @@ impl Progress {
     }
 
     fn of(&mut self, exercise: &Exercise) -> &mut Known {
+        self.changed.insert(exercise.id.clone());
         self.known.entry(exercise.id.clone()).or_default()
     }
 
-    /// Keeps what is known.
+    /// Keeps what was noted, and learns what another `cargo course` has kept in the meantime.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn write(&self) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(&self.known)?;
-        replace(&self.file, &text).context("your progress can't be kept")
+    pub fn write(&mut self) -> anyhow::Result<()> {
+        self.merge().context("your progress can't be kept")
+    }
+
+    fn merge(&mut self) -> anyhow::Result<()> {
+        let lock = self.file.with_extension("lock");
+        let said = || format!("can't write {}", self.file.display());
+        fs::create_dir_all(lock.parent().unwrap_or(Path::new("."))).with_context(said)?;
+        let lock = fs::File::create(&lock).with_context(said)?;
+        // A file system without locks has to do without.
+        let _ = lock.lock();
+        let kept = fs::read_to_string(&self.file).ok();
+        if let Some(mut kept) = kept.and_then(|text| serde_json::from_str::<BTreeMap<_, _>>(&text).ok()) {
+            for id in &self.changed {
+                kept.extend(self.known.remove_entry(id));
+            }
+            self.known = kept;
+        }
+        replace(&self.file, serde_json::to_string_pretty(&self.known)?)
     }
 }
 
-/// The student's file of an exercise.
+/// The student's file of an exercise. What is no UTF-8 in it is left to the compiler.
 ///
 /// # Errors
 /// It can't be read.
 pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     let path = exercise.starter(root);
-    fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))
+    let bytes = fs::read(&path).with_context(|| match path.exists() {
+        true => format!("can't read {}", path.display()),
+        false => {
+            format!("{} is missing; it comes back with `cargo course reset {}`", path.display(), exercise.id)
+        }
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Writes a file as a whole or not at all, whatever happens in between.
 ///
 /// # Errors
 /// Its folder can't be made, or it can't be written.
-pub fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
+pub fn replace(file: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let said = || format!("can't write {}", file.display());
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).with_context(said)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let new = folder.join(format!(".{name}.{}", std::process::id()));
     let written = fs::File::create(&new)
-        .and_then(|mut to| to.write_all(text.as_bytes()).and_then(|()| to.sync_all()))
+        .and_then(|mut to| to.write_all(content.as_ref()).and_then(|()| to.sync_all()))
         .and_then(|()| fs::rename(&new, file));
     if written.is_err() {
         // It may not even be there.
@@ -215,6 +247,27 @@ mod tests {
         replace(&file, "2").unwrap();
         assert_eq!(again.state(&root, &exercise).unwrap(), State::Written);
         assert_eq!(again.last_checked(&exercise), Some("1"));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(again.state(&root, &exercise).unwrap(), State::Missing);
+        let told = read_answer(&root, &exercise).unwrap_err().to_string();
+        assert!(told.ends_with("is missing; it comes back with `cargo course reset init/devices`"), "{told}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn two_at_once_keep_what_either_notes() {
+        let root = a_root("two", "1");
+        let exercises = ["init/one", "init/two"].map(|id| Exercise { id: id.to_owned(), ..an_exercise() });
+        let [(mut one, _), (mut other, _)] = [(); 2].map(|()| Progress::read(&root).unwrap());
+        one.set_hints(&exercises[0], 1);
+        other.set_hints(&exercises[1], 2);
+        one.write().unwrap();
+        other.write().unwrap();
+        one.set_hints(&exercises[0], 3);
+        one.write().unwrap();
+        for progress in [one, Progress::read(&root).unwrap().0] {
+            assert_eq!(exercises.each_ref().map(|exercise| progress.hints(exercise)), [3, 2]);
+        }
         fs::remove_dir_all(root).unwrap();
     }
 

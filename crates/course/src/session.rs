@@ -1,8 +1,10 @@
 //! What the commands of a student share: the course, the progress, and how a verdict is shown.
 
 use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
+use anstream::adapter::strip_str;
 use anstyle::{AnsiColor, Style};
 use anyhow::Context;
 use course::checks::{self, Counts, Stop, Verdict};
@@ -64,10 +66,9 @@ impl<'a> Session<'a> {
         module: &Module,
         exercises: &[&'a Exercise],
     ) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
-        let answers = exercises
-            .iter()
-            .map(|exercise| read_answer(self.root, exercise))
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        // Where a file is missing, the compiler says so.
+        let answers: Vec<_> =
+            exercises.iter().map(|exercise| read_answer(self.root, exercise).ok()).collect();
         let stop = Stop::default();
         let verdicts = match checks::build(self.root, module, true, &stop)? {
             Err(errors) => exercises.iter().map(|_| Verdict::Broken(errors.clone())).collect(),
@@ -81,17 +82,31 @@ impl<'a> Session<'a> {
             }
         };
         for ((exercise, verdict), answer) in exercises.iter().zip(&verdicts).zip(answers) {
-            self.progress.note(exercise, answer, verdict);
+            if let Some(answer) = answer {
+                self.progress.note(exercise, answer, verdict);
+            }
         }
         self.keep();
         Ok(exercises.iter().copied().zip(verdicts).collect())
     }
 
     /// Keeps the progress. Where that can't be done, the verdicts are still good.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn keep(&mut self) {
         if let Err(error) = self.progress.write() {
             anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}");
         }
+    }
+}
+
+/// Prints what a command has to say.
+///
+/// # Errors
+/// It can't be written, and not because its reader, such as `head`, has enough.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("can't print"),
+        _ => Ok(()),
     }
 }
 
@@ -124,6 +139,17 @@ fn told(counts: &Counts) -> String {
     told.join(", ")
 }
 
+/// The first lines of what may be very long.
+fn shortened(message: &str) -> String {
+    const MOST: usize = 100;
+    let mut text = message.lines().take(MOST).collect::<Vec<_>>().join("\n");
+    let more = message.lines().skip(MOST).count();
+    if more > 0 {
+        let _ = write!(text, "\n{DIM}… {more} more lines{DIM:#}");
+    }
+    text
+}
+
 /// What to look at first: the compiler's errors, or one check that failed.
 pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     let mut text = String::new();
@@ -131,7 +157,9 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
         Verdict::Broken(errors) => text.push_str(errors.trim_end()),
         Verdict::Failed(counts, _) => {
             if let Some(failure) = verdict.first_failure() {
-                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{}", failure.check, failure.message);
+                // What a check prints must not steer the terminal.
+                let message = strip_str(&failure.message).to_string();
+                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{}", failure.check, shortened(&message));
             }
             if counts.failed > 1 {
                 let _ = write!(text, "\n\n{DIM}the other failures: {}{DIM:#}", exercise.test_command());

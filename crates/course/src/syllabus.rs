@@ -145,7 +145,7 @@ impl Course {
         Ok(toml::from_str(text)?)
     }
 
-    /// The exercise of that id; the part behind the slash is enough where it is the only one.
+    /// The exercise of that id or that file; the part behind the slash is enough where it is the only one.
     ///
     /// # Errors
     /// There is none, or several: all ids that it may have meant.
@@ -153,13 +153,24 @@ impl Course {
         let named: Vec<&Exercise> = self
             .exercises
             .iter()
-            .filter(|exercise| exercise.id == id || exercise.id.rsplit('/').next() == Some(id))
+            .filter(|exercise| {
+                exercise.id == id
+                    || exercise.id.rsplit('/').next() == Some(id)
+                    || Path::new(id).ends_with(&exercise.file)
+            })
             .collect();
         match named.as_slice() {
             [exercise] => Ok(exercise),
             [] => {
-                let near = self.nearest(id);
-                bail!("there is no exercise `{id}`; did you mean {near}? All of them: cargo course list")
+                if let Ok(module) = self.module(id) {
+                    bail!(
+                        "`{id}` is a module: cargo course test {}; its exercises: cargo course list",
+                        module.folder
+                    )
+                }
+                let near =
+                    self.nearest(id).map(|near| format!("; did you mean {near}?")).unwrap_or(".".to_owned());
+                bail!("there is no exercise `{id}`{near} All of them: cargo course list")
             }
             several => {
                 let ids: Vec<&str> = several.iter().map(|exercise| exercise.id.as_str()).collect();
@@ -168,14 +179,16 @@ impl Course {
         }
     }
 
-    /// The id that is most like a name that is none.
-    fn nearest(&self, name: &str) -> &str {
-        let alike = |id: &str| {
-            let last = id.rsplit('/').next().unwrap_or(id);
-            strsim::jaro_winkler(id, name).max(strsim::jaro_winkler(last, name))
-        };
-        let ids = self.exercises.iter().map(|exercise| exercise.id.as_str());
-        ids.max_by(|one, other| alike(one).total_cmp(&alike(other))).unwrap_or_default()
+    /// The id that is most like a name that is none, if any is.
+    fn nearest(&self, name: &str) -> Option<&str> {
+        const ALIKE: f64 = 0.75;
+        let name = name.trim_end_matches(".rs").to_lowercase();
+        let last = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();
+        let alike =
+            |id: &str| strsim::jaro_winkler(id, &name).max(strsim::jaro_winkler(&last(id), &last(&name)));
+        let ids = self.exercises.iter().map(|exercise| (exercise.id.as_str(), alike(&exercise.id)));
+        let (near, likeness) = ids.max_by(|one, other| one.1.total_cmp(&other.1))?;
+        (likeness >= ALIKE).then_some(near)
     }
 
     /// The module of that folder, such as `01_init`; its number or its name is enough.
@@ -373,6 +386,24 @@ pub(crate) mod tests {
         assert_eq!(course.exercise("devices").unwrap().id, course.exercise("init/devices").unwrap().id);
         let error = course.exercise("device").unwrap_err().to_string();
         assert!(error.starts_with("there is no exercise `device`; did you mean init/devices?"), "{error}");
+        assert_eq!(course.exercise("modules/01_init/src/devices.rs").unwrap().id, "init/devices");
+        for name in ["INIT/DEVICE", "01_init/devices", "devices.rs", "src/devices.rs"] {
+            assert!(
+                course.exercise(name).unwrap_err().to_string().contains("did you mean init/devices?"),
+                "{name}"
+            );
+        }
+        for name in ["", "xyz"] {
+            let error = course.exercise(name).unwrap_err().to_string();
+            assert_eq!(error, format!("there is no exercise `{name}`. All of them: cargo course list"));
+        }
+        assert!(
+            course
+                .exercise("init")
+                .unwrap_err()
+                .to_string()
+                .starts_with("`init` is a module: cargo course test 01_init")
+        );
         assert_eq!(course.module("1").unwrap().starter_package(), "m01_init");
         assert_eq!(course.exercises[0].test_command(), "cargo test -p m01_init devices::");
     }

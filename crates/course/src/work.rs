@@ -1,6 +1,6 @@
 //! Commands on exercises: run, test, verify, reset, diff, catch-up.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
@@ -11,7 +11,7 @@ use course::syllabus::{Exercise, Module};
 use serde::{Deserialize, Serialize};
 
 use crate::overview::next_step;
-use crate::session::{BAD, DIM, GOOD, Session, details, headline};
+use crate::session::{BAD, DIM, GOOD, Session, details, headline, print};
 
 fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -21,15 +21,17 @@ fn exit(is_good: bool) -> ExitCode {
 pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
     let exercise = session.exercise(id)?;
     let module = session.course.module(exercise.folder())?;
+    read_answer(session.root, exercise)?;
+    eprintln!("checking {} …", exercise.id);
     let verdicts = session.check(module, &[exercise])?;
     let Some((_, verdict)) = verdicts.first() else { bail!("{} was not checked", exercise.id) };
-    anstream::print!("{}", details(exercise, verdict));
-    anstream::println!("{}", headline(exercise, verdict));
+    let mut text = format!("{}{}\n", details(exercise, verdict), headline(exercise, verdict));
     if verdict.is_right()
         && let Some(next) = session.next()?
     {
-        anstream::print!("\n{}", next_step(next));
+        text.push_str(&format!("\n{}", next_step(next)));
     }
+    print(&text)?;
     Ok(exit(verdict.is_right()))
 }
 
@@ -37,28 +39,33 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
 pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
     let module = session.course.module(module)?;
     let exercises = session.of(module);
+    eprintln!("checking {} …", module.folder);
     let verdicts = session.check(module, &exercises)?;
-    show(&verdicts);
+    show(&verdicts)?;
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
 }
 
 /// A line for each exercise, behind what is wrong with the first that is.
-fn show(verdicts: &[(&Exercise, Verdict)]) {
+fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     let told = verdicts.iter().map(|(exercise, verdict)| details(exercise, verdict));
-    if let Some(told) = told.into_iter().find(|told| !told.is_empty()) {
-        anstream::println!("{told}");
-    }
+    let mut text = told.into_iter().find(|told| !told.is_empty()).map_or(String::new(), |told| told + "\n");
     for (exercise, verdict) in verdicts {
-        anstream::println!("{}", headline(exercise, verdict));
+        text.push_str(&headline(exercise, verdict));
+        text.push('\n');
     }
+    print(&text)
 }
+
+/// How an exercise in the output of `verify --json` stands: broken where it doesn't compile, ignored where none of its checks
+/// can run.
+pub(crate) const STATES: [&str; 4] = ["right", "wrong", "broken", "ignored"];
 
 /// An exercise in the output of `verify --json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
     pub(crate) id: String,
-    /// `right`, `wrong`, `broken` where it doesn't compile, or `ignored` where none of its checks can run.
+    /// One of [`STATES`].
     pub(crate) state: String,
     passed: usize,
     failed: usize,
@@ -98,14 +105,14 @@ pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> any
             true => {
                 lines.extend(verdicts.iter().map(|(exercise, verdict)| Line::of(session, exercise, verdict)))
             }
-            false => show(&verdicts),
+            false => show(&verdicts)?,
         }
         if !all_right && !keep_going {
             break;
         }
     }
     if json {
-        println!("{}", serde_json::to_string_pretty(&lines)?);
+        print(&format!("{}\n", serde_json::to_string_pretty(&lines)?))?;
     }
     Ok(exit(all_right))
 }
@@ -116,27 +123,36 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
         return Ok(true);
     }
     ensure!(std::io::stdin().is_terminal(), "{question} There is no terminal to ask: say --yes");
-    print!("{question} [y/N] ");
-    std::io::stdout().flush()?;
+    print(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("can't read the answer")?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if !is_yes {
+        print("nothing was changed\n")?;
+    }
+    Ok(is_yes)
 }
 
 /// Gives an exercise its starter back. What was there is kept.
 pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     let text = starter(session.root, exercise)?;
-    if read_answer(session.root, exercise)? == text {
-        println!("{} is as you got it", exercise.id);
+    let is_missing = session.state(exercise)? == State::Missing;
+    if !is_missing && read_answer(session.root, exercise)? == text {
+        print(&format!("{} is as you got it\n", exercise.id))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !ask(&format!("Start {} anew? Your file is kept in .course/backups.", exercise.id), yes)? {
+    let question = format!("Start {} anew? Your file is kept in .course/backups.", exercise.id);
+    if !is_missing && !ask(&question, yes)? {
         return Ok(ExitCode::FAILURE);
     }
     let backup = Backup::new(session.root)?;
     backup.overwrite(session.root, exercise, &text)?;
-    println!("{} is as you got it; what you had is in {}", exercise.id, backup.folder().display());
+    if is_missing {
+        print(&format!("{} is as you got it; its file was missing\n", exercise.id))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&format!("{} is as you got it; what you had is in {}\n", exercise.id, backup.folder().display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -151,7 +167,7 @@ pub(crate) fn catch_up(session: &Session, module: &Module, yes: bool) -> anyhow:
         }
     }
     if open.is_empty() {
-        println!("everything before {} is right", module.folder);
+        print(&format!("everything before {} is right\n", module.folder))?;
         return Ok(ExitCode::SUCCESS);
     }
     let ids: Vec<&str> = open.iter().map(|(exercise, _)| exercise.id.as_str()).collect();
@@ -166,8 +182,11 @@ pub(crate) fn catch_up(session: &Session, module: &Module, yes: bool) -> anyhow:
     for (exercise, text) in &open {
         backup.overwrite(session.root, exercise, text)?;
     }
-    println!("{} solutions are in place; what you had is in {}", open.len(), backup.folder().display());
-    println!("check them: cargo course verify");
+    print(&format!(
+        "{} solutions are in place; what you had is in {}\ncheck them: cargo course verify\n",
+        open.len(),
+        backup.folder().display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,11 +201,10 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
     );
     let changes = compare(&read_answer(session.root, exercise)?, &solution(session.root, exercise)?);
     if changes.is_empty() {
-        println!("{}: your file is the solution", exercise.id);
+        print(&format!("{}: your file is the solution\n", exercise.id))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("- yours, {}\n+ the solution", exercise.file);
-    anstream::print!("{}", coloured(&changes));
+    print(&format!("- yours, {}\n+ the solution\n{}", exercise.file, coloured(&changes)))?;
     Ok(ExitCode::SUCCESS)
 }
 

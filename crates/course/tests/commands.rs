@@ -214,6 +214,7 @@ fn from_the_first_exercise_to_the_last() {
 first::it_is_1
 not yet implemented
 one/first is not right yet: 1 check failed
+checking one/first …
 
 "#]]
     );
@@ -245,6 +246,7 @@ rank 1: got 3, expected 2
 
 one/first is right: 1 check passed
 one/second is not right yet: 1 check failed
+checking 01_one …
 
 "#]]
     );
@@ -284,11 +286,30 @@ bartholomew      3      0      1       2/2     1/1
 
 "#]]
     );
-    student.write("class/zoe.json", "{}");
+    // What is strange is left out; the others have their rows.
+    for (strange, words) in [
+        ("{}", "invalid type: map"),
+        ("", "EOF"),
+        (&json.replace("one/second", "one/first"), "one/first is there twice"),
+        (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
+        (&json.replace("\"wrong\"", "\"fine\""), "`fine` is no state"),
+    ] {
+        student.write("class/zoe.json", strange);
+        let told = student.fails(&["report", "class", "class/ann.json"]);
+        let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
+        assert!(told.contains(warning) && told.contains(words) && told.contains("it is left out"), "{told}");
+        assert!(told.contains("\nann  ") && !told.contains("\nzoe"), "{told}");
+    }
+    student.write("other/ann.json", &json);
     assert!(
         student
-            .fails(&["report", "class"])
-            .contains("zoe.json is not what `cargo course verify --json` prints")
+            .fails(&["report", "class", "other"])
+            .contains("class/ann.json and other/ann.json: two students of one name")
+    );
+    assert!(
+        student
+            .fails(&["report", "solutions"])
+            .contains("no output of `cargo course verify --json` is in solutions")
     );
 }
 
@@ -483,6 +504,73 @@ fn watched_from_red_to_green() {
 }
 
 #[test]
+fn watch_goes_on_whatever_becomes_of_the_files() {
+    let student = Student::new("survives");
+    let file = "modules/01_one/src/first.rs";
+    student.write(file, "//! A contract of words so long that a terminal\n//! of forty columns has to break it.\npub fn first() -> u32 { super::second::second() }");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
+    let mut terminal = Terminal::run(command);
+    terminal.shows("one/first is not right yet");
+    student.write("modules/01_one/src/second.rs", "pub fn second() -> u32 { 1 }");
+    terminal.shows("one/first is right");
+    fs::remove_file(student.root.join(file)).unwrap();
+    terminal.shows("first.rs is missing; it comes back with `cargo course reset one/first`");
+    fs::write(student.root.join(file), b"// \xff").unwrap();
+    terminal.shows("one/first can't be checked");
+    student.write("Cargo.toml", "[workspace");
+    terminal.press("r");
+    terminal.shows("error: cargo can't build m01_one");
+    student.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"modules/*\"]\n");
+    student.solve("01_one/src/first.rs");
+    terminal.shows("one/first is right");
+    terminal.press("q");
+    assert!(terminal.ends_well());
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let student = Student::new("full");
+    for arguments in
+        [&["list"][..], &["run"], &["diff", "first", "--spoil"], &["reset", "first"], &["verify", "--json"]]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(arguments)
+            .current_dir(&student.root)
+            .env("CARGO_TARGET_DIR", student.root.join("target"))
+            .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.ends_with("error: can't print: No space left on device (os error 28)\n"),
+            "{arguments:?}: {told}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn a_missing_file_stops_nothing_else() {
+    let student = Student::new("missing");
+    let file = "modules/01_one/src/first.rs";
+    let starter = student.read(file);
+    fs::remove_file(student.root.join(file)).unwrap();
+    assert!(student.says(&["list"]).contains("  missing  one/first"));
+    assert!(
+        student.fails(&["run"]).contains("is missing; it comes back with `cargo course reset one/first`")
+    );
+    let told = student.fails(&["verify", "--keep-going"]);
+    assert!(told.contains("one/first can't be checked") && told.contains("two/third is not right"), "{told}");
+    assert!(student.says(&["reset", "one/first"]).contains("its file was missing"));
+    assert_eq!(student.read(file), starter);
+    fs::write(student.root.join(file), b"// \xff").unwrap();
+    assert!(student.fails(&["run"]).contains("one/first can't be checked"));
+    student.says(&["reset", "one/first", "--yes"]);
+    assert_eq!(fs::read(student.root.join(".course/backups/0001/01_one/src/first.rs")).unwrap(), b"// \xff");
+}
+
+#[test]
 fn the_doctor_looks_at_the_machine() {
     let student = Student::new("doctor");
     let run = |variables: &[(&str, &str)]| {
@@ -542,7 +630,9 @@ implementation model_size world_size: avg_step_time_ms of a.csv, of b.csv, and t
             .contains("c.csv is neither a table of `cargo course bench` nor")
     );
     student.write("d.csv", &format!("{head}naive,small,64,2,4,8,fast,1.0\n"));
-    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv: avg_step_time_ms is no number"));
+    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv, line 2: avg_step_time_ms is `"));
+    student.write("f.csv", head);
+    assert!(student.fails(&["compare", "a.csv", "f.csv"]).contains("f.csv has no row"));
     assert!(student.fails(&["compare", "e.csv", "a.csv"]).contains("can't read e.csv"));
 }
 
@@ -616,6 +706,19 @@ fn the_starter_archive_has_no_solution() {
     assert!(!listed.contains("solutions"), "{listed}");
     assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
     assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    tar(&["-xzf", "class.tar.gz"]);
+    let handed_out = Student { root: student.root.join("class") };
+    handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
+    assert!(handed_out.says(&["demo", "01"]).contains("mine"));
+    for arguments in
+        [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
+    {
+        let told = handed_out.fails(arguments);
+        assert!(told.contains("one/first: this copy of the course has no solutions"), "{told}");
+    }
+    for name in [".tar.gz", "class.zip/.tar.gz"] {
+        assert!(student.fails(&["starter-archive", name]).contains("call it something.tar.gz"));
+    }
     assert_data_eq!(
         student.fails(&["starter-archive", "class.zip"]),
         str![[r#"

@@ -1,5 +1,6 @@
 //! What should be known a week before a workshop: can this machine build the course, and how long does that take?
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,6 +61,8 @@ fn ports() -> Finding {
 
 fn cold_build(root: &Path) -> anyhow::Result<Finding> {
     let target = folder(root).join("cold-build");
+    // One that was interrupted has left something.
+    remove(&target)?;
     let started = Instant::now();
     let output = cargo()
         .args(["test", "--offline", "--locked", "--no-run", "--quiet", "--target-dir"])
@@ -68,7 +71,7 @@ fn cold_build(root: &Path) -> anyhow::Result<Finding> {
         .output()
         .context("can't run cargo")?;
     let took = started.elapsed().as_secs();
-    std::fs::remove_dir_all(&target).with_context(|| format!("can't remove {}", target.display()))?;
+    remove(&target)?;
     Ok(match output.status.success() {
         true => Finding::good("cold build", format!("{took} s, without a network")),
         false => Finding::new("cold build", Status::Bad, String::from_utf8_lossy(&output.stderr).trim())
@@ -76,9 +79,18 @@ fn cold_build(root: &Path) -> anyhow::Result<Finding> {
     })
 }
 
+fn remove(folder: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("can't remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes all findings into the one file that is sent in.
 pub(super) fn write(root: &Path, findings: &[Finding]) -> anyhow::Result<PathBuf> {
     let file = root.join("doctor.json");
-    replace(&file, &serde_json::to_string_pretty(findings)?)?;
+    replace(&file, serde_json::to_string_pretty(findings)?)?;
     Ok(file)
 }
