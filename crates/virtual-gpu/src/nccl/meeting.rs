@@ -473,7 +473,12 @@ impl Seat {
 impl Member {
     fn into_rank(self) -> Rank {
         match self.seat {
-            Seat::Here { thread, .. } => Rank::new(self.device, thread, self.config),
+            Seat::Here { thread, .. } => {
+                let mut rank = Rank::new(self.device, thread, self.config);
+                // One that is not blocking has to be asked before it is used.
+                rank.polls = u32::from(!self.config.blocking);
+                rank
+            }
             Seat::Elsewhere(process) => Rank::elsewhere(process, self.device, self.config),
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::call::{CallKey, Request};
 use super::collective::{CollectiveKey, Part, Place as Seat};
-use super::event::{Arrival, Arrived, Event};
-use super::exchange::{End, ExchangeKey, Moving, MovingEnd, ReadyEnd};
+use super::event::{Arrival, Arrived, Event, MessageName};
+use super::exchange::{End, ExchangeKey, MessageKey, Moving, MovingEnd, ReadyEnd};
 use super::operation::{Buffers, Operation, Piece};
 use super::reduce::Reduction;
 use super::scale::Scale;
@@ -298,6 +298,14 @@ impl Engine {
         }) else {
             return;
         };
+        let failed = ready.iter().find_map(|ready| {
+            let MessageName { from, to, number } = ready.message;
+            self.state().failed_end(MessageKey { clique, from, to, number })
+        });
+        if let Some(report) = failed {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            return self.state().fail_exchange(clique, place, &failure);
+        }
         for ReadyEnd { message, end, called, device, enqueued, stamp, bytes, process } in ready {
             let (request, site) = (called.request(), called.site.clone());
             let share = Share { rank: place.0, device, enqueued, request, site, is_checked: false };
