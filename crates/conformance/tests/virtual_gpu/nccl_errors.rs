@@ -212,6 +212,8 @@ fn making() -> anyhow::Result<()> {
     unsafe {
         let negative = sys::ncclCommInitAll(&mut comm, -1, std::ptr::null());
         refused(answer(negative), ncclInvalidArgument, &["-1 devices"]);
+        let many = sys::ncclCommInitAll(&mut comm, i32::MAX, std::ptr::null());
+        refused(answer(many), ncclInvalidArgument, &["there is no GPU 8"]);
         let nowhere = sys::ncclCommInitAll(std::ptr::null_mut(), 1, std::ptr::null());
         refused(answer(nowhere), ncclInvalidArgument, &["pointer for the communicators is null"]);
     }

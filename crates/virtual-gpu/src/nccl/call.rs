@@ -256,11 +256,12 @@ impl Engine {
         site: &Site,
     ) -> NcclResult<()> {
         let &Access { name: (name, argument), address, bytes, .. } = access;
-        if self.memory(device).range(address, bytes).is_ok() {
+        let device_of_buffer = self.memory_of_buffer(address, device);
+        if self.memory(device_of_buffer).range(address, bytes).is_ok() {
             return Ok(());
         }
         let headline = format!("the {name} buffer of rank {rank} can't be used ({argument})");
-        let report = address_report(&headline, &self.memory(device), address, bytes, device)
+        let report = address_report(&headline, &self.memory(device_of_buffer), address, bytes, device)
             .at(format!("{request} by rank {rank}"), site);
         let elsewhere = (0..self.config().gpus).filter(|&other| other != device).find_map(|other| {
             let memory = self.memory(other);
