@@ -55,7 +55,8 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
     }
     let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
-        true => (0..count as c_int).collect(),
+        // One more than there are is enough to be refused.
+        true => (0..=started()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
     let made: Vec<_> =

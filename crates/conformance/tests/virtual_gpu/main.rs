@@ -19,6 +19,7 @@ mod nccl_errors;
 mod nccl_graphs;
 mod nccl_log;
 mod nccl_processes;
+mod nccl_threads;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         nccl_graphs::checks(),
         nccl_log::checks(),
         nccl_processes::checks(),
+        nccl_threads::checks(),
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),

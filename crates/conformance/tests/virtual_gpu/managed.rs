@@ -6,10 +6,12 @@ use cudarc::driver::sys::{self, CUmemAttach_flags, CUresult};
 use cudarc::driver::{
     CudaContext, CudaStream, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg, UnifiedSlice, result,
 };
+use cudarc::nccl::sys::ncclDataType_t;
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::fails;
+use crate::raw::{Arguments, Function, Rank, communicators, floats, in_group};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -19,6 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("managed::a_kernel_out_of_its_bounds", out_of_bounds),
         Check::new("managed::two_streams_race_on_it", || two_streams(false)),
         Check::new("managed::two_streams_that_wait_don_t", || two_streams(true)),
+        Check::new("managed::nccl_takes_it", collectives),
         Check::new("managed::freed_memory_is_no_one_s", freed),
         Check::new("managed::bad_arguments_are_named", bad_arguments),
     ]
@@ -54,6 +57,39 @@ fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
 fn allocate(stream: &CudaStream, len: usize) -> anyhow::Result<UnifiedSlice<u32>> {
     // SAFETY: numbers are good whatever their bits are.
     Ok(unsafe { stream.context().alloc_unified(len, true) }?)
+}
+
+/// "NCCL will accept any CUDA pointers that are accessible from the CUDA device" (its User Guide, "Data Pointers"): two ranks sum
+/// what the host wrote, exchange halves, and the host reads it.
+fn collectives() -> anyhow::Result<()> {
+    let comms = communicators(&[0, 1]).unwrap();
+    let ranks = [Rank::of(comms[0], stream(0)?), Rank::of(comms[1], stream(1)?)];
+    let buffers: Vec<_> = ranks.iter().map(|rank| allocate(&rank.stream, 4)).collect::<Result<_, _>>()?;
+    let at = |rank: usize, first: u64| buffers[rank].device_ptr(&ranks[rank].stream).0 + 4 * first;
+    for (rank, buffer) in buffers.iter().enumerate() {
+        // SAFETY: nothing is enqueued yet, and the memory has four numbers.
+        unsafe { (at(rank, 0) as *mut [u32; 4]).write([rank as u32 + 1, 10, 20, 30]) };
+        assert_eq!(buffer.len(), 4);
+    }
+    let with = Arguments { data_type: ncclDataType_t::ncclUint32, ..floats(4) };
+    in_group(|| (0..2).for_each(|r| ranks[r].call(Function::AllReduce, at(r, 0), at(r, 0), with).unwrap()))
+        .unwrap();
+    in_group(|| {
+        for (r, rank) in ranks.iter().enumerate() {
+            let half = Arguments { count: 2, root: 1 - r as i32, ..with };
+            rank.call(Function::Send, at(r, 2 * r as u64), 0, half).unwrap();
+            rank.call(Function::Recv, 0, at(r, 2 - 2 * r as u64), half).unwrap();
+        }
+    })
+    .unwrap();
+    for (r, rank) in ranks.iter().enumerate() {
+        rank.stream.synchronize()?;
+        // SAFETY: all that was enqueued is done.
+        assert_eq!(unsafe { (at(r, 0) as *const [u32; 4]).read() }, [3, 20, 40, 60]);
+    }
+    let short = ranks[0].call(Function::AllReduce, at(0, 1), at(0, 1), with).unwrap_err().1;
+    assert!(short.contains("the buffer of 16 bytes in managed memory allocated"), "{short}");
+    Ok(())
 }
 
 /// By its address: cudarc would order each use of a `UnifiedSlice` behind the last, and keep it to one context.

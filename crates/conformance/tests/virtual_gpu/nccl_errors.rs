@@ -115,7 +115,8 @@ fn pointers() -> anyhow::Result<()> {
     };
     refuse(Function::AllReduce, 0, own, &["(sendbuff)", "the pointer is null"]);
     refuse(Function::AllReduce, own, 0, &["(recvbuff)", "the pointer is null"]);
-    refuse(Function::AllReduce, other, own, &["(sendbuff)", "is no address of GPU 0"]);
+    let elsewhere = ["(sendbuff)", "is no address of GPU 0", "on GPU 1 allocated", "a stream of GPU 0"];
+    refuse(Function::AllReduce, other, own, &elsewhere);
     refuse(Function::AllReduce, own, other, &["(recvbuff)", "is no address of GPU 0"]);
     refuse(Function::Send, 0, 0, &["(sendbuff)", "null"]);
     refuse(Function::Recv, 0, own + 40, &["(recvbuff)", "8 bytes outside"]);
@@ -211,6 +212,8 @@ fn making() -> anyhow::Result<()> {
     unsafe {
         let negative = sys::ncclCommInitAll(&mut comm, -1, std::ptr::null());
         refused(answer(negative), ncclInvalidArgument, &["-1 devices"]);
+        let many = sys::ncclCommInitAll(&mut comm, i32::MAX, std::ptr::null());
+        refused(answer(many), ncclInvalidArgument, &["there is no GPU 8"]);
         let nowhere = sys::ncclCommInitAll(std::ptr::null_mut(), 1, std::ptr::null());
         refused(answer(nowhere), ncclInvalidArgument, &["pointer for the communicators is null"]);
     }
@@ -366,6 +369,11 @@ fn not_blocking() -> anyhow::Result<()> {
             scope.spawn(move || {
                 let (comm, code, stream) = one(0, id, rank);
                 assert_eq!(code, ncclResult_t::ncclInProgress);
+                // Whether or not the other has come.
+                let mut count = 0;
+                // SAFETY: `count` can be written.
+                let count = answer(unsafe { sys::ncclCommCount(comm, &mut count) });
+                refused(count, ncclInvalidArgument, &["in progress", "ncclCommGetAsyncError"]);
                 while poll(comm) == ncclResult_t::ncclInProgress {
                     std::thread::yield_now();
                 }

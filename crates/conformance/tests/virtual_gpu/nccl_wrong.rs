@@ -1,7 +1,9 @@
 //! Wrong programs. Each must end by itself, without a look at the clock, with a report that holds these words and the lines of both sides; its
 //! right twin is silent.
 
+use cudarc::driver::LaunchConfig;
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::rank_processes::{self, Plan, Program};
@@ -9,11 +11,14 @@ use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Place, Said, driver, pair, peer, said, split, twins, wait};
 
 /// What is said otherwise where the other rank is in another process, of which less is known.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
     // It may end before another has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread waits in cuStreamSynchronize", "has not called it"),
+    // A call that moves nothing is told to nobody.
+    ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
+    ("the same count", "every rank must make every collective call"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
 ];
 
@@ -61,6 +66,16 @@ macro_rules! programs {
 
         $(fn $name($place: &Place) -> Said $body)*
     };
+}
+
+/// Makes the rank's GPU fail.
+fn trap(place: &Place) -> Said {
+    let stream = &place.own.stream;
+    let module = driver(stream.context().load_module(Ptx::from_src(lab::kernels::TRAP)))?;
+    let kernel = driver(module.load_function("trap"))?;
+    let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: it has no arguments.
+    driver(unsafe { stream.launch_builder(&kernel).launch(one) }).map(drop)
 }
 
 programs! {
@@ -465,5 +480,35 @@ programs! {
         }
         place.wait()?;
         wait(&other)
+    }
+
+    a_call_of_no_elements_on_one_rank(2, ["rank 1 waits in ncclAllReduce(count 4", "ncclAllReduce(count 0, float32, sum), which NCCL drops", "the same count"]) |place| {
+        let buffer = place.buffer(4);
+        place.call(Function::AllReduce, &buffer, floats(if place.is_wrong(0) { 0 } else { 4 }))?;
+        place.wait()
+    }
+
+    a_gpu_that_fails_before_its_send(3, ["rank 0's GPU has failed", "can't complete: rank 1's GPU has failed", "the first failure: virtual GPU: kernel `trap` executed a trap"]) |place| {
+        let buffer = place.buffer(4);
+        if place.is_wrong(0) {
+            trap(place)?;
+        }
+        if place.rank > 0 {
+            place.receive(&buffer, place.rank - 1)?;
+        }
+        if place.rank < 2 {
+            place.send(&buffer, place.rank + 1)?;
+        }
+        place.wait()
+    }
+
+    a_gpu_that_fails_and_its_thread_returns(2, ["rank 0 waits in ncclAllReduce", "rank 1's GPU has failed before: virtual GPU: kernel `trap` executed a trap", "mend that failure first"]) |place| {
+        let buffer = place.buffer(4);
+        if place.is_wrong(1) {
+            trap(place)?;
+            place.wait()?;
+        }
+        place.all_reduce(&buffer)?;
+        place.wait()
     }
 }

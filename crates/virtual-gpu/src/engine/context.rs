@@ -279,6 +279,11 @@ impl State {
         Ok(context)
     }
 
+    /// The primary context of a GPU, where somebody holds it.
+    pub(super) fn primary_context(&self, device: usize) -> Option<ContextHandle> {
+        self.devices[device].primary
+    }
+
     /// A context as a message names it: by its GPU alone where it is the primary one.
     pub(super) fn describe(&self, context: ContextHandle) -> String {
         match self.context(context).map(|entry| entry.device) {
@@ -306,8 +311,9 @@ impl State {
             self.fail(context, race);
         }
         match self.contexts.get_mut(&context) {
-            Some(Context { told, failure: Some(failure), .. }) => {
+            Some(Context { told, device, failure: Some(failure), .. }) => {
                 *told = true;
+                self.nccl.note_gpu_failure(*device, failure);
                 Err(failure.to_error())
             }
             _ => Ok(()),

@@ -111,7 +111,12 @@ impl Engine {
         let thread = state.current_thread();
         if let Some(awaited) = &awaited {
             // A "no" for want of its values takes no time, so that the clock does not depend on how often that is said.
-            if !state.is_done(awaited.op) {
+            while !state.is_done(awaited.op) {
+                if state.give_up_polling(awaited.op) {
+                    state = self.run_ready(state);
+                    self.wake_all();
+                    continue;
+                }
                 state.nccl.told_not_yet(thread, awaited.op);
                 return Ok(false);
             }

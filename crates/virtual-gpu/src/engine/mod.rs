@@ -27,7 +27,7 @@ mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
@@ -98,6 +98,11 @@ impl Failure {
         Self { status, report: report.to_string().into() }
     }
 
+    /// What it is, in a line.
+    pub(crate) fn headline(&self) -> &str {
+        self.report.lines().next().unwrap_or_default()
+    }
+
     fn to_error(&self) -> Error<CudaStatus> {
         Error::new(self.status, self.report.clone())
     }
@@ -158,6 +163,8 @@ pub(crate) struct Thread {
     /// The current context is the last one.
     contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<wait::Blocked>,
+    /// Since when queries have said of a stream that this operation of it isn't done.
+    polled: HashMap<StreamHandle, (u64, Instant)>,
     pub(crate) group: Group,
 }
 
@@ -345,6 +352,7 @@ impl State {
             life: Life::of_current(),
             contexts: Vec::new(),
             blocked: None,
+            polled: HashMap::new(),
             group: Group::default(),
         })
     }

@@ -382,12 +382,33 @@ impl State {
 
     /// The stream that a C handle stands for.
     pub(crate) fn resolve_stream(&mut self, stream: StreamHandle) -> CudaResult<StreamHandle> {
-        match stream.0 {
-            0 | 1 => {
-                let context = self.current_context()?;
-                Ok(self.context(context)?.default_stream)
-            }
-            2 => self.stream_of_thread(),
+        let is_default = matches!(stream.0, 0..=2);
+        let context = if is_default { Some(self.current_context()?) } else { None };
+        self.resolve_stream_in(stream, context)
+    }
+
+    /// As [`Self::resolve_stream`], of a call that works on `device` whichever GPU is current: a default stream is that GPU's.
+    pub(crate) fn resolve_stream_on(
+        &mut self,
+        stream: StreamHandle,
+        device: usize,
+    ) -> CudaResult<StreamHandle> {
+        let current = self.thread().contexts.last().copied();
+        let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
+            Some(context) => Some(context),
+            None => self.primary_context(device),
+        };
+        self.resolve_stream_in(stream, context)
+    }
+
+    fn resolve_stream_in(
+        &mut self,
+        stream: StreamHandle,
+        context: Option<ContextHandle>,
+    ) -> CudaResult<StreamHandle> {
+        match (stream.0, context) {
+            (0 | 1, Some(context)) => Ok(self.context(context)?.default_stream),
+            (2, Some(context)) => self.stream_of_thread(context),
             _ => match self.streams.get(&stream) {
                 Some(entry) if !entry.destroyed => Ok(stream),
                 _ => Err(not_a_stream(stream)),
@@ -395,10 +416,9 @@ impl State {
         }
     }
 
-    /// The default stream of the calling thread in its current context (`CU_STREAM_PER_THREAD`), made at its first use:
-    /// one that waits for the legacy default stream, and that one for it.
-    fn stream_of_thread(&mut self) -> CudaResult<StreamHandle> {
-        let context = self.current_context()?;
+    /// The default stream of the calling thread in a context (`CU_STREAM_PER_THREAD`), made at its first use: one that waits
+    /// for the legacy default stream, and that one for it.
+    fn stream_of_thread(&mut self, context: ContextHandle) -> CudaResult<StreamHandle> {
         let place = (self.current_thread(), context);
         if let Some(&stream) = self.streams_of_threads.get(&place) {
             return Ok(stream);

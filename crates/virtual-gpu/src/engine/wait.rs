@@ -144,13 +144,15 @@ impl State {
                 let ahead = match missing {
                     Missing::Gone | Missing::Elsewhere => Vec::new(),
                     Missing::InStream(op) => self.collective_ahead(op).into_iter().collect(),
-                    Missing::NotCalled(thread) => match self.blocked(thread).map(|blocked| &blocked.wait) {
-                        Some(Wait::Ops(ops)) => {
-                            ops.iter().filter_map(|&op| self.collective_ahead(op)).collect()
+                    Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
+                        match self.blocked(thread).map(|blocked| &blocked.wait) {
+                            Some(Wait::Ops(ops)) => {
+                                ops.iter().filter_map(|&op| self.collective_ahead(op)).collect()
+                            }
+                            Some(Wait::Nccl(awaited)) => awaited.iter().filter_map(Awaiting::call).collect(),
+                            None => Vec::new(),
                         }
-                        Some(Wait::Nccl(awaited)) => awaited.iter().filter_map(Awaiting::call).collect(),
-                        None => Vec::new(),
-                    },
+                    }
                 };
                 next.extend(ahead.into_iter().filter(|ahead| all.contains(ahead) && seen.insert(*ahead)));
             }
@@ -174,6 +176,23 @@ impl State {
             Some(Wait::Nccl(awaited)) => return self.give_up_joining(&awaited),
             None => return false,
         }
+        true
+    }
+
+    /// As [`Self::give_up`], of a thread that asks again and again whether an operation is done, with nothing under way.
+    pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
+        let (patience, busy, now) = (self.patience, self.under_way > 0, Instant::now());
+        let (number, since) = self.thread().polled.entry(op.stream).or_insert((op.number, now));
+        if *number != op.number || busy {
+            (*number, *since) = (op.number, now);
+        }
+        if now.duration_since(*since) < patience {
+            return false;
+        }
+        let Some(call) = self.collective_ahead(op) else { return false };
+        let calls = Hopeless::from([call]);
+        let report = deadlock_report(self, &calls).fact(given_up(patience));
+        self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
         true
     }
 
@@ -260,6 +279,10 @@ impl Search<'_> {
                     !search.state.streams.contains_key(&op.stream) || search.op_is_stuck(op)
                 }
                 Missing::NotCalled(thread) => search.thread_is_stuck(thread),
+                // Another thread may come for it, once this one has ended.
+                Missing::Handed { thread, has_used } => {
+                    has_used && search.state.blocked(thread).is_some() && search.thread_is_stuck(thread)
+                }
                 Missing::Elsewhere => false,
             })
         });

@@ -255,8 +255,8 @@ impl State {
             return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
         };
         let size = entry.ranks.len();
+        entry.used_by(rank, thread);
         let own = &mut entry.ranks[rank];
-        own.owner = thread;
         own.assemblies += 1;
         own.finalized |= matches!(attendee.purpose, Purpose::Finalize);
         let (number, blocking) = (own.assemblies, own.config.blocking);

@@ -7,7 +7,7 @@ use super::run::Job;
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
 use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, address_report};
-use crate::report::Report;
+use crate::report::{Report, size};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::sync::MutexGuard;
@@ -46,6 +46,12 @@ pub(crate) enum Missing {
     Elsewhere,
     /// It has not called. This thread drives it.
     NotCalled(ThreadKey),
+    /// It has not called, and threads hand its communicator's ranks to each other. This one had it last.
+    Handed {
+        thread: ThreadKey,
+        /// It has called for the rank before.
+        has_used: bool,
+    },
 }
 
 /// A call that moves data, as it was asked for.
@@ -124,9 +130,12 @@ impl Request {
         }
     }
 
-    /// Whether it moves nothing and is over at once. A message of no bytes is still one that both ends wait for.
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::Collective(Operation { count: 0, .. }, _))
+    /// A collective that moves nothing and is over at once. A message of no bytes is still one that both ends wait for.
+    fn dropped(&self) -> Option<Operation> {
+        match self {
+            Self::Collective(operation, _) => Some(*operation).filter(|operation| operation.count == 0),
+            Self::Transfer(..) => None,
+        }
     }
 }
 
@@ -190,7 +199,7 @@ impl Engine {
     ) -> NcclResult<Option<(Checked, MutexGuard<'_, State>)>> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         let function = request.function();
-        let state = self.state();
+        let mut state = self.state();
         let (clique, rank) = state.nccl.ready_member(comm)?;
         let ranks = &state.nccl.cliques[&clique].ranks;
         let (world_size, device) = (ranks.len(), ranks[rank].device);
@@ -198,11 +207,15 @@ impl Engine {
             return bad(fault);
         }
         log::call(&state, comm, (clique, rank), &request, stream);
-        drop(state);
-        if request.is_empty() {
+        let site = Site::here();
+        if let Some(operation) = request.dropped() {
+            if let Some(entry) = state.nccl.cliques.get_mut(&clique) {
+                let own = &mut entry.ranks[rank];
+                own.dropped = Some((own.issued + 1, operation, site));
+            }
             return Ok(None);
         }
-        let site = Site::here();
+        drop(state);
         for access in request.accesses(rank, world_size) {
             self.check_buffer(&access, &request, rank, device, &site)?;
         }
@@ -212,7 +225,7 @@ impl Engine {
             return bad(overlap);
         }
         let mut state = self.state();
-        let stream = state.resolve_stream(stream)?;
+        let stream = state.resolve_stream_on(stream, device)?;
         let of_stream = state.streams.get(&stream).map_or(device, |stream| stream.device);
         if of_stream != device {
             return bad(format!(
@@ -243,13 +256,25 @@ impl Engine {
         site: &Site,
     ) -> NcclResult<()> {
         let &Access { name: (name, argument), address, bytes, .. } = access;
-        let memory = self.memory(device);
-        if memory.range(address, bytes).is_ok() {
+        let device_of_buffer = self.memory_of_buffer(address, device);
+        if self.memory(device_of_buffer).range(address, bytes).is_ok() {
             return Ok(());
         }
         let headline = format!("the {name} buffer of rank {rank} can't be used ({argument})");
-        let report = address_report(&headline, &memory, address, bytes, device)
+        let report = address_report(&headline, &self.memory(device_of_buffer), address, bytes, device)
             .at(format!("{request} by rank {rank}"), site);
+        let elsewhere = (0..self.config().gpus).filter(|&other| other != device).find_map(|other| {
+            let memory = self.memory(other);
+            let buffer = memory.in_slot(memory.slot_of(address)?)?;
+            let text = format!("the buffer of {} on GPU {other} allocated", size(buffer.size()));
+            Some((text, buffer.site().clone()))
+        });
+        let report = match elsewhere {
+            Some((text, allocated)) => report
+                .before_at(text, &allocated)
+                .help(format!("allocate it with a stream of GPU {device}, which is rank {rank}'s")),
+            None => report,
+        };
         let failure = Failure::announce(CudaStatus::InvalidValue, &report);
         Err(Error::new(NcclStatus::InvalidArgument, failure.report))
     }

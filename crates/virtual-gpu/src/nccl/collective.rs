@@ -12,6 +12,10 @@ use crate::report::{Report, ranks};
 use crate::site::Site;
 use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
+/// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
+const ITS_FAILURE: &str = "its failure: ";
+const CAUSE: &str = "the first failure: ";
+
 /// A collective's clique, and its number there.
 pub(super) type CollectiveKey = (u64, u64);
 
@@ -145,7 +149,7 @@ impl State {
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone(), told_not_yet: false });
         entry.ranks[rank].issued = number;
-        entry.ranks[rank].owner = owner;
+        entry.used_by(rank, owner);
         let call = entry.calls.entry(number).or_insert_with(|| Call::new(world_size));
         let event = Event::Called { rank, number, operation, captured, site: site.clone() };
         let place = Place::Here { op, buffers, device, told: false, plan };
@@ -293,11 +297,17 @@ impl State {
         site: &Site,
     ) -> Option<Report> {
         let failure = self.failure_of(self.streams.get(&op.stream)?.context)?;
-        let cause = failure.report.lines().next().unwrap_or_default();
         let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
             .at(format!("rank {rank}: {request}"), site)
-            .fact(format!("its failure: {cause}"));
-        Some(report)
+            .fact(format!("{ITS_FAILURE}{}", failure.headline()));
+        // Where that one came of another rank's, this leads to the first.
+        let cause = [CAUSE, ITS_FAILURE]
+            .into_iter()
+            .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
+        Some(match cause {
+            Some(cause) => report.fact(format!("{CAUSE}{cause}")),
+            None => report,
+        })
     }
 
     /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.

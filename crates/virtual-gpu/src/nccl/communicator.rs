@@ -12,6 +12,7 @@ use super::event::Event;
 use super::exchange::Traffic;
 use super::id::UniqueId;
 use super::log;
+use super::operation::Operation;
 use super::scale::Scales;
 use super::session::{Control, HOST, Link};
 use crate::config::Checks;
@@ -84,8 +85,13 @@ pub(super) struct Rank {
     /// The process that it is in, if that is another.
     pub(super) process: Option<Process>,
     pub(super) device: usize,
-    /// The thread that last used it: who will make its next call.
+    /// The thread that last used it: who will make its next call, unless it is handed on.
     pub(super) owner: ThreadKey,
+    /// The thread that made it, and whether a call was made for it since.
+    maker: ThreadKey,
+    is_used: bool,
+    /// A rank of its communicator was used by another thread than its maker.
+    is_handed_on: bool,
     /// Collective calls that it has made.
     pub(super) issued: u64,
     /// Collectives, and groups of sends and receives, of which it has captured graphs.
@@ -103,6 +109,10 @@ pub(super) struct Rank {
     /// Where it is not blocking: how often it has still to say that it is in progress, and the assembly that it is in.
     pub(super) polls: u32,
     pub(super) awaits: Option<u64>,
+    /// Its last collective of no elements, with the number of the next that counts.
+    pub(super) dropped: Option<(u64, Operation, Site)>,
+    /// How its GPU has failed, once a thread was told.
+    pub(super) gpu_failure: Option<String>,
     /// How and where it left.
     pub(super) left: Option<(Cow<'static, str>, Site)>,
 }
@@ -122,6 +132,9 @@ impl Rank {
             process: None,
             device,
             owner,
+            maker: owner,
+            is_used: false,
+            is_handed_on: false,
             issued: 0,
             captured: 0,
             exchanges: 0,
@@ -132,6 +145,8 @@ impl Rank {
             finalized: false,
             polls: 0,
             awaits: None,
+            dropped: None,
+            gpu_failure: None,
             left: None,
         }
     }
@@ -141,10 +156,16 @@ impl Rank {
         Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
     }
 
+    /// Whether this thread, and no other, makes its calls.
+    pub(super) fn is_driven_by(&self, thread: ThreadKey) -> bool {
+        self.owner == thread && !self.is_handed_on && self.left.is_none()
+    }
+
     /// Why it has not made a call.
     pub(super) fn absence(&self) -> Missing {
         match self.left {
             Some(_) => Missing::Gone,
+            None if self.is_handed_on => Missing::Handed { thread: self.owner, has_used: self.is_used },
             None => Missing::NotCalled(self.owner),
         }
     }
@@ -156,6 +177,15 @@ impl Clique {
         match &self.failed {
             Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
             _ => Ok(()),
+        }
+    }
+
+    /// A thread calls for a rank.
+    pub(super) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
+        let own = &mut self.ranks[rank];
+        (own.owner, own.is_used) = (thread, true);
+        if own.maker != thread {
+            self.ranks.iter_mut().for_each(|rank| rank.is_handed_on = true);
         }
     }
 
@@ -311,6 +341,14 @@ impl super::Nccl {
         self.cliques.values().flat_map(|clique| clique.ranks.iter().map(|rank| rank.owner)).collect()
     }
 
+    /// A thread was told that a GPU has failed. Of what comes of it, the first failure is the cause.
+    pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
+        let ranks = self.cliques.values_mut().flat_map(|clique| &mut clique.ranks);
+        for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
+            rank.gpu_failure.get_or_insert_with(|| failure.headline().to_owned());
+        }
+    }
+
     /// A query has told a thread that an operation isn't done: nor, for all it knows, the last call of a rank in front of it.
     pub(crate) fn told_not_yet(&mut self, thread: ThreadKey, op: OpRef) {
         let ranks = self.cliques.values_mut().flat_map(|clique| &mut clique.ranks);
@@ -463,7 +501,9 @@ impl State {
     fn leave(&mut self, comm: CommHandle, clique: u64, rank: usize, aborts: bool) {
         self.nccl.communicators.remove(&comm);
         let site = Site::here();
-        self.publish(clique, &Event::Leaves { rank, aborts, site: site.clone() });
+        let entry = self.nccl.cliques.get(&clique);
+        let gpu_failure = entry.and_then(|entry| entry.ranks[rank].gpu_failure.clone());
+        self.publish(clique, &Event::Leaves { rank, aborts, gpu_failure, site: site.clone() });
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
         entry.ranks[rank].left = Some((departure(aborts).into(), site));
         self.forget_clique_if_over(clique);
@@ -498,8 +538,12 @@ impl State {
         if *told_not_yet || view.own.covers(op.stream, op.number) || self.failure_of(context).is_some() {
             return None;
         }
+        let call = match request {
+            Request::Collective(..) => "collective",
+            Request::Transfer(..) => "send or receive",
+        };
         let report =
-            Report::new(format!("rank {rank} aborts its communicator while a collective may be in flight"))
+            Report::new(format!("rank {rank} aborts its communicator while a {call} may be in flight"))
                 .at(request.to_string(), site)
                 .at("ncclCommAbort (dropping a Comm calls it)", &Site::here())
                 .help("wait for the communicator's stream first: comm.stream().synchronize()?");

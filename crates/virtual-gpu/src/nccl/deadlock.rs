@@ -15,6 +15,9 @@ const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return or a condition";
 const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, one that wants no communicator gives NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
+const EMPTY: &str =
+    "a collective of no elements returns at once and waits for nobody: every rank must give the same count";
+const CAUSE_FIRST: &str = "mend that failure first: its own report says where it is";
 const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
 
@@ -42,14 +45,24 @@ pub(super) fn explain(state: &State, calls: &Hopeless, mut report: Report) -> Re
                 for (rank, missing) in state.nccl.missing_ranks((clique, number)) {
                     let (text, site, mend) = absence(state, (clique, number), rank, &missing);
                     report = report.at(text, &site);
+                    let dropped = state.nccl.cliques.get(&clique).map(|clique| &clique.ranks[rank].dropped);
+                    if let Some(Some((next, operation, site))) = dropped
+                        && *next == number
+                    {
+                        report = report.at(format!("rank {rank}: {operation}, which NCCL drops"), site);
+                        help.get_or_insert(EMPTY);
+                    }
                     help.get_or_insert(mend);
+                    report = failed_before(state, clique, rank, report, &mut help);
                 }
             }
             CallKey::Assembly { clique, number } => {
                 report = waiting_attendees(state, (clique, number), report);
                 for (rank, missing) in state.nccl.absent((clique, number)) {
                     let (where_it_is, site) = match missing {
-                        Missing::NotCalled(thread) => whereabouts(state, clique, rank, thread),
+                        Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
+                            whereabouts(state, clique, rank, thread)
+                        }
                         _ => {
                             let (how, site) = departure(state, clique, rank);
                             (format!("it {how}"), site)
@@ -57,6 +70,7 @@ pub(super) fn explain(state: &State, calls: &Hopeless, mut report: Report) -> Re
                     };
                     report = report.at(format!("rank {rank} never comes: {where_it_is}"), &site);
                     help.get_or_insert(EVERY_RANK_OF_PARENT);
+                    report = failed_before(state, clique, rank, report, &mut help);
                 }
             }
             CallKey::Exchange { clique, rank, number } => {
@@ -66,6 +80,8 @@ pub(super) fn explain(state: &State, calls: &Hopeless, mut report: Report) -> Re
                     let (text, site, mend) = other_end(state, &pending);
                     report = report.at(text, &site);
                     help.get_or_insert(mend);
+                    let other = pending.key.rank(pending.own.transfer.direction.other());
+                    report = failed_before(state, clique, other, report, &mut help);
                 }
             }
         }
@@ -74,6 +90,20 @@ pub(super) fn explain(state: &State, calls: &Hopeless, mut report: Report) -> Re
         Some(help) => report.help(help),
         None => report,
     }
+}
+
+/// Adds that a missing rank's GPU has failed: the rest follows from it.
+fn failed_before(
+    state: &State,
+    clique: u64,
+    rank: usize,
+    report: Report,
+    help: &mut Option<&'static str>,
+) -> Report {
+    let failure = state.nccl.cliques.get(&clique).and_then(|clique| clique.ranks[rank].gpu_failure.as_ref());
+    let Some(failure) = failure else { return report };
+    *help = Some(CAUSE_FIRST);
+    report.fact(format!("rank {rank}'s GPU has failed before: {failure}"))
 }
 
 fn waiting_ranks(state: &State, key: CollectiveKey, mut report: Report) -> Report {
@@ -141,7 +171,7 @@ fn absence(
             let mend = "make the collectives of all communicators in one order on every rank";
             (format!("rank {rank} has called it, behind work that never completes"), site, mend)
         }
-        Missing::NotCalled(thread) => {
+        Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
             let (where_it_is, site) = whereabouts(state, key.0, rank, *thread);
             let mend = match where_it_is.contains("ended") {
                 true => "every rank must make every collective call: look for an early return or a condition",
@@ -180,7 +210,7 @@ fn other_end(state: &State, pending: &Pending) -> (String, Site, &'static str) {
                 format!("rank {rank} has called the {function} for it, behind work that never completes");
             (text, site, TOGETHER)
         }
-        (Missing::NotCalled(thread), _) => {
+        (Missing::NotCalled(thread) | Missing::Handed { thread, .. }, _) => {
             let (where_it_is, site) = whereabouts(state, key.clique, rank, *thread);
             let mend = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
             (format!("rank {rank} never calls the {function} for it: {where_it_is}"), site, mend)

@@ -75,8 +75,8 @@ pub(super) enum Event {
     Ready { message: MessageName, end: Direction, arrival: Arrival },
     /// Its thread has come to a split or to the end.
     Attends { rank: usize, number: u64, attends: Attends, site: Site },
-    /// It leaves, and lets what it has called be done, or not.
-    Leaves { rank: usize, aborts: bool, site: Site },
+    /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
+    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, site: Site },
     /// A call has failed.
     Fails(Fails),
 }
@@ -130,7 +130,9 @@ impl Wire for Event {
             Self::Attends { rank, number, attends, site } => {
                 to.put(&4u8).put(rank).put(number).put(attends).put(site)
             }
-            Self::Leaves { rank, aborts, site } => to.put(&5u8).put(rank).put(aborts).put(site),
+            Self::Leaves { rank, aborts, gpu_failure, site } => {
+                to.put(&5u8).put(rank).put(aborts).put(gpu_failure).put(site)
+            }
             Self::Fails(fails) => to.put(&6u8).put(fails),
         };
     }
@@ -158,7 +160,12 @@ impl Wire for Event {
                 attends: from.get()?,
                 site: from.get()?,
             },
-            5 => Self::Leaves { rank: from.get()?, aborts: from.get()?, site: from.get()? },
+            5 => Self::Leaves {
+                rank: from.get()?,
+                aborts: from.get()?,
+                gpu_failure: from.get()?,
+                site: from.get()?,
+            },
             6 => Self::Fails(from.get()?),
             _ => return None,
         })
@@ -340,7 +347,10 @@ impl State {
                 self.attends_elsewhere((clique, number), rank, attends, site);
                 None
             }
-            Event::Leaves { rank, aborts, site } => {
+            Event::Leaves { rank, aborts, gpu_failure, site } => {
+                if let Some(entry) = self.nccl.cliques.get_mut(&clique) {
+                    entry.ranks[rank].gpu_failure = gpu_failure;
+                }
                 self.leaves_elsewhere(clique, rank, aborts, site);
                 None
             }

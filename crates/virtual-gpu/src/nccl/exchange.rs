@@ -2,7 +2,7 @@
 //! exchange: it is done when each of its messages is. The `k`th send from one rank to another goes to the `k`th receive
 //! there; it moves as soon as both ends' streams have come to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::call::{CallKey, Checked, Missing, Request};
@@ -337,7 +337,7 @@ impl State {
         let Awaited { op, when, .. } = self.enqueue(stream, work, after, site)?;
         let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
         entry.ranks[rank].exchanges = number;
-        entry.ranks[rank].owner = owner;
+        entry.used_by(rank, owner);
         let mut bytes = [0; 2];
         let (mut open, mut called) = (Vec::new(), Vec::new());
         for Checked { request, captured, site, .. } in transfers {
@@ -382,7 +382,7 @@ impl State {
             let event = Event::End { rank, transfer, is_captured, site };
             self.publish_to(clique, transfer.peer as usize, &event);
         }
-        for (key, _) in messages {
+        for key in messages.into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
             self.compare_ends(key);
         }
         Ok(())
@@ -549,7 +549,7 @@ impl State {
     }
 
     /// The report where the GPU at one end of a message, here, has failed.
-    fn failed_end(&self, key: MessageKey) -> Option<Report> {
+    pub(super) fn failed_end(&self, key: MessageKey) -> Option<Report> {
         let traffic = &self.nccl.cliques.get(&key.clique)?.traffic;
         [Direction::Send, Direction::Receive].into_iter().find_map(|end| {
             let Known::Here(_, exchange) = traffic.known(key, end) else { return None };

@@ -180,7 +180,7 @@ impl State {
         let me = ThreadKey::current();
         let behind = |&rank: &usize| {
             let other = &clique.ranks[rank];
-            other.owner == me && other.left.is_none() && issued(rank) < own
+            other.is_driven_by(me) && issued(rank) < own
         };
         (0..clique.ranks.len()).filter(behind).collect()
     }
@@ -202,8 +202,7 @@ impl State {
         };
         let other = &clique.ranks[peer];
         let is_behind = peer != call.rank
-            && other.owner == ThreadKey::current()
-            && other.left.is_none()
+            && other.is_driven_by(ThreadKey::current())
             && called(peer, call.rank, transfer.direction.other())
                 < called(call.rank, peer, transfer.direction);
         if is_behind { vec![peer] } else { Vec::new() }

@@ -20,6 +20,9 @@ use crate::site::Site;
 use crate::status::{Error, NcclResult, NcclStatus};
 use crate::thread::ThreadKey;
 
+/// How many of the ranks that never came a report names.
+const MOST_NAMED: usize = 1024;
+
 /// How long a guest waits for what the host says at the end of its patience.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -382,10 +385,13 @@ impl State {
         let Some(meeting) = self.nccl.meetings.get(&id).filter(|meeting| meeting.failed.is_none()) else {
             return;
         };
-        let missing: Vec<usize> =
-            (0..meeting.world_size).filter(|rank| !meeting.members.contains_key(rank)).collect();
+        let absent = (0..meeting.world_size).filter(|rank| !meeting.members.contains_key(rank));
+        // A size may be any number.
+        let mut missing: Vec<usize> = absent.take(MOST_NAMED + 1).collect();
+        let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
+        missing.truncate(MOST_NAMED);
         let headline =
-            format!("{} of {} never came to the communicator", ranks(&missing), meeting.world_size);
+            format!("{}{more} of {} never came to the communicator", ranks(&missing), meeting.world_size);
         let mut report = Report::new(headline);
         for (rank, member) in &meeting.members {
             let text = format!("rank {rank} waits in ncclCommInitRank{}", in_process(member.seat));
@@ -473,7 +479,12 @@ impl Seat {
 impl Member {
     fn into_rank(self) -> Rank {
         match self.seat {
-            Seat::Here { thread, .. } => Rank::new(self.device, thread, self.config),
+            Seat::Here { thread, .. } => {
+                let mut rank = Rank::new(self.device, thread, self.config);
+                // One that is not blocking has to be asked before it is used.
+                rank.polls = u32::from(!self.config.blocking);
+                rank
+            }
             Seat::Elsewhere(process) => Rank::elsewhere(process, self.device, self.config),
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::call::{CallKey, Request};
 use super::collective::{CollectiveKey, Part, Place as Seat};
-use super::event::{Arrival, Arrived, Event};
-use super::exchange::{End, ExchangeKey, Moving, MovingEnd, ReadyEnd};
+use super::event::{Arrival, Arrived, Event, MessageName};
+use super::exchange::{End, ExchangeKey, MessageKey, Moving, MovingEnd, ReadyEnd};
 use super::operation::{Buffers, Operation, Piece};
 use super::reduce::Reduction;
 use super::scale::Scale;
@@ -161,10 +161,18 @@ impl Engine {
         }
     }
 
-    /// Locks the memories of GPUs, always in ascending order, so that two calls can't wait for each other's.
+    /// Locks the memories of GPUs, and managed memory where there is any, always in ascending order, so that two calls can't
+    /// wait for each other's.
     fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
-        let devices: BTreeSet<usize> = devices.collect();
-        devices.into_iter().map(|device| (device, self.memory(device))).collect()
+        let devices: BTreeSet<usize> = devices.chain([self.managed()]).collect();
+        let locked = devices.into_iter().map(|device| (device, self.memory(device)));
+        locked.filter(|(device, memory)| *device != self.managed() || !memory.is_empty()).collect()
+    }
+
+    /// The memory that a buffer of a rank lies in: managed memory, or that of the rank's GPU (NCCL's User Guide, "Data
+    /// Pointers").
+    pub(super) fn memory_of_buffer(&self, address: u64, device: usize) -> usize {
+        self.device_of(address).filter(|&memory| memory == self.managed()).unwrap_or(device)
     }
 
     fn execute_collective(&self, key: CollectiveKey) -> Outcome {
@@ -298,6 +306,14 @@ impl Engine {
         }) else {
             return;
         };
+        let failed = ready.iter().find_map(|ready| {
+            let MessageName { from, to, number } = ready.message;
+            self.state().failed_end(MessageKey { clique, from, to, number })
+        });
+        if let Some(report) = failed {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            return self.state().fail_exchange(clique, place, &failure);
+        }
         for ReadyEnd { message, end, called, device, enqueued, stamp, bytes, process } in ready {
             let (request, site) = (called.request(), called.site.clone());
             let share = Share { rank: place.0, device, enqueued, request, site, is_checked: false };
@@ -370,17 +386,20 @@ impl Engine {
         bytes: u64,
         writes: bool,
     ) -> Result<(Place, Touched), Failure> {
-        if let Some(memory) = memories.get_mut(&share.device) {
+        let mut device = self.memory_of_buffer(address, share.device);
+        if let Some(memory) = memories.get_mut(&device) {
             memory.as_of(share.enqueued);
+        } else {
+            device = share.device;
         }
-        let memory = &memories[&share.device];
-        let place = Place::of(memory, share.device, address, bytes);
+        let memory = &memories[&device];
+        let place = Place::of(memory, device, address, bytes);
         let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
         let Some((place, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
         if !writes && !share.is_checked {
             self.check_written(allocation, place.offset, bytes, share)?;
         }
-        Ok((place, Touched::range(share.device, allocation, place.offset, bytes, writes)))
+        Ok((place, Touched::range(device, allocation, place.offset, bytes, writes)))
     }
 
     /// A finding where a send buffer has bytes that nothing wrote.

@@ -1,0 +1,139 @@
+//! Ranks and threads, beside one thread for each rank: what is handed from thread to thread, what one thread does for GPUs that
+//! are not current, and a thread that asks instead of waiting.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use cudarc::nccl::result::{get_uniqueid, group_end, group_start};
+use cudarc::nccl::safe::{Comm, ReduceOp};
+use lab::Check;
+
+use crate::PATIENCE;
+use crate::nccl::last_error;
+use crate::raw::{Function, Rank, address, communicators, floats, raw_ranks, untracked};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("nccl_threads::other_threads_for_each_step", other_threads_for_each_step),
+        Check::new("nccl_threads::made_by_threads_that_have_ended", made_by_threads_that_have_ended),
+        Check::new("nccl_threads::a_helper_thread_of_one_rank", helper),
+        Check::new("nccl_threads::default_streams_of_gpus_that_are_not_current", default_streams),
+        Check::new("nccl_threads::who_asks_for_ever_is_told_in_the_end", polling),
+    ]
+}
+
+/// A rank in the hands of whichever thread has it: NCCL asks only that no two use it at once.
+struct Handed(Rank, CudaSlice<f32>);
+
+// SAFETY: a communicator is no thread's own ("Thread Safety" in NCCL's User Guide); the checks use each from one at a time.
+unsafe impl Sync for Handed {}
+// SAFETY: as above.
+unsafe impl Send for Handed {}
+
+impl Handed {
+    fn new(rank: Rank) -> Self {
+        let buffer = rank.stream.clone_htod(&[1.0f32; 4]).unwrap();
+        Self(rank, buffer)
+    }
+
+    /// An all-reduce in place, some time after that of the rank before, and the wait for it.
+    fn step(&self) {
+        let Self(rank, buffer) = self;
+        rank.stream.context().bind_to_thread().unwrap();
+        // Longer than a waiting thread takes to look whether another has ended.
+        std::thread::sleep(Duration::from_millis(40 * rank.rank as u64));
+        rank.call(Function::AllReduce, address(buffer), address(buffer), floats(4)).unwrap();
+        rank.stream.synchronize().unwrap();
+    }
+
+    fn expect(&self, value: f32) {
+        assert_eq!(self.0.stream.clone_dtoh(&self.1).unwrap(), [value; 4]);
+    }
+}
+
+/// A new thread for each rank, which ends.
+fn in_new_threads(ranks: &[Handed]) {
+    std::thread::scope(|scope| {
+        for rank in ranks {
+            scope.spawn(|| rank.step());
+        }
+    });
+}
+
+fn other_threads_for_each_step() -> anyhow::Result<()> {
+    let comms = communicators(&[0, 1, 2]).unwrap();
+    let rank = |(gpu, &comm)| Handed::new(Rank::of(comm, untracked(gpu).new_stream().unwrap()));
+    let ranks: Vec<Handed> = comms.iter().enumerate().map(rank).collect();
+    (0..3).for_each(|_| in_new_threads(&ranks));
+    ranks.iter().for_each(|rank| rank.expect(27.0));
+    Ok(())
+}
+
+fn made_by_threads_that_have_ended() -> anyhow::Result<()> {
+    let ranks = raw_ranks(0, 3, Handed::new);
+    (0..2).for_each(|_| in_new_threads(&ranks));
+    ranks.iter().for_each(|rank| rank.expect(9.0));
+    Ok(())
+}
+
+/// One rank calls by a thread of its own, the other by another each time, which ends.
+fn helper() -> anyhow::Result<()> {
+    let id = get_uniqueid().unwrap();
+    let run = |number: usize, call: fn(&Handed)| {
+        let rank = Handed::new(Rank::join(id, number, 2, untracked(number).new_stream().unwrap()));
+        (0..3).for_each(|_| call(&rank));
+        rank.expect(8.0);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(0, Handed::step));
+        scope.spawn(|| run(1, |rank| in_new_threads(std::slice::from_ref(rank))));
+    });
+    Ok(())
+}
+
+/// "There is no need to set the CUDA device before every NCCL communication call within a group" (NCCL's User Guide, "Group
+/// Calls"): a default stream is that of the communicator's GPU.
+fn default_streams() -> anyhow::Result<()> {
+    let streams: Vec<Arc<CudaStream>> =
+        (0..3).map(|gpu| CudaContext::new(gpu).unwrap().default_stream()).collect();
+    let comms = Comm::from_devices(streams.clone()).unwrap();
+    let mut buffers: Vec<_> = streams.iter().map(|stream| stream.clone_htod(&[2.0f32; 4]).unwrap()).collect();
+    for _ in 0..2 {
+        group_start().unwrap();
+        for (comm, buffer) in comms.iter().zip(&mut buffers) {
+            let said = comm.all_reduce_in_place(buffer, &ReduceOp::Sum);
+            assert!(said.is_ok(), "{}", last_error());
+        }
+        group_end().unwrap();
+    }
+    for (stream, buffer) in streams.iter().zip(&buffers) {
+        assert_eq!(stream.clone_dtoh(buffer).unwrap(), [18.0; 4]);
+    }
+    Ok(())
+}
+
+/// A loop over a query has no wait that could be ended.
+fn polling() -> anyhow::Result<()> {
+    let said = raw_ranks(0, 2, |rank| {
+        if rank.rank == 1 {
+            return None;
+        }
+        let buffer = rank.stream.clone_htod(&[1.0f32; 4]).unwrap();
+        rank.call(Function::AllReduce, address(&buffer), address(&buffer), floats(4)).unwrap();
+        let event = rank.stream.record_event(None).unwrap();
+        let since = Instant::now();
+        loop {
+            match event.try_is_complete() {
+                Ok(false) if since.elapsed() < 2 * PATIENCE => std::thread::yield_now(),
+                Ok(done) => panic!("said {done}"),
+                Err(error) => return Some(crate::text(error)),
+            }
+        }
+    });
+    let said = said[0].clone().unwrap();
+    for word in ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has destroyed", "not proved"] {
+        assert!(said.contains(word), "{said}");
+    }
+    Ok(())
+}
