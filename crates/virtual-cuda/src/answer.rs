@@ -139,12 +139,18 @@ pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
     text
 }
 
-pub(crate) fn unsupported(name: &str) -> CudaResult<()> {
-    Err(Error::new(CudaStatus::NotSupported, format!("virtual GPU: {name} is not supported")))
+/// What a function of the driver answers that is not there yet.
+pub(crate) fn unsupported(name: &'static str) -> c_uint {
+    cuda(name, || Err(Error::new(CudaStatus::NotSupported, not_supported(name))))
 }
 
-pub(crate) fn unsupported_nccl(name: &str) -> NcclResult<()> {
-    Err(Error::new(NcclStatus::InternalError, format!("virtual GPU: {name} is not supported")))
+/// As [`unsupported`], for NCCL.
+pub(crate) fn unsupported_nccl(name: &'static str) -> c_uint {
+    nccl(name, || Err(Error::new(NcclStatus::InternalError, not_supported(name))))
+}
+
+fn not_supported(name: &str) -> String {
+    format!("virtual GPU: {name} is not supported")
 }
 
 pub(crate) fn error_name(code: c_uint, to: Out<*const c_char>) -> c_uint {

@@ -92,6 +92,12 @@ pub(crate) fn device_uuid(to: Out<[u8; 16]>, device: Device) -> CudaResult<()> {
     to.give(device::uuid(engine.physical(engine.check_device(device)?)))
 }
 
+pub(crate) fn compute_capability(major: Out<c_int>, minor: Out<c_int>, device: Device) -> CudaResult<()> {
+    use device::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR};
+    device_attribute(major, COMPUTE_CAPABILITY_MAJOR, device)?;
+    device_attribute(minor, COMPUTE_CAPABILITY_MINOR, device)
+}
+
 pub(crate) fn device_attribute(to: Out<c_int>, attribute: c_int, device: Device) -> CudaResult<()> {
     let engine = engine::get()?;
     let physical = engine.physical(engine.check_device(device)?);
@@ -285,13 +291,31 @@ pub(crate) fn copy_peer(
     copy_in(to, from, bytes, of)
 }
 
-pub(crate) fn set(at: DevicePointer, value: u8, bytes: usize) -> CudaResult<()> {
-    set_in(at, value, bytes, std::ptr::null_mut())?;
+pub(crate) fn set_8(at: DevicePointer, value: u8, count: usize) -> CudaResult<()> {
+    set_8_in(at, value, count, std::ptr::null_mut())?;
     wait_if_asked()
 }
 
-pub(crate) fn set_in(at: DevicePointer, value: u8, bytes: usize, of: Stream) -> CudaResult<()> {
-    engine::get()?.set(stream(of), at, value, bytes as u64)
+pub(crate) fn set_8_in(at: DevicePointer, value: u8, count: usize, of: Stream) -> CudaResult<()> {
+    engine::get()?.set(stream(of), at, [value], count as u64)
+}
+
+pub(crate) fn set_16(at: DevicePointer, value: u16, count: usize) -> CudaResult<()> {
+    set_16_in(at, value, count, std::ptr::null_mut())?;
+    wait_if_asked()
+}
+
+pub(crate) fn set_16_in(at: DevicePointer, value: u16, count: usize, of: Stream) -> CudaResult<()> {
+    engine::get()?.set(stream(of), at, value.to_le_bytes(), count as u64)
+}
+
+pub(crate) fn set_32(at: DevicePointer, value: c_uint, count: usize) -> CudaResult<()> {
+    set_32_in(at, value, count, std::ptr::null_mut())?;
+    wait_if_asked()
+}
+
+pub(crate) fn set_32_in(at: DevicePointer, value: c_uint, count: usize, of: Stream) -> CudaResult<()> {
+    engine::get()?.set(stream(of), at, value.to_le_bytes(), count as u64)
 }
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
@@ -306,6 +330,17 @@ pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
     // Machine code begins with four bytes of magic, none of them 0, and so is a C string of at least these.
     let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
     to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
+}
+
+/// The options say how to compile and where to log; what is wrong with the image, the error says here.
+pub(crate) fn load_module_with(
+    to: Out<Module>,
+    image: Text,
+    _count: c_uint,
+    _options: Out<c_uint>,
+    _values: Arguments,
+) -> CudaResult<()> {
+    load_module(to, image)
 }
 
 /// The text of a PTX image; machine code is refused by its kind.

@@ -158,6 +158,11 @@ impl HostRange {
     }
 }
 
+/// `cuMemAllocHost`: as `cuMemHostAlloc` without flags.
+pub(crate) fn allocate_plain(to: Out<*mut c_void>, bytes: usize) -> CudaResult<()> {
+    allocate(to, bytes, 0)
+}
+
 pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> CudaResult<()> {
     let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
     if flags & !HOST_ALLOCATION_FLAGS != 0 {

@@ -1,8 +1,8 @@
 //! The virtual GPU's door: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
 //!
-//! [`exports!`] is the one table of what is exported. A function that is in it but not there yet answers with
-//! an error that names it; one that is not in it does not exist. No logic lives here: each function turns C
-//! arguments into Rust ones, calls the engine, and turns the answer into a result code.
+//! [`exports!`] is the one table of what is exported: all functions that cudarc declares for any CUDA. One that is not there yet
+//! answers with an error that names it. No logic lives here: each function turns C arguments into Rust ones, calls the engine,
+//! and turns the answer into a result code.
 
 mod answer;
 mod context;
@@ -60,6 +60,7 @@ macro_rules! exports {
                 fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = driver::device_name;
                 fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
                 fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
+                fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: Device) = driver::compute_capability;
                 fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
                 fn cuDeviceCanAccessPeer(can: Out<c_int>, device: Device, peer: Device) = peer::can_access;
                 fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_uint, device: Device, peer: Device) = peer::attribute;
@@ -125,6 +126,7 @@ macro_rules! exports {
                 fn cuMemAdvise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) = managed::advise;
                 fn cuMemAdvise_v2(address: DevicePointer, bytes: usize, advice: c_uint, location: MemoryLocation) = managed::advise_at;
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
+                fn cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: usize) = host::allocate_plain;
                 fn cuMemHostGetFlags(flags: Out<c_uint>, memory: *mut c_void) = host::flags_of;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
@@ -134,8 +136,12 @@ macro_rules! exports {
                 fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = driver::copy;
                 fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_in;
                 fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
-                fn cuMemsetD8_v2(at: DevicePointer, value: u8, bytes: usize) = driver::set;
-                fn cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream) = driver::set_in;
+                fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = driver::set_8;
+                fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = driver::set_8_in;
+                fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = driver::set_16;
+                fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = driver::set_16_in;
+                fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = driver::set_32;
+                fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = driver::set_32_in;
 
                 fn cuDeviceGetDefaultMemPool(pool: Out<Pool>, device: Device) = pool::default_of;
                 fn cuDeviceGetMemPool(pool: Out<Pool>, device: Device) = pool::current_of;
@@ -148,6 +154,7 @@ macro_rules! exports {
 
                 fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
+                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Out<c_uint>, values: Arguments) = driver::load_module_with;
                 fn cuModuleUnload(module: Module) = driver::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
                 fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
@@ -195,13 +202,107 @@ macro_rules! exports {
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
-                cuImportExternalMemory cuDestroyExternalMemory cuExternalMemoryGetMappedBuffer
+                cuArray3DCreate_v2 cuArray3DGetDescriptor_v2 cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor_v2
+                cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCoredumpDeregisterCompleteCallback
+                cuCoredumpDeregisterStartCallback cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
+                cuCoredumpRegisterCompleteCallback cuCoredumpRegisterStartCallback cuCoredumpSetAttribute
+                cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxCreate_v2 cuCtxDetach cuCtxFromGreenCtx cuCtxGetApiVersion
+                cuCtxGetDevResource cuCtxGetDevice_v2 cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetSharedMemConfig
+                cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent
+                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc cuDevSmResourceSplit
+                cuDevSmResourceSplitByCount cuDeviceGetByPCIBusId cuDeviceGetCliqueCount cuDeviceGetCliqueInfo
+                cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetFabricClusterUuid
+                cuDeviceGetGraphMemAttribute cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid
+                cuDeviceGetP2PAtomicCapabilities cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth
+                cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2
+                cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceUnregisterAsyncNotification
+                cuEventRecordWithFlags cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+                cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo cuFuncIsLoaded
+                cuFuncLoad cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGetProcAddress
+                cuGetProcAddress_v2 cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
+                cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
+                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode
+                cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode
+                cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphBatchMemOpNodeGetParams
+                cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate
+                cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode cuGraphEventRecordNodeGetEvent
+                cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
+                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
+                cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
+                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecGetId
+                cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
+                cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
+                cuGraphExecUpdate_v2 cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges
+                cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams
+                cuGraphHostNodeSetParams cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
+                cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
+                cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
+                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
+                cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetContainingGraph
+                cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
+                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams
+                cuGraphNodeGetToolsId cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphNodeSetParams_v2
+                cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
+                cuGraphicsMapResources cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer_v2
+                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
+                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId
+                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
+                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
+                cuIpcOpenMemHandle_v2 cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName
+                cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute cuKernelSetCacheConfig cuLaunch
+                cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLaunchHostFunc_v2 cuLaunchKernelEx
+                cuLibraryEnumerateKernels cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetManaged
+                cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
+                cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy cuLogicalEndpointAddDevice
+                cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointDestroy
+                cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
+                cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent cuLogsDumpToFile
+                cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve
+                cuMemAllocPitch_v2 cuMemBatchDecompressAsync cuMemCreate cuMemDiscardAndPrefetchBatchAsync
+                cuMemDiscardBatchAsync cuMemExportToShareableHandle cuMemGetAccess cuMemGetAddressRange_v2
+                cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetDefaultMemPool
+                cuMemGetHandleForAddressRange cuMemGetLocationInfo cuMemGetMemPool cuMemHostGetDevicePointer_v2
+                cuMemHostRegister_v2 cuMemHostUnregister cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
+                cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
+                cuMemPoolImportPointer cuMemPoolSetAccess cuMemPrefetchBatchAsync cuMemRangeGetAttribute
+                cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemSetMemPool cuMemUnmap
+                cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpy3DAsync_v2 cuMemcpy3DBatchAsync
+                cuMemcpy3DBatchAsync_v2 cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemcpy3DWithAttributesAsync cuMemcpy3D_v2
+                cuMemcpyAsync cuMemcpyAtoA_v2 cuMemcpyAtoD_v2 cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyBatchAsync
+                cuMemcpyBatchAsync_v2 cuMemcpyDtoA_v2 cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemcpyPeer
+                cuMemcpyWithAttributesAsync cuMemsetD2D16Async cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2
+                cuMemsetD2D8Async cuMemsetD2D8_v2 cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
+                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions
+                cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
+                cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2 cuMulticastBindMem cuMulticastBindMem_v2
+                cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf
+                cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute
+                cuProfilerInitialize cuSignalExternalSemaphoresAsync cuStreamAddCallback cuStreamBatchMemOp
+                cuStreamBatchMemOp_v2 cuStreamBeginCaptureToCig cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
+                cuStreamCopyAttributes cuStreamEndCaptureToCig cuStreamGetAttribute cuStreamGetCaptureInfo
+                cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetCtx_v2 cuStreamGetDevResource
+                cuStreamGetDevice cuStreamGetFlags cuStreamGetGreenCtx cuStreamGetId cuStreamGetPriority cuStreamSetAttribute
+                cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_v2 cuStreamWaitValue32
+                cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2
+                cuStreamWriteValue64 cuStreamWriteValue64_v2 cuSurfObjectCreate cuSurfObjectDestroy
+                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col
+                cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTexObjectCreate
+                cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc
+                cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray
+                cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy
+                cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray
+                cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor
+                cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
+                cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
+                cuThreadExchangeStreamCaptureMode cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain
+                cuWaitExternalSemaphoresAsync
             }
             unsupported nccl {
                 ncclCommInitRankScalable ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
                 ncclCommSuspend ncclCommResume ncclCommMemStats
                 ncclCommRegister ncclCommDeregister ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr
-                ncclMemAlloc ncclMemFree ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal
+                ncclMemAlloc ncclMemFree ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal ncclResetDebugInit
             }
         }
     };
@@ -242,14 +343,14 @@ macro_rules! export {
             /// Not supported. Takes any arguments: in the C calling conventions of Linux the caller clears them away.
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_cuda() -> c_uint {
-                answer::cuda(stringify!($no_cuda), || answer::unsupported(stringify!($no_cuda)))
+                answer::unsupported(stringify!($no_cuda))
             }
         )*
         $(
             /// Not supported.
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_nccl() -> c_uint {
-                answer::nccl(stringify!($no_nccl), || answer::unsupported_nccl(stringify!($no_nccl)))
+                answer::unsupported_nccl(stringify!($no_nccl))
             }
         )*
     };

@@ -253,7 +253,7 @@ const TAKES_NULL: [&str; 5] = [
     "cuMemcpyDtoHAsync_v2",
 ];
 
-/// All functions, each to be called with arguments of the caller.
+/// All functions that are there, each to be called with arguments of the caller.
 type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
 
 macro_rules! functions {
@@ -266,8 +266,6 @@ macro_rules! functions {
         let mut functions: Functions = Vec::new();
         $(functions.push(functions!(one $cuda($($cuda_type),*)));)*
         $(functions.push(functions!(one $nccl($($nccl_type),*)));)*
-        $(functions.push((stringify!($no_cuda), Box::new(|_| virtual_cuda::$no_cuda())));)*
-        $(functions.push((stringify!($no_nccl), Box::new(|_| virtual_cuda::$no_nccl())));)*
         functions
     }};
     (one $function:ident($($kind:ty),*)) => {

@@ -72,6 +72,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("*mutc_void", &["*mut c_void"]),
     ("*constc_void", &["*mut *mut c_void"]),
     ("u8", &["u8", "c_void"]),
+    ("u16", &["u16"]),
     ("f32", &["f32"]),
     ("usize", &["usize"]),
     ("c_char", &["c_char"]),
@@ -82,6 +83,7 @@ const TYPES: &[(&str, &[&str])] = &[
         &[
             "u32",
             "CUfunc_cache_enum",
+            "CUjit_option_enum",
             "CUdevice_P2PAttribute_enum",
             "CUlimit_enum",
             "CUmemPool_attribute_enum",
@@ -155,6 +157,23 @@ macro_rules! compare_all {
 #[test]
 fn every_function_has_the_signature_that_cudarc_gives_it() {
     virtual_cuda::exports!(compare_all);
+}
+
+macro_rules! call_unsupported {
+    (
+        cuda { $($cuda:tt)* }
+        nccl { $($nccl:tt)* }
+        unsupported cuda { $($no_cuda:ident)* }
+        unsupported nccl { $($no_nccl:ident)* }
+    ) => {{
+        $(assert_eq!(virtual_cuda::$no_cuda(), cudarc::driver::sys::CUresult::CUDA_ERROR_NOT_SUPPORTED as u32);)*
+        $(assert_eq!(virtual_cuda::$no_nccl(), cudarc::nccl::sys::ncclResult_t::ncclInternalError as u32);)*
+    }};
+}
+
+#[test]
+fn every_function_that_is_not_there_answers_with_an_error() {
+    virtual_cuda::exports!(call_unsupported);
 }
 
 #[test]

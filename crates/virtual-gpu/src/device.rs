@@ -58,6 +58,11 @@ pub const PRIORITIES: (i32, i32) = (0, -5);
 /// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have numbers from 1 to below this one (CUDA 12.9).
 pub const ATTRIBUTES: i32 = 144;
 
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`
+pub const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`
+pub const COMPUTE_CAPABILITY_MINOR: i32 = 76;
+
 /// A GPU's UUID, by its place in the node.
 pub fn uuid(gpu: usize) -> [u8; 16] {
     let mut uuid = *b"virtual GPU     ";
@@ -98,14 +103,14 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         37 => 5_120,              // memory bus, bits
         38 => 50 << 20,           // L2 cache, bytes
         39 => MAX_THREADS_PER_MULTIPROCESSOR as i32,
-        40 => 3,                   // copy engines
-        41 => 1,                   // unified addressing
-        50 => 0,                   // PCI domain
-        75 => BINARY_VERSION / 10, // compute capability, major
-        76 => BINARY_VERSION % 10, // compute capability, minor
-        78 => 1,                   // stream priorities
-        79 => 1,                   // global memory is cached in L1
-        80 => 1,                   // local memory is cached in L1
+        40 => 3, // copy engines
+        41 => 1, // unified addressing
+        50 => 0, // PCI domain
+        COMPUTE_CAPABILITY_MAJOR => BINARY_VERSION / 10,
+        COMPUTE_CAPABILITY_MINOR => BINARY_VERSION % 10,
+        78 => 1, // stream priorities
+        79 => 1, // global memory is cached in L1
+        80 => 1, // local memory is cached in L1
         81 => SHARED_PER_MULTIPROCESSOR as i32,
         82 => REGISTERS as i32,
         83 => 1,              // managed memory

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchC
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::raw::address;
 use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -23,6 +24,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("driver::a_kernel_that_reads_what_nothing_wrote", kernel_reads_unwritten),
         Check::new("driver::a_failed_gpu_stays_failed", failed_gpu),
         Check::new("driver::a_function_that_is_not_there_says_so", unsupported),
+        Check::new("driver::memsets_of_each_width", memsets_of_each_width),
+        Check::new("driver::what_older_programs_call", what_older_programs_call),
         Check::new("driver::codes_that_are_never_given_have_a_name_too", names_of_codes),
         Check::new("driver::device_memory_is_no_host_memory", || no_host_memory(false)),
         Check::new("driver::device_memory_is_no_host_memory_beside_guarded_pages", || no_host_memory(true)),
@@ -244,6 +247,68 @@ fn unsupported() -> anyhow::Result<()> {
     let imported = unsafe { sys::cuImportExternalMemory(&raw mut memory, std::ptr::null()) };
     let words = ["virtual GPU: cuImportExternalMemory is not supported"];
     fails(imported.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    // SAFETY: as above.
+    let registered = unsafe { sys::cuMemHostRegister_v2(std::ptr::null_mut(), 4096, 0) };
+    let words = ["virtual GPU: cuMemHostRegister_v2 is not supported"];
+    fails(registered.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    Ok(())
+}
+
+fn memsets_of_each_width() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let buffer = stream.alloc_zeros::<u8>(24)?;
+    let (at, of) = (address(&buffer), stream.cu_stream());
+    // SAFETY: all of it lies in the buffer.
+    unsafe {
+        sys::cuMemsetD32Async(at, 0x0403_0201, 3, of).result()?;
+        sys::cuMemsetD16Async(at + 14, 0x0605, 3, of).result()?;
+        sys::cuMemsetD8Async(at + 21, 7, 1, of).result()?;
+    }
+    let expected = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0, 5, 6, 5, 6, 5, 6, 0, 7, 0, 0];
+    assert_eq!(stream.clone_dtoh(&buffer)?, expected);
+    // SAFETY: as above; these are on the default stream.
+    unsafe {
+        sys::cuMemsetD32_v2(at, u32::MAX, 1).result()?;
+        sys::cuMemsetD16_v2(at + 4, 0x0908, 1).result()?;
+    }
+    stream.context().synchronize()?;
+    assert_eq!(stream.clone_dtoh(&buffer)?[..8], [255, 255, 255, 255, 8, 9, 3, 4]);
+    let refused =
+        |result: CUresult, words: &str| fails(result.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
+    // SAFETY: refused, or nothing is written.
+    unsafe {
+        refused(sys::cuMemsetD32Async(at + 2, 0, 1, of), "elements of 4 bytes lie at multiples of that");
+        refused(sys::cuMemsetD16Async(at + 1, 0, 1, of), "elements of 2 bytes lie at multiples of that");
+        refused(sys::cuMemsetD32Async(at, 0, 7, of), "28 bytes");
+        refused(sys::cuMemsetD32Async(at, 0, usize::MAX / 2, of), "are too many");
+        sys::cuMemsetD32Async(at, 0, 0, of).result()?;
+    }
+    Ok(())
+}
+
+fn what_older_programs_call() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both can be written.
+    unsafe { sys::cuDeviceComputeCapability(&raw mut major, &raw mut minor, 0) }.result()?;
+    assert_eq!((major, minor), stream.context().compute_capability()?);
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: can be written.
+    unsafe { sys::cuMemAllocHost_v2(&raw mut memory, 64) }.result()?;
+    // SAFETY: 64 bytes have come.
+    unsafe { memory.cast::<[u8; 64]>().write([7; 64]) };
+    // SAFETY: it is given back once.
+    unsafe { sys::cuMemFreeHost(memory) }.result()?;
+    let mut module = std::ptr::null_mut();
+    let image = c".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }";
+    let (mut option, mut value) =
+        (sys::CUjit_option::CU_JIT_OPTIMIZATION_LEVEL, std::ptr::without_provenance_mut(4));
+    // SAFETY: an image that ends in a zero, and one option with its value.
+    unsafe {
+        let image = image.as_ptr().cast();
+        sys::cuModuleLoadDataEx(&raw mut module, image, 1, &raw mut option, &raw mut value).result()?;
+        sys::cuModuleUnload(module).result()?;
+    }
     Ok(())
 }
 

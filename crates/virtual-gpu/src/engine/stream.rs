@@ -133,7 +133,8 @@ pub(crate) enum Work {
     Set {
         at: u64,
         len: u64,
-        value: u8,
+        /// What is there four bytes at a time.
+        pattern: [u8; 4],
     },
     Free {
         at: u64,

@@ -151,11 +151,27 @@ impl Engine {
         self.submit(stream, Work::Copy { from, to, len }, site)
     }
 
-    /// `cuMemsetD8Async`.
-    pub fn set(&self, stream: StreamHandle, at: u64, value: u8, len: u64) -> CudaResult<()> {
+    /// `cuMemsetD8Async`, and for 16 and 32 bits: the bytes of `element`, so many times.
+    ///
+    /// # Errors
+    /// `InvalidValue` where the address is no multiple of the element's size, or the range is in no allocation.
+    pub fn set<const SIZE: usize>(
+        &self,
+        stream: StreamHandle,
+        at: u64,
+        element: [u8; SIZE],
+        count: u64,
+    ) -> CudaResult<()> {
         let site = Site::here();
+        let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {at:#x}: {why}"));
+        if !at.is_multiple_of(SIZE as u64) {
+            return Err(invalid(format!("elements of {SIZE} bytes lie at multiples of that")));
+        }
+        let len = count.checked_mul(SIZE as u64);
+        let len = len.ok_or_else(|| invalid(format!("{count} elements of {SIZE} bytes are too many")))?;
         self.check_range("set of", at, len, &site)?;
-        self.submit(stream, Work::Set { at, len, value }, site)
+        let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
+        self.submit(stream, Work::Set { at, len, pattern }, site)
     }
 
     /// The GPU of a stream whose context can still be used.
@@ -199,8 +215,8 @@ impl Engine {
                 let len = bytes.len() as u64;
                 (self.write(to, len, turn, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
             }
-            Work::Set { at, len, value } => {
-                (self.write(at, len, turn, |out| out.fill(value))?, Cost::Device { traffic: len })
+            Work::Set { at, len, pattern } => {
+                (self.write(at, len, turn, |out| fill(out, pattern))?, Cost::Device { traffic: len })
             }
             Work::Download { from, len, into } => {
                 let (bytes, touched) = self.read(from, len, turn)?;
@@ -315,6 +331,14 @@ impl Engine {
 }
 
 /// A range that was there at the call and is not any more.
+/// Repeats a pattern to the end, where it may be cut.
+fn fill(out: &mut [u8], pattern: [u8; 4]) {
+    match pattern {
+        [byte, ..] if pattern == [byte; 4] => out.fill(byte),
+        _ => out.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&pattern[..chunk.len()])),
+    }
+}
+
 fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, site: &Site) -> Failure {
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", site);
