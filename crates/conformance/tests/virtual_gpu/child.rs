@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{nccl, overlap, same_reports, topology, trace};
+use crate::{nccl, nccl_threads, overlap, same_reports, topology, trace};
 
 /// The variable that says which program this process is.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,9 +11,10 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 12] = [
+const PROGRAMS: [(&str, Program); 13] = [
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
+    ("nccl_threads::asks", nccl_threads::asks),
     ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),
     ("trace::alone", trace::alone),

@@ -27,7 +27,7 @@ mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
@@ -163,8 +163,8 @@ pub(crate) struct Thread {
     /// The current context is the last one.
     contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<wait::Blocked>,
-    /// Since when queries have said of a stream that this operation of it isn't done.
-    polled: HashMap<StreamHandle, (u64, Instant)>,
+    /// What queries have said "not yet" of, by stream.
+    polled: HashMap<StreamHandle, wait::Polled>,
     pub(crate) group: Group,
 }
 

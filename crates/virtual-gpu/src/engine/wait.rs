@@ -19,6 +19,9 @@ use crate::thread::ThreadKey;
 /// How often a blocked thread looks whether a thread that it waits for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// A loop over a query may have a deadline of its own, and is given so many times the patience of a wait.
+const POLLING: u32 = 3;
+
 /// What a blocked thread waits for: all of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
@@ -34,6 +37,15 @@ pub(crate) struct Blocked {
     /// The function that it called.
     pub(crate) caller: &'static str,
     pub(crate) site: Site,
+}
+
+/// What a thread asks of a stream, again and again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Polled {
+    /// The operation that isn't done.
+    number: u64,
+    since: Instant,
+    last: Instant,
 }
 
 /// Collectives that can never be complete, found together.
@@ -182,16 +194,21 @@ impl State {
     /// As [`Self::give_up`], of a thread that asks again and again whether an operation is done, with nothing under way.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
         let (patience, busy, now) = (self.patience, self.under_way > 0, Instant::now());
-        let (number, since) = self.thread().polled.entry(op.stream).or_insert((op.number, now));
-        if *number != op.number || busy {
-            (*number, *since) = (op.number, now);
+        let new = Polled { number: op.number, since: now, last: now };
+        let polled = self.thread().polled.entry(op.stream).or_insert(new);
+        if busy || polled.number != op.number || now.duration_since(polled.last) > patience {
+            *polled = new;
         }
-        if now.duration_since(*since) < patience {
+        polled.last = now;
+        if now.duration_since(polled.since) < POLLING * patience {
             return false;
         }
         let Some(call) = self.collective_ahead(op) else { return false };
         let calls = Hopeless::from([call]);
-        let report = deadlock_report(self, &calls).fact(given_up(patience));
+        let report = deadlock_report(self, &calls).fact(format!(
+            "(not proved: asked for {} s, {POLLING} times VIRTUAL_GPU_PATIENCE)",
+            (POLLING * patience).as_secs_f64()
+        ));
         self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
         true
     }
