@@ -569,7 +569,8 @@ fn killed_before_all_have_come() -> anyhow::Result<()> {
 }
 
 fn a_rank_that_never_comes() -> anyhow::Result<()> {
-    let mut processes = [spawn("joins 0 1 3 0", &SHORT)?, spawn("joins 2 1 3 0", &SHORT)?];
+    // Whose id it is decides, and tells the other.
+    let mut processes = [spawn("joins 0 1 3 0", &SHORT)?, spawn("joins 2 1 3 0", &LONG)?];
     let ids = processes[0].line("ids: ")?;
     processes[1].give(&ids)?;
     for process in processes {
