@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
-use virtual_gpu::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::engine;
 use crate::pointer::Out;

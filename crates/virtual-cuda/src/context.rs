@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::{CachePreference, ContextHandle};
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Context, Device};
 use crate::engine;

@@ -7,7 +7,7 @@ use virtual_gpu::device;
 use virtual_gpu::engine::{
     ContextHandle, Engine, EventHandle, FunctionHandle, LaunchShape, ModuleHandle, StreamHandle,
 };
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::guard::Rights;

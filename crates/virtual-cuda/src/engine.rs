@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use virtual_gpu::config::Config;
 use virtual_gpu::engine::Engine;
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 static ENGINE: OnceLock<CudaResult<Engine>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);

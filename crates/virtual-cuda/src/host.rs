@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use virtual_gpu::engine::{self as gpu, HostKind, Memory, StreamHandle};
 use virtual_gpu::report::size;
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::Stream;
 use crate::guard::{Guard, Rights};

@@ -395,6 +395,6 @@ pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     if let Some(path) = path.text() {
-        virtual_gpu::site::hide_library(Path::new(path));
+        virtual_gpu_core::source_location::hide_library(Path::new(path));
     }
 }

@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::engine::{Advice, Attachment, Location, StreamHandle};
-use virtual_gpu::memory::HostBytes;
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::memory::HostBytes;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;

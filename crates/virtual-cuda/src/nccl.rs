@@ -7,7 +7,7 @@ use virtual_gpu::nccl::{
     Buffers, Collective, CommConfig, CommHandle, DataType, Direction, Operation, Operator, Request, Scale,
     Transfer, UniqueId, VERSION,
 };
-use virtual_gpu::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::answer;
 use crate::driver::{DevicePointer, Stream};

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use virtual_gpu::device::MULTIPROCESSORS;
 use virtual_gpu::engine::{FunctionHandle, StreamHandle};
 use virtual_gpu::occupancy::Usage;
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Function, Stream};
 use crate::engine;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::engine::ContextHandle;
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Context, Device};
 use crate::engine;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::{PoolFigure, PoolHandle, StreamHandle};
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
-use crate::site::{Site, SourceLine};
+use virtual_gpu_core::source_location::{Site, SourceLine};
 
 /// A report in the making: a headline, what happened where, facts, and the call that would mend it.
 ///

@@ -23,7 +23,7 @@ use virtual_gpu::nccl::{
     Buffers, Collective, CommConfig, CommHandle, DataType, Direction, Operation, Operator, Request, Transfer,
     UniqueId,
 };
-use virtual_gpu::status::{CudaResult, CudaStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus};
 
 /// Schedules of each kind that a program runs under.
 const SCHEDULES: usize = 10_000;

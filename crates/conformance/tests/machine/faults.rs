@@ -1,8 +1,8 @@
 //! What a student gets wrong, and what he is told.
 
-use virtual_gpu::machine::{Access, FaultKind};
-use virtual_gpu::memory::BadAddress;
-use virtual_gpu::site::Site;
+use virtual_gpu_core::memory::BadAddress;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_machine::{Access, FaultKind};
 
 use crate::arguments;
 use crate::gpu::Gpu;

@@ -1,9 +1,9 @@
 //! A GPU to run one kernel on: memory, buffers and a launch in few words.
 
-use virtual_gpu::machine::{self, Execution, Fault, Launch};
-use virtual_gpu::memory::DeviceMemory;
-use virtual_gpu::ptx::{self, Module};
-use virtual_gpu::site::Site;
+use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
+use virtual_gpu_ptx::{self as ptx, Module};
 
 /// A kernel's argument, or an element of a buffer.
 pub(crate) trait Plain: Copy {

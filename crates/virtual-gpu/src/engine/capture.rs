@@ -10,9 +10,9 @@ use super::event::{EventHandle, Recorded};
 use super::graph::{Graph, GraphHandle, Node, NodeWork};
 use super::stream::StreamHandle;
 use super::{Engine, State};
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// `CUstreamCaptureMode`: whose calls that no graph can hold, such as `cuMemAlloc`, break a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::settings::{self, Settings};
 use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State, StreamHandle};
-use crate::machine::Printed;
-use crate::memory::AllocationId;
 use crate::order::OF_A_GRAPH;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_machine::Printed;
 
 /// A `CUcontext`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

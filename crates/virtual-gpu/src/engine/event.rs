@@ -4,9 +4,9 @@ use super::capture::Captured;
 use super::context::ContextHandle;
 use super::stream::{Awaited, StreamHandle, Work};
 use super::{Engine, State};
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::MutexGuard;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::MutexGuard;
 
 /// A `CUevent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,11 +4,11 @@
 use super::stream::{OpRef, StreamHandle, Work};
 use super::transfer::owner;
 use super::{Engine, Failure, State};
-use crate::memory::{AllocationId, BEFORE_ALL, BadAddress};
 use crate::report::Report;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::MutexGuard;
+use virtual_gpu_core::memory::{AllocationId, BEFORE_ALL, BadAddress};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::MutexGuard;
 
 /// Memory that was freed, while what was enqueued before is not all done.
 pub(super) struct Freed {

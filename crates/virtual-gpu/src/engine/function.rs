@@ -9,8 +9,8 @@ use crate::device::{
     BINARY_VERSION, MAX_THREADS_PER_BLOCK, REGISTERS_PER_THREAD, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN,
 };
 use crate::occupancy::Usage;
-use crate::ptx::Kernel;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_ptx::Kernel;
 
 pub(super) struct Function {
     pub(super) module: ModuleHandle,

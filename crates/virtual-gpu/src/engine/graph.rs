@@ -10,8 +10,8 @@ use super::context::ContextHandle;
 use super::stream::{Awaited, StreamHandle, StreamKind, Work};
 use super::{Engine, State};
 use crate::nccl::CapturedCalls;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// A `CUgraph`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,10 +12,10 @@ use super::stream::{OpRef, StreamHandle, Work};
 use super::{Engine, Failure, State};
 use crate::order::View;
 use crate::report::Report;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::spawn_for_good;
 use crate::time::Cost;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::spawn_for_good;
 
 /// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone. A
 /// graph calls it at each launch.

@@ -10,8 +10,8 @@ use super::stream::OpRef;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::report::{Report, size};
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// Reads the host's bytes of a copy; more than once where a graph holds it.
 pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;

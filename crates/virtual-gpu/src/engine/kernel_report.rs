@@ -1,11 +1,11 @@
 //! What is said of a kernel that went wrong.
 
-use crate::machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
-use crate::memory::{BadAddress, DeviceMemory};
-use crate::ptx::instruction::Space;
 use crate::report::{Report, size};
-use crate::site::{Site, SourceLine};
-use crate::status::CudaStatus;
+use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
+use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
+use virtual_gpu_ptx::instruction::Space;
 
 /// The code that CUDA gives for a fault.
 pub(super) fn status_of(fault: &Fault) -> CudaStatus {

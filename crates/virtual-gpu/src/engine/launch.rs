@@ -12,14 +12,14 @@ use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, SHARED_PER_BLOCK_OPT_IN};
-use crate::machine::{self, Access, FaultKind, Launch};
-use crate::memory::DeviceMemory;
 use crate::order::Touch;
-use crate::ptx::{self, Kernel};
 use crate::report::{Report, size};
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
 use crate::time::Cost;
+use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_machine::{Access, FaultKind, Launch};
+use virtual_gpu_ptx::Kernel;
 
 /// A `CUmodule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +38,7 @@ const THREAD_LIMIT: u64 = 1 << 28;
 
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
-    module: Arc<ptx::Module>,
+    module: Arc<virtual_gpu_ptx::Module>,
     /// Device address of each of the module's variables.
     pub(super) globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
@@ -138,15 +138,15 @@ impl Engine {
     }
 
     /// Reads a PTX text. Every rank loads the same ones, so the last few are kept.
-    fn parse(&self, text: &str) -> CudaResult<Arc<ptx::Module>> {
+    fn parse(&self, text: &str) -> CudaResult<Arc<virtual_gpu_ptx::Module>> {
         const KEPT: usize = 32;
         // Held while reading: ranks that come with the same text meanwhile find it read.
         let mut parsed = lock(&self.parsed);
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
         }
-        let module =
-            ptx::load(text).map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let module = virtual_gpu_ptx::load(text)
+            .map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
         let module = Arc::new(module);
         if parsed.len() == KEPT {
             parsed.pop_front();
@@ -309,7 +309,7 @@ impl Engine {
         if let Some(managed) = &mut managed {
             memory.borrow(managed);
         }
-        let mut ran = machine::run(kernel, &to_run, &mut memory);
+        let mut ran = virtual_gpu_machine::run(kernel, &to_run, &mut memory);
         let touched =
             ran.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
         let touched = touched.unwrap_or_default();
@@ -359,9 +359,14 @@ impl Engine {
     }
 
     /// What a kernel touched, by allocation.
-    fn touched(&self, device: usize, memory: &DeviceMemory, all: Vec<machine::Touched>) -> Vec<Touched> {
+    fn touched(
+        &self,
+        device: usize,
+        memory: &DeviceMemory,
+        all: Vec<virtual_gpu_machine::Touched>,
+    ) -> Vec<Touched> {
         let mut by_allocation: Vec<Touched> = Vec::new();
-        for machine::Touched { allocation, ranges, access } in all {
+        for virtual_gpu_machine::Touched { allocation, ranges, access } in all {
             let touch = Touch { ranges, writes: access != Access::Read, atomic: access == Access::Atomic };
             match by_allocation.iter_mut().find(|known| known.allocation == allocation) {
                 Some(known) => known.touches.push(touch),
@@ -382,7 +387,7 @@ impl Engine {
 
 impl State {
     /// The PTX of a module.
-    pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&ptx::Module> {
+    pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&virtual_gpu_ptx::Module> {
         Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
     }
 

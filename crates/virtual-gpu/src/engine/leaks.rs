@@ -6,7 +6,7 @@ use std::sync::TryLockError;
 use super::Engine;
 use crate::config::Checks;
 use crate::report::{Report, size};
-use crate::site::{Site, SourceLine};
+use virtual_gpu_core::source_location::{Site, SourceLine};
 
 /// Source lines that are listed.
 const LISTED: usize = 8;

@@ -5,10 +5,10 @@
 
 use super::stream::{StreamHandle, Work};
 use super::{Engine, lock};
-use crate::memory::{HostBytes, OutOfMemory};
 use crate::report::size;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// `CUmemAttach_flags`: who may use managed memory where processors can't share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

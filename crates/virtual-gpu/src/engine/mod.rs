@@ -48,15 +48,14 @@ pub(crate) use wait::{Hopeless, Wait};
 
 use crate::config::Config;
 use crate::device::TOTAL_MEMORY;
-use crate::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use crate::nccl::{Group, Listeners, Nccl};
 use crate::order::Order;
-use crate::ptx;
 use crate::report::Report;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
-use crate::thread::{Life, ThreadKey};
 use crate::time::Time;
+use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
+use virtual_gpu_core::thread::{Life, ThreadKey};
 
 /// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
 const TRIES: usize = 1000;
@@ -69,7 +68,7 @@ pub struct Engine {
     /// Of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
-    parsed: Mutex<VecDeque<(Box<str>, Arc<ptx::Module>)>>,
+    parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
     /// Where this process listens for the ranks of others.
     pub(crate) listeners: Mutex<Listeners>,
     state: Mutex<State>,

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use super::{Engine, State, StreamHandle};
 use crate::report::size;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// A `CUmemoryPool`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,10 +6,10 @@ use super::wait::Blocked;
 use super::{Engine, State};
 use crate::nccl::{self, CallKey};
 use crate::order::View;
-use crate::site::Site;
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
 use crate::time::{Cost, Ticket, Time};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// Work that has been taken out of its stream and can run without the lock.
 enum Job {

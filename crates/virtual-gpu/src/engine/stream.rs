@@ -14,12 +14,12 @@ use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::nccl::CallKey;
 use crate::order::View;
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::{Mutex, MutexGuard};
-use crate::thread::ThreadKey;
 use crate::time::trace::Label;
 use crate::time::{Class, Cost, Moment, Ticket, When};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::{Mutex, MutexGuard};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
 /// stream.

@@ -3,11 +3,11 @@
 use super::stream::StreamHandle;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
-use crate::memory::{Allocation, AllocationId};
 use crate::order::{Accessor, Place, Touch};
-use crate::site::Site;
-use crate::status::CudaStatus;
 use crate::time::Cost;
+use virtual_gpu_core::memory::{Allocation, AllocationId};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::CudaStatus;
 
 /// What running an operation comes to.
 pub(super) type Outcome = Result<Done, Failure>;

@@ -9,12 +9,12 @@ use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
-use crate::memory::{AllocationId, BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
 use crate::report::{Report, size};
-use crate::site::Site;
-use crate::status::{CudaResult, CudaStatus, Error};
-use crate::sync::Mutex;
 use crate::time::Cost;
+use virtual_gpu_core::memory::{AllocationId, BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::sync::Mutex;
 
 /// The legacy default stream, in which the calls without a stream run.
 const LEGACY: StreamHandle = StreamHandle(0);

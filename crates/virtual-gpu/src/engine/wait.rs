@@ -11,10 +11,10 @@ use super::run::Obstacle;
 use super::stream::{Awaited, OpRef};
 use super::{Engine, State};
 use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
-use crate::site::Site;
-use crate::status::CudaStatus;
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// How often a blocked thread looks whether a thread that it waits for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);

@@ -12,10 +12,10 @@ use super::session::{FIRST_TAG, Link};
 use super::wire::structure;
 use crate::engine::{Engine, Failure, State, Wait};
 use crate::report::{Report, ranks};
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// The colour of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
 pub const NO_COLOR: i32 = -1;

@@ -8,13 +8,13 @@ use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
 use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, address_report};
 use crate::report::{Report, size};
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
 use crate::time::choice::Enabled;
 use crate::time::tuning::World;
 use std::sync::Arc;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// Something that ranks of a clique do together, or one of them with others, and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

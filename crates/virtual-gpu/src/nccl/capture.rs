@@ -6,7 +6,7 @@
 use super::call::{Checked, Request};
 use super::launch::Plan;
 use crate::engine::{Awaited, NodeWork, State, StreamHandle};
-use crate::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Captured calls that a graph's node makes at each launch: one collective, or the sends and receives of a group.
 #[derive(Clone)]

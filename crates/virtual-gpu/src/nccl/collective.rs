@@ -9,8 +9,8 @@ use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
 use crate::engine::{Awaited, Failure, OpRef, State, Work};
 use crate::report::{Report, ranks};
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
 const ITS_FAILURE: &str = "its failure: ";

@@ -19,11 +19,11 @@ use crate::config::Checks;
 use crate::engine::Engine;
 use crate::engine::{Failure, OpRef, State, Wait};
 use crate::report::Report;
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
 use crate::time::choice::Enabled;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// An `ncclComm_t`: one rank's end of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -584,15 +584,4 @@ pub(super) fn ranks_share_gpus() -> bool {
 /// Why a wait that can't be decided has ended.
 pub(crate) fn given_up(patience: Duration) -> String {
     format!("(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)", patience.as_secs_f64())
-}
-
-/// How an engine's CUDA error comes out of an NCCL call.
-impl From<Error<CudaStatus>> for Error<NcclStatus> {
-    fn from(error: Error<CudaStatus>) -> Self {
-        let message = match error.message.is_empty() {
-            true => format!("{} ({})", error.status.c_name(), error.status.meaning()).into(),
-            false => error.message,
-        };
-        Self { status: NcclStatus::UnhandledCudaError, message }
-    }
 }

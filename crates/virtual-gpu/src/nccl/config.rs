@@ -4,7 +4,7 @@
 //! numbers of blocks, channels, contexts and peers are checked and have no effect: there is nothing here that they would
 //! tune.
 
-use crate::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// What a communicator was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::collective::CollectiveKey;
 use super::exchange::Pending;
 use crate::engine::{Hopeless, State};
 use crate::report::{Report, ranks};
-use crate::site::Site;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::thread::ThreadKey;
 
 const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return or a condition";

@@ -16,8 +16,8 @@ use super::wire::{Payload, Reader, Wire, Writer, structure};
 use crate::engine::{Failure, OpRef, State, StreamHandle};
 use crate::order::{Clock, View};
 use crate::report::{Report, ranks};
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclStatus};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
 /// A stream of some process, and the number of its last operation that is known to have happened.
 type Tick = ((u64, u64), u64);

@@ -13,11 +13,11 @@ use super::transfer::{Direction, Transfer};
 use crate::engine::{Awaited, Failure, OpRef, State, Touched, Work};
 use crate::order::View;
 use crate::report::Report;
-use crate::site::Site;
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use crate::time::Ticket;
 use crate::time::trace::Label;
 use crate::time::tuning::point_to_point;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// The `number`th message of a clique's rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,8 +4,8 @@ use super::assembly::Awaiting;
 use super::call::Checked;
 use crate::engine::{Engine, State, StreamHandle};
 use crate::report::Report;
-use crate::site::Site;
-use crate::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// A thread's open groups.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
-use crate::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The first bytes of every id; the last two of them are the form's version.
 const MAGIC: &[u8; 8] = b"vgpuid02";

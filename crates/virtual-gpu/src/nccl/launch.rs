@@ -5,9 +5,9 @@ use super::transfer::Direction;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, StreamHandle, Work};
 use crate::report::{Report, ranks};
-use crate::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use crate::sync::MutexGuard;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// What one rank of a clique launches together.
 pub(super) struct Plan {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::id::UniqueId;
 use super::wire::{Reader, Writer, structure};
 use crate::engine::Engine;
-use crate::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The first bytes of both sides of every connection.
 const MAGIC: [u8; 8] = *b"vgpunccl";

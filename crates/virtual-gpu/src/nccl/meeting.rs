@@ -16,9 +16,9 @@ use super::session::{Control, FIRST_TAG, HOST, Link};
 use super::wire::structure;
 use crate::engine::{Engine, State};
 use crate::report::{Report, ranks};
-use crate::site::Site;
-use crate::status::{Error, NcclResult, NcclStatus};
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// How many of the ranks that never came a report names.
 const MOST_NAMED: usize = 1024;

@@ -25,7 +25,7 @@ mod wire;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::site::Site;
+use virtual_gpu_core::source_location::Site;
 
 pub use assembly::{Deliver, NO_COLOR};
 pub use call::Request;

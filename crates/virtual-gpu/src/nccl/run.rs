@@ -17,14 +17,14 @@ use super::transfer::Direction;
 use super::wire::Payload;
 use crate::config::Checks;
 use crate::engine::{Engine, Failure, State, Touched, address_report};
-use crate::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use crate::order::View;
 use crate::report::{Report, size};
-use crate::site::Site;
-use crate::status::CudaStatus;
-use crate::sync::MutexGuard;
 use crate::time::Cost;
 use crate::time::tuning::point_to_point;
+use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::sync::MutexGuard;
 
 /// What can run now.
 pub(crate) enum Job {

@@ -3,7 +3,7 @@
 use super::communicator::CommHandle;
 use super::reduce::{DataType, Operator};
 use crate::engine::Engine;
-use crate::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// Values of `ncclRedOp_t` from here on are operators that were made.
 const FIRST: u32 = Operator::PreMulSum as u32;

@@ -13,7 +13,7 @@ use super::link::Outbox;
 use super::meeting::{Attendance, Member, Table};
 use super::wire::{Reader, Wire, Writer};
 use crate::engine::{Engine, State};
-use crate::status::{Error, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclStatus};
 
 /// The host's number in its session.
 pub(super) const HOST: u16 = 0;

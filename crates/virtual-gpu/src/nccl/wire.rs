@@ -5,8 +5,8 @@
 use super::operation::{Collective, Operation};
 use super::reduce::{DataType, Operator};
 use super::transfer::{Direction, Transfer};
-use crate::site::{PortableSite, Site};
-use crate::status::NcclStatus;
+use virtual_gpu_core::source_location::{PortableSite, Site};
+use virtual_gpu_core::status::NcclStatus;
 
 /// Bytes that are written one after the other.
 #[derive(Default)]

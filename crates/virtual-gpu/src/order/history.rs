@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::clock::View;
 use super::page::{PAGE, Page};
 use crate::engine::StreamHandle;
-use crate::site::Site;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// An operation that touches memory.
 #[derive(Clone, Debug)]

@@ -15,11 +15,11 @@ pub(crate) use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
 
 use crate::engine::{StreamHandle, place_of};
-use crate::memory::AllocationId;
 use crate::report::{Report, size};
-use crate::site::{Site, SourceLine};
-use crate::thread::ThreadKey;
 use history::{Conflict, History};
+use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// What host threads have seen, and who touched which bytes last.
 #[derive(Default)]

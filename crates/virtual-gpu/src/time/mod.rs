@@ -22,11 +22,11 @@ use std::sync::{Arc, OnceLock};
 
 use crate::engine::StreamHandle;
 use crate::nccl::CallKey;
-use crate::thread::ThreadKey;
 use gpu::{Gpu, Pending};
 use horizon::Horizon;
 use preset::Preset;
 use trace::{Label, QUERY, Trace};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// When an operation ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -184,19 +184,24 @@ struct Made {
     with: Option<usize>,
 }
 
+fn some_thread() -> ThreadKey {
+    std::thread::spawn(ThreadKey::current).join().unwrap()
+}
+
 /// A program as it enqueues.
 struct Program<'a> {
     time: &'a mut Time,
     made: Vec<Made>,
     /// The last operation of each stream; two streams belong to each GPU.
     last: [Option<usize>; 4],
+    /// The thread that feeds each GPU.
+    threads: [ThreadKey; 2],
 }
 
 impl Program<'_> {
-    /// Each GPU is fed by its own thread.
     fn add(&mut self, stream: usize, class: Class, cost: Cost, behind: &[usize], with: Option<usize>) {
         let gpu = stream / 2;
-        let thread = ThreadKey::of_test(gpu as u64);
+        let thread = self.threads[gpu];
         let behind: Vec<usize> = behind.iter().filter_map(|&stream| self.last[stream]).collect();
         let after = behind.iter().map(|&at| self.made[at].ticket.when.clone()).collect();
         self.time.call(thread, gpu, String::new);
@@ -212,7 +217,8 @@ impl Program<'_> {
 /// Kernels, copies, waits for the other stream, and collectives of both GPUs.
 fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     let mut numbers = Numbers(seed);
-    let mut program = Program { time, made: Vec::new(), last: [None; 4] };
+    let mut program =
+        Program { time, made: Vec::new(), last: [None; 4], threads: [some_thread(), some_thread()] };
     for number in 0..60 {
         let stream = numbers.below(4);
         let (class, cost) = match numbers.below(7) {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Key, Span};
 use crate::engine::StreamHandle;
-use crate::thread::ThreadKey;
+use virtual_gpu_core::thread::ThreadKey;
 
 /// The host's process; a GPU has the number behind its own.
 const HOST: usize = 1;
