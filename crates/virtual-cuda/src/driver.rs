@@ -4,9 +4,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use virtual_gpu::device;
-use virtual_gpu::engine::{
-    ContextHandle, Engine, EventHandle, FunctionHandle, LaunchShape, ModuleHandle, StreamHandle,
-};
+use virtual_gpu::engine::{ContextHandle, Engine, EventHandle, FunctionHandle, LaunchShape, ModuleHandle};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;

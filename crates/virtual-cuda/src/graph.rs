@@ -2,7 +2,8 @@
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
-use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle, StreamHandle};
+use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::Stream;

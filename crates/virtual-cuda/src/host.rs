@@ -3,8 +3,9 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use virtual_gpu::engine::{self as gpu, HostKind, Memory, StreamHandle};
+use virtual_gpu::engine::{self as gpu, HostKind, Memory};
 use virtual_gpu::report::size;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::Stream;

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use virtual_gpu::engine::{Advice, Attachment, Location, StreamHandle};
+use virtual_gpu::engine::{Advice, Attachment, Location};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::HostBytes;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 

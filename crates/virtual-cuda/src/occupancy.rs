@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::device::MULTIPROCESSORS;
-use virtual_gpu::engine::{FunctionHandle, StreamHandle};
+use virtual_gpu::engine::FunctionHandle;
 use virtual_gpu::occupancy::Usage;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Function, Stream};

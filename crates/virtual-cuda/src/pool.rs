@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use virtual_gpu::engine::{PoolFigure, PoolHandle, StreamHandle};
+use virtual_gpu::engine::{PoolFigure, PoolHandle};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::driver::{Device, DevicePointer, Stream};

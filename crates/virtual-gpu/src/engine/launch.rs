@@ -7,7 +7,7 @@ use super::context::ContextHandle;
 use super::function::Function;
 use super::kernel_report::{assertion_lines, fault_report, race_report, status_of, unwritten_report};
 use super::run::Turn;
-use super::stream::{StreamHandle, Work};
+use super::stream::Work;
 use super::touched::{Done, Outcome, Touched};
 use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
@@ -15,8 +15,9 @@ use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS,
 use crate::order::Touch;
 use crate::report::{Report, size};
 use crate::time::Cost;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::DeviceMemory;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_machine::{Access, FaultKind, Launch};
 use virtual_gpu_ptx::Kernel;
@@ -90,7 +91,7 @@ impl Engine {
         let report = match self.memory(device).range(address, 1) {
             Ok((allocation, _)) => report.before_at(
                 format!("it is in the buffer of {} on GPU {device} allocated", size(allocation.size())),
-                allocation.site(),
+                allocation.call_site(),
             ),
             Err(_) => report.fact(format!("{address:#x} is an address of GPU {device}")),
         };
@@ -114,7 +115,7 @@ impl Engine {
         {
             let mut memory = self.memory(device);
             for variable in module.variables() {
-                let address = memory.allocate(variable.size.max(1), Site::here()).map_err(|_| {
+                let address = memory.allocate(variable.size.max(1), CallSite::here()).map_err(|_| {
                     Error::new(
                         CudaStatus::OutOfMemory,
                         format!("no room for the variable `{}`", variable.name),
@@ -165,7 +166,7 @@ impl Engine {
         drop(state);
         let mut memory = self.memory(device);
         for address in addresses {
-            let _ = memory.free(address, Site::here());
+            let _ = memory.free(address, CallSite::here());
         }
         Ok(())
     }
@@ -280,11 +281,11 @@ impl Engine {
             stack: state.context(of_stream)?.settings.stack,
             print_buffer: state.context(of_stream)?.settings.printf_buffer,
         };
-        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), Site::here())
+        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), CallSite::here())
     }
 
     pub(super) fn run_kernel(&self, launch: &KernelLaunch, turn: &Turn) -> Outcome {
-        let &Turn { device, ref site, place, start_ns } = turn;
+        let &Turn { device, ref call_site, place, start_ns } = turn;
         let KernelLaunch { kernel, shape, parameters, globals, resident, .. } = launch;
         let mut memory = self.memory_as_of(device, place);
         let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
@@ -314,12 +315,12 @@ impl Engine {
             ran.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
         let touched = touched.unwrap_or_default();
         let unwritten = ran.as_ref().ok().and_then(|done| done.unwritten.as_ref());
-        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, site));
+        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, call_site));
         if let Some(managed) = &mut managed {
             memory.give_back(managed);
         }
         if let Some(workspace) = workspace {
-            let _ = memory.free(workspace, Site::unknown());
+            let _ = memory.free(workspace, CallSite::unknown());
         }
         drop((memory, managed));
         let printed = match &mut ran {
@@ -335,11 +336,11 @@ impl Engine {
                 if let FaultKind::Assert(assertion) = &fault.kind {
                     crate::report::print(assertion_lines(assertion, fault.at.block).trim_end());
                 }
-                let report = fault_report(&fault, site, |report, address| self.whose(report, address));
+                let report = fault_report(&fault, call_site, |report, address| self.whose(report, address));
                 return Err(Failure::announce(status_of(&fault), &report));
             }
         };
-        let race = execution.race.as_ref().map(|race| race_report(race, site));
+        let race = execution.race.as_ref().map(|race| race_report(race, call_site));
         for report in [race, unwritten].into_iter().flatten().filter(|_| self.config().checks != Checks::Off)
         {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
@@ -375,9 +376,9 @@ impl Engine {
                         continue;
                     };
                     let device = if allocation.id().is_managed() { self.managed() } else { device };
-                    let (size, site) = (allocation.size(), allocation.site().clone());
+                    let (size, call_site) = (allocation.size(), allocation.call_site().clone());
                     let (allocation, touches) = (allocation.id(), vec![touch]);
-                    by_allocation.push(Touched { device, allocation, size, site, touches });
+                    by_allocation.push(Touched { device, allocation, size, call_site, touches });
                 }
             }
         }
@@ -480,7 +481,7 @@ fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
         let report = Report::new("no room for the barrier of a cooperative launch");
         Failure::announce(CudaStatus::OutOfMemory, &report)
     };
-    let address = memory.allocate(SIZE, Site::unknown()).map_err(|_| no_room())?;
+    let address = memory.allocate(SIZE, CallSite::unknown()).map_err(|_| no_room())?;
     if let Ok((allocation, _)) = memory.range_mut(address, SIZE) {
         allocation.bytes_mut()[..4].copy_from_slice(&(SIZE as u32).to_le_bytes());
         allocation.mark_written(0..SIZE);

@@ -12,38 +12,26 @@ use super::launch::KernelLaunch;
 use super::wait::Wait;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
-use crate::nccl::CallKey;
 use crate::order::View;
 use crate::time::trace::Label;
 use crate::time::{Class, Cost, Moment, Ticket, When};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::{CallKey, OpRef, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
-/// stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamHandle(pub u64);
-
-/// The `number`th operation of a stream, from 1. A stream's operations are done in order, so a number says it all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpRef {
-    pub(crate) stream: StreamHandle,
-    pub(crate) number: u64,
-}
-
 /// An operation that something may wait for, and what will have happened once it is done.
 #[derive(Clone, Debug)]
-pub(crate) struct Awaited {
-    pub(crate) op: OpRef,
-    pub(super) done: Arc<OnceLock<View>>,
-    pub(crate) when: When,
+pub struct Awaited {
+    pub op: OpRef,
+    pub done: Arc<OnceLock<View>>,
+    pub when: When,
 }
 
-pub(crate) struct Stream {
-    pub(crate) context: ContextHandle,
-    pub(crate) device: usize,
+pub struct Stream {
+    pub context: ContextHandle,
+    pub device: usize,
     /// Whether it waits for the legacy default stream, and that one for it (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
     pub(super) legacy: bool,
@@ -83,7 +71,7 @@ pub(super) enum StreamKind {
 pub(super) struct Op {
     pub(super) after: Vec<Awaited>,
     pub(super) work: Work,
-    pub(super) site: Site,
+    pub(super) call_site: CallSite,
     pub(super) thread: ThreadKey,
     /// Its place among all operations.
     pub(super) enqueued: u64,
@@ -95,7 +83,7 @@ pub(super) struct Op {
 
 /// What an operation does when its turn has come.
 #[derive(Clone)]
-pub(crate) enum Work {
+pub(super) enum Work {
     /// Its place in the stream is all that matters.
     Nothing,
     /// Records an event.
@@ -186,7 +174,7 @@ impl Work {
 
 impl Stream {
     /// Whether the stream has come to `op`, which is its first operation now.
-    pub(crate) fn is_at(&self, op: OpRef) -> bool {
+    pub fn is_at(&self, op: OpRef) -> bool {
         self.busy && self.done + 1 == op.number
     }
 }
@@ -246,10 +234,10 @@ impl Engine {
     }
 
     /// Enqueues `work` and returns; it runs when its turn comes.
-    pub(super) fn submit(&self, stream: StreamHandle, work: Work, site: Site) -> CudaResult<()> {
+    pub(super) fn submit(&self, stream: StreamHandle, work: Work, call_site: CallSite) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        self.submit_in(state, stream, work, site)
+        self.submit_in(state, stream, work, call_site)
     }
 
     /// As [`Self::submit`], to a stream that is resolved. A stream that is captured keeps the work for the graph.
@@ -258,12 +246,12 @@ impl Engine {
         mut state: MutexGuard<'_, State>,
         stream: StreamHandle,
         work: Work,
-        site: Site,
+        call_site: CallSite,
     ) -> CudaResult<()> {
         if state.is_capturing(stream) {
-            return state.add_node(stream, NodeWork::Work(work), site);
+            return state.add_node(stream, NodeWork::Work(work), call_site);
         }
-        state.enqueue(stream, work, Vec::new(), site)?;
+        state.enqueue(stream, work, Vec::new(), call_site)?;
         drop(self.run_ready(state));
         Ok(())
     }
@@ -273,12 +261,12 @@ impl Engine {
         &self,
         stream: StreamHandle,
         work: Work,
-        site: Site,
+        call_site: CallSite,
         caller: &'static str,
     ) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        let op = state.enqueue(stream, work, Vec::new(), site)?;
+        let op = state.enqueue(stream, work, Vec::new(), call_site)?;
         let context = state.last_of(stream)?.0;
         self.wait_in(context, vec![op], caller, state)
     }
@@ -291,9 +279,9 @@ impl Engine {
         caller: &'static str,
         mut state: MutexGuard<'_, State>,
     ) -> CudaResult<()> {
-        let is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
+        let mut is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
         if self.config().checks != Checks::Off
-            && let Some(report) = state.wait_inside_a_group(caller, is_meant)
+            && let Some(report) = state.communication.wait_inside_a_group(caller, &mut is_meant)
         {
             let failure = Failure::announce(CudaStatus::InvalidValue, &report);
             if self.config().checks == Checks::Error {
@@ -363,7 +351,7 @@ impl State {
             self.time.finish(op.ticket, Cost::Nothing);
         }
         if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
-            self.stream_forgotten(handle);
+            self.forgotten_streams.push(handle);
         } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
             context.retired.push((stream.blocking, stream.last));
         }
@@ -373,7 +361,7 @@ impl State {
     }
 
     /// Forgets a stream in every clock; `false` where something can still race with it.
-    pub(crate) fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
+    pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
         let gone = self.order.forget_stream(handle, last_touch);
         if let Some(gone) = gone {
             self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
@@ -389,11 +377,7 @@ impl State {
     }
 
     /// As [`Self::resolve_stream`], of a call that works on `device` whichever GPU is current: a default stream is that GPU's.
-    pub(crate) fn resolve_stream_on(
-        &mut self,
-        stream: StreamHandle,
-        device: usize,
-    ) -> CudaResult<StreamHandle> {
+    pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
         let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
             Some(context) => Some(context),
@@ -431,7 +415,7 @@ impl State {
     }
 
     /// The stream's context and its last operation.
-    pub(crate) fn last_of(&self, stream: StreamHandle) -> CudaResult<(ContextHandle, Awaited)> {
+    pub fn last_of(&self, stream: StreamHandle) -> CudaResult<(ContextHandle, Awaited)> {
         let entry = self.streams.get(&stream).ok_or_else(|| not_a_stream(stream))?;
         Ok((entry.context, entry.last.clone()))
     }
@@ -459,7 +443,7 @@ impl State {
         let seen: Vec<_> = contexts.flat_map(|context| context.retired.extract_if(.., is_seen)).collect();
         for (_, last) in seen {
             self.forget_in_clocks(last.op.stream, 0);
-            self.stream_forgotten(last.op.stream);
+            self.forgotten_streams.push(last.op.stream);
         }
     }
 
@@ -485,16 +469,43 @@ impl State {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }
 
+    /// Appends one rank's part of a call to a stream.
+    ///
+    /// # Errors
+    /// That of a stream, or of its context, that can't be used.
+    pub fn enqueue_call(
+        &mut self,
+        stream: StreamHandle,
+        call: CallKey,
+        after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        self.enqueue(stream, Work::Collective(call), after, call_site)
+    }
+
+    /// Appends an operation that does nothing but wait for `after`.
+    ///
+    /// # Errors
+    /// That of a stream, or of its context, that can't be used.
+    pub fn enqueue_wait(
+        &mut self,
+        stream: StreamHandle,
+        after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        self.enqueue(stream, Work::Nothing, after, call_site)
+    }
+
     /// Appends an operation to a stream.
     ///
     /// # Errors
     /// `StreamCaptureUnsupported` where the stream is captured: [`State::add_node`] is for what a graph can hold.
-    pub(crate) fn enqueue(
+    pub(super) fn enqueue(
         &mut self,
         stream: StreamHandle,
         work: Work,
         mut after: Vec<Awaited>,
-        site: Site,
+        call_site: CallSite,
     ) -> CudaResult<Awaited> {
         let (context, _) = self.last_of(stream)?;
         self.check_usable(context)?;
@@ -506,7 +517,7 @@ impl State {
             let device = self.device_of_context(context)?;
             self.time.call(thread, device, || format!("enqueue {work}"));
         }
-        self.append(stream, work, after, site)
+        self.append(stream, work, after, call_site)
     }
 
     /// A new place among all operations.
@@ -516,7 +527,7 @@ impl State {
     }
 
     /// The place of `op`, which is the first operation of its stream, among all operations.
-    pub(crate) fn enqueued_as(&self, op: OpRef) -> Option<u64> {
+    pub fn enqueued_as(&self, op: OpRef) -> Option<u64> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.enqueued)
     }
@@ -527,7 +538,7 @@ impl State {
         stream: StreamHandle,
         work: Work,
         after: Vec<Awaited>,
-        site: Site,
+        call_site: CallSite,
     ) -> CudaResult<Awaited> {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
@@ -542,7 +553,7 @@ impl State {
         entry.queue.push_back(Op {
             after,
             work,
-            site,
+            call_site,
             thread,
             enqueued,
             view,

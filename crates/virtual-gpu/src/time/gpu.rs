@@ -204,7 +204,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
                 ..Demand::default()
             }
         }
-        Cost::Nothing | Cost::Collective { .. } | Cost::Exchange { .. } => Demand::default(),
+        Cost::Nothing | Cost::Collective { .. } | Cost::PointToPoint { .. } => Demand::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Key, Span};
-use crate::engine::StreamHandle;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// The host's process; a GPU has the number behind its own.
@@ -25,7 +25,7 @@ pub(super) const QUERY: &str = "query";
 
 /// What an operation is, in words.
 #[derive(Clone, Debug)]
-pub(crate) struct Label {
+pub struct Label {
     /// Its kind: what Perfetto colours and filters by.
     pub(crate) category: &'static str,
     pub(crate) name: String,
@@ -33,12 +33,12 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    pub(crate) fn new(category: &'static str, name: impl Into<String>) -> Self {
+    pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }
 
     /// With one more argument.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.arguments.insert(name.to_owned(), value.into());
         self
     }

@@ -6,7 +6,7 @@ use super::preset::{Generation, LinkKind, Links, Preset};
 
 /// A collective that the model has figures for, in the order of NCCL's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
+pub enum Function {
     Broadcast,
     Reduce,
     AllGather,
@@ -16,7 +16,7 @@ pub(crate) enum Function {
 
 /// How a collective moves its data, in the order of NCCL's tables. Others exist there and are for other hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Algorithm {
+pub enum Algorithm {
     Tree,
     Ring,
     Nvls,
@@ -25,7 +25,7 @@ pub(crate) enum Algorithm {
 
 /// How it tells that data has come: a flag in each word, in each 128 bytes, or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     Ll,
     Ll128,
     Simple,
@@ -48,28 +48,28 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
 
 impl Algorithm {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         ALGORITHMS[self as usize].0
     }
 }
 
 impl Protocol {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         PROTOCOLS[self as usize].0
     }
 }
 
 /// The GPUs of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct World {
-    pub(crate) ranks: usize,
+pub struct World {
+    pub ranks: usize,
     /// Nodes that they are on.
     pub(crate) nodes: usize,
 }
 
 impl World {
     /// Of ranks on these GPUs.
-    pub(crate) fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
+    pub fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
         let mut nodes = Vec::new();
         let mut ranks = 0;
         for gpu in gpus {
@@ -84,10 +84,10 @@ impl World {
 
 /// What NCCL chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) protocol: Protocol,
-    pub(crate) nanoseconds: u64,
+pub struct Choice {
+    pub algorithm: Algorithm,
+    pub protocol: Protocol,
+    pub nanoseconds: u64,
 }
 
 /// Latencies in µs, for LL, LL128 and Simple: `baseLatencies` and `hwLatencies` of `ncclTunerConstantsDefaults`.
@@ -190,7 +190,7 @@ const POINT_TO_POINT_LL: f64 = 16_384.0;
 
 /// What NCCL chooses for a collective whose large side has so many bytes; none where everything that exists is switched
 /// off. `in_switch`: whether the switches can reduce these data.
-pub(crate) fn choose(
+pub fn choose(
     preset: &Preset,
     enabled: &Enabled,
     function: Function,
@@ -224,7 +224,7 @@ pub(crate) fn choose(
 }
 
 /// Nanoseconds of messages that move `bytes` through one GPU's links, to or from peers of its node.
-pub(crate) fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
+pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
     let bytes = bytes as f64 * preset.stands_for;
     let links = &preset.links;
     let protocol = if bytes <= POINT_TO_POINT_LL { Protocol::Ll } else { Protocol::Simple };

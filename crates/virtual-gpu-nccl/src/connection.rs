@@ -7,9 +7,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::Nccl;
 use super::id::UniqueId;
+use super::session::{ProcessNumber, ROOT, SessionId};
 use super::wire::{Reader, Writer, structure};
-use crate::engine::Engine;
+use virtual_gpu::engine::given_up;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The first bytes of both sides of every connection.
@@ -63,7 +65,7 @@ impl Outbox {
 
 /// Addresses at which this process listens, as they were asked for.
 #[derive(Default)]
-pub(crate) struct Listeners(HashMap<SocketAddr, SocketAddr>);
+pub(super) struct Listeners(HashMap<SocketAddr, SocketAddr>);
 
 fn greeting(code: u32) -> Vec<u8> {
     let mut writer = Writer::default();
@@ -77,12 +79,12 @@ fn read_greeting(stream: &mut TcpStream) -> std::io::Result<Option<Greeting>> {
     Ok(Reader::new(&bytes).get::<Greeting>().filter(|greeting| greeting.magic == MAGIC))
 }
 
-impl Engine {
+impl Nccl {
     /// `ncclGetUniqueId`. `interfaces` tells those of the machine, for `NCCL_SOCKET_IFNAME`.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` where no interface is as `NCCL_SOCKET_IFNAME` asks.
-    pub fn nccl_unique_id(&'static self, interfaces: fn() -> Vec<Interface>) -> NcclResult<UniqueId> {
+    pub fn unique_id(&'static self, interfaces: fn() -> Vec<Interface>) -> NcclResult<UniqueId> {
         if let Some(address) = std::env::var("NCCL_COMM_ID").ok().filter(|text| !text.is_empty()) {
             return Ok(UniqueId::of_address(parse_address(&address)?));
         }
@@ -95,17 +97,17 @@ impl Engine {
         };
         // Without a network the id still serves the threads of this process.
         let id = UniqueId::new(self.listen(SocketAddr::new(ip, 0)).ok());
-        self.state().nccl.hosted.insert(id);
+        self.lock().nccl.own_ids.insert(id);
         Ok(id)
     }
 
     /// Listens where an id of `NCCL_COMM_ID` says: this process has rank 0.
-    pub(super) fn host_address(&'static self, id: UniqueId) -> NcclResult<()> {
+    pub(super) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
         // Before anybody can connect.
-        self.state().nccl.hosted.insert(id);
+        self.lock().nccl.own_ids.insert(id);
         self.listen(address).map(drop).map_err(|error| {
-            self.state().nccl.hosted.remove(&id);
+            self.lock().nccl.own_ids.remove(&id);
             let message = format!("NCCL_COMM_ID={address}: rank 0 can't listen there: {error}");
             Error::new(NcclStatus::SystemError, message)
         })
@@ -126,7 +128,7 @@ impl Engine {
                     std::thread::sleep(TRY_AGAIN);
                     continue;
                 };
-                // One that can't be greeted is dropped, and its process told so by that.
+                // One that can't be greeted is dropped, and its process published so by that.
                 let _ = named("greets", move || drop(self.greet(stream)));
             }
         })?;
@@ -149,18 +151,18 @@ impl Engine {
             id: id.try_into().unwrap_or([0; 128]),
             pid: u32::from_le_bytes(pid.try_into().unwrap_or([0; 4])),
         };
-        let id = UniqueId::from_bytes(hello.id).ok().filter(|id| self.state().nccl.hosted.contains(id));
+        let id = UniqueId::from_bytes(hello.id).ok().filter(|id| self.lock().nccl.own_ids.contains(id));
         let Some(id) = id else { return stream.write_all(&greeting(UNKNOWN_ID)) };
         stream.write_all(&greeting(WELCOME))?;
         let outbox = self.open(&stream)?;
-        let (session, process) = self.state().admit(id, hello.pid, outbox);
+        let (session, process) = self.lock().locked().accept(id, hello.pid, outbox);
         self.read_all(stream, session, process);
         Ok(())
     }
 
     /// Connects to the process that made an id, as a guest; the session.
-    pub(super) fn connect(&'static self, id: UniqueId) -> NcclResult<u64> {
-        let patience = self.config().patience;
+    pub(super) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
+        let timeout = self.engine.config().timeout;
         let (since, maker) = (Instant::now(), id.maker());
         let remote = |message: String| Error::new(NcclStatus::RemoteError, message);
         let who =
@@ -170,11 +172,11 @@ impl Engine {
             return Err(Error::new(NcclStatus::SystemError, message));
         };
         let mut stream = loop {
-            match TcpStream::connect_timeout(&address, patience) {
+            match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => break stream,
                 // With NCCL_COMM_ID the others may be quicker than rank 0.
-                Err(_) if id.is_of_address() && since.elapsed() < patience => {
-                    if self.state().nccl.hosted.contains(&id) {
+                Err(_) if id.is_of_address() && since.elapsed() < timeout => {
+                    if self.lock().nccl.own_ids.contains(&id) {
                         return Err(remote(String::new()));
                     }
                     std::thread::sleep(TRY_AGAIN);
@@ -187,15 +189,15 @@ impl Engine {
         };
         let stranger = |error: Option<std::io::Error>| match error {
             Some(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                remote(format!("{address} does not answer {}", super::given_up(patience)))
+                remote(format!("{address} does not answer {}", given_up(timeout)))
             }
             _ => remote(format!(
                 "what listens at {address} is no process of the virtual GPU: {who} has ended?"
             )),
         };
         let hello = || -> std::io::Result<Option<Greeting>> {
-            stream.set_read_timeout(Some(patience))?;
-            stream.set_write_timeout(Some(patience))?;
+            stream.set_read_timeout(Some(timeout))?;
+            stream.set_write_timeout(Some(timeout))?;
             stream.write_all(&greeting(WELCOME))?;
             stream.write_all(id.bytes())?;
             stream.write_all(&std::process::id().to_le_bytes())?;
@@ -217,8 +219,8 @@ impl Engine {
         }
         let system = |error: std::io::Error| Error::new(NcclStatus::SystemError, error.to_string());
         let outbox = self.open(&stream).map_err(system)?;
-        let session = self.state().visit(id, maker, outbox);
-        named("reads", move || self.read_all(stream, session, super::session::HOST)).map_err(system)?;
+        let session = self.lock().locked().connected_to_root(id, maker, outbox);
+        named("reads", move || self.read_all(stream, session, ROOT)).map_err(system)?;
         Ok(session)
     }
 
@@ -244,7 +246,7 @@ impl Engine {
     }
 
     /// Takes in what a process sends, until its connection ends or it says what makes no sense.
-    fn read_all(&'static self, mut stream: TcpStream, session: u64, process: u16) {
+    fn read_all(&'static self, mut stream: TcpStream, session: SessionId, process: ProcessNumber) {
         loop {
             let mut len = [0; 8];
             if stream.read_exact(&mut len).is_err() {
@@ -256,7 +258,7 @@ impl Engine {
             let read = (&mut stream).take(len.min(LONGEST)).read_to_end(&mut message);
             if read.is_err()
                 || message.len() as u64 != len
-                || self.receive(session, process, message).is_none()
+                || self.receive(session, process, message).is_err()
             {
                 break;
             }

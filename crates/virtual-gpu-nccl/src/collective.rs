@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use super::call::{CallKey, Checked, Missing, Request};
-use super::communicator::{Clique, LastCall};
+use super::Locked;
+use super::call::{Checked, Request};
+use super::communicator::{Communicator, LastCall};
 use super::event::{Arrived, Event};
 use super::operation::{Buffers, Operation, Plan};
 use super::run::Job;
-use crate::engine::{Awaited, Failure, OpRef, State, Work};
-use crate::report::{Report, ranks};
-use virtual_gpu_core::source_location::Site;
-use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use super::wire::Malformed;
+use virtual_gpu::engine::{Awaited, Failure, Missing};
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, OpRef, SequenceNumber};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
 
 /// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
 const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
-
-/// A collective's clique, and its number there.
-pub(super) type CollectiveKey = (u64, u64);
 
 /// One collective, as its ranks come to it.
 pub(super) struct Call {
@@ -36,23 +36,23 @@ impl Call {
 pub(super) struct Part {
     pub(super) operation: Operation,
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
-    captured: Option<u64>,
-    pub(super) site: Site,
+    captured: Option<SequenceNumber>,
+    pub(super) call_site: CallSite,
     /// Its stream has come to it.
     pub(super) arrived: bool,
     /// Its rank has aborted.
     pub(super) cancelled: bool,
-    pub(super) place: Place,
+    pub(super) location: PartLocation,
 }
 
 /// Where a rank's part is done.
-pub(super) enum Place {
+pub(super) enum PartLocation {
     Here {
         op: OpRef,
         buffers: Buffers,
         device: usize,
         /// The other processes have what it gives.
-        told: bool,
+        published: bool,
         plan: Plan,
     },
     /// In another process, from which this came with its arrival.
@@ -64,9 +64,9 @@ impl Call {
     fn is_complete(&self) -> bool {
         self.parts.iter().all(|part| {
             part.as_ref().is_some_and(|part| {
-                let known = match part.place {
-                    Place::Here { told, .. } => told || self.is_local(),
-                    Place::Elsewhere(_) => true,
+                let known = match part.location {
+                    PartLocation::Here { published, .. } => published || self.is_local(),
+                    PartLocation::Elsewhere(_) => true,
                 };
                 part.arrived && !part.cancelled && known
             })
@@ -84,42 +84,42 @@ impl Call {
     }
 }
 
-impl Clique {
+impl Communicator {
     /// Whether every rank that is here has called this collective, and it is over.
-    fn is_past(&self, number: u64) -> bool {
+    fn is_past(&self, sequence: SequenceNumber) -> bool {
         let mut here = self.ranks.iter().filter(|rank| rank.process.is_none());
-        !self.calls.contains_key(&number) && here.all(|rank| rank.issued >= number)
+        !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 }
 
 impl Part {
     /// Its operation in a stream of this process.
     pub(super) fn op(&self) -> Option<OpRef> {
-        match self.place {
-            Place::Here { op, .. } => Some(op),
-            Place::Elsewhere(_) => None,
+        match self.location {
+            PartLocation::Here { op, .. } => Some(op),
+            PartLocation::Elsewhere(_) => None,
         }
     }
 }
 
-impl super::Nccl {
-    pub(super) fn call(&self, (clique, number): CollectiveKey) -> Option<&Call> {
-        self.cliques.get(&clique)?.calls.get(&number)
+impl super::State {
+    pub(super) fn call(&self, id: CollectiveId) -> Option<&Call> {
+        self.communicators.get(&id.comm)?.calls.get(&id.sequence)
     }
 
-    fn call_mut(&mut self, (clique, number): CollectiveKey) -> Option<&mut Call> {
-        self.cliques.get_mut(&clique)?.calls.get_mut(&number)
+    fn call_mut(&mut self, id: CollectiveId) -> Option<&mut Call> {
+        self.communicators.get_mut(&id.comm)?.calls.get_mut(&id.sequence)
     }
 
     /// The ranks that have not come to a collective, in the order of their numbers.
-    pub(super) fn missing_ranks(&self, key: CollectiveKey) -> Vec<(usize, Missing)> {
-        let (Some(clique), Some(call)) = (self.cliques.get(&key.0), self.call(key)) else {
+    pub(super) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
+        let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.call(id)) else {
             return Vec::new();
         };
         if call.failure.is_some() || call.running {
             return Vec::new();
         }
-        let ranks = clique.ranks.iter().zip(&call.parts).enumerate();
+        let ranks = comm.ranks.iter().zip(&call.parts).enumerate();
         ranks
             .filter_map(|(rank, (entry, part))| match part {
                 Some(part) if part.cancelled => Some((rank, Missing::Gone)),
@@ -131,61 +131,62 @@ impl super::Nccl {
     }
 }
 
-impl State {
+impl Locked<'_> {
     /// Enqueues one rank's part of a collective, to come after others.
     pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
-        let Checked { clique, rank, stream, request, captured, site, plan, .. } = checked;
+        let Checked { comm, rank, stream, request, captured, call_site, plan, .. } = checked;
         let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
-        let owner = self.current_thread();
-        let Some(entry) = self.nccl.cliques.get_mut(&clique) else {
-            return Err(Error::new(NcclStatus::InvalidArgument, "the communicator is gone"));
-        };
+        let owner = self.engine.current_thread();
+        let entry = self.nccl.communicator(comm)?;
         entry.check_all_there()?;
-        let number = entry.ranks[rank].issued + 1;
+        let id = CollectiveId { comm, sequence: entry.ranks[rank].issued.next() };
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
-        let work = Work::Collective(CallKey::Collective { clique, number });
-        let Awaited { op, when, .. } = self.enqueue(stream, work, after, site.clone())?;
-        self.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
-        let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return Ok(()) };
-        entry.ranks[rank].last = Some(LastCall { request, op, site: site.clone(), told_not_yet: false });
-        entry.ranks[rank].issued = number;
+        let Awaited { op, when, .. } =
+            self.engine.enqueue_call(stream, CallKey::Collective(id), after, call_site.clone())?;
+        self.engine.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
+        let entry = self.nccl.communicator_mut(comm)?;
+        entry.ranks[rank].last =
+            Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
+        entry.ranks[rank].issued = id.sequence;
         entry.used_by(rank, owner);
-        let call = entry.calls.entry(number).or_insert_with(|| Call::new(world_size));
-        let event = Event::Called { rank, number, operation, captured, site: site.clone() };
-        let place = Place::Here { op, buffers, device, told: false, plan };
-        call.parts[rank] = Some(Part { operation, captured, site, arrived: false, cancelled: false, place });
-        self.publish(clique, &event);
-        self.compare_parts((clique, number));
+        let call = entry.calls.entry(id.sequence).or_insert_with(|| Call::new(world_size));
+        let event =
+            Event::Called { rank, sequence: id.sequence, operation, captured, call_site: call_site.clone() };
+        let location = PartLocation::Here { op, buffers, device, published: false, plan };
+        call.parts[rank] =
+            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+        self.publish(comm, &event);
+        self.compare_parts(id);
         Ok(())
     }
 
     /// Once every rank has called: do they agree?
-    fn compare_parts(&mut self, key: CollectiveKey) {
-        let Some(call) = self.nccl.call(key) else { return };
+    fn compare_parts(&mut self, id: CollectiveId) {
+        let Some(call) = self.nccl.call(id) else { return };
         if call.failure.is_some() || call.parts.iter().any(Option::is_none) {
             return;
         }
         let parts: Vec<&Part> = call.parts.iter().flatten().collect();
         let report = if parts.windows(2).any(|pair| pair[0].operation != pair[1].operation) {
-            disagreement(&parts, key.1)
+            disagreement(&parts, id.sequence)
         } else if parts.windows(2).any(|pair| pair[0].captured != pair[1].captured) {
-            captured_apart(&parts, key.1)
+            captured_apart(&parts, id.sequence)
         } else {
             return;
         };
-        self.fail_collective(key, &Failure::announce(CudaStatus::LaunchFailed, &report));
+        self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
     }
 
     /// One rank's stream has come to a collective. Returns it where it can run now.
-    pub(super) fn arrive_at_collective(&mut self, key: CollectiveKey) -> Option<Job> {
-        let is_linked = self.nccl.cliques.get(&key.0)?.link.is_some();
-        let context_failure = if is_linked { None } else { self.part_failure(key) };
-        let call = self.nccl.call_mut(key)?;
+    pub(super) fn arrive_at_collective(&mut self, id: CollectiveId) -> Option<Job> {
+        let is_linked = self.nccl.communicators.get(&id.comm)?.link.is_some();
+        let context_failure = if is_linked { None } else { self.part_failure(id) };
+        let call = self.nccl.call_mut(id)?;
         let (mut leaving, mut telling) = (Vec::new(), Vec::new());
         for (rank, part) in call.parts.iter_mut().enumerate() {
             let Some(part) = part.as_mut().filter(|part| !part.arrived) else { continue };
             let Some(op) = part.op() else { continue };
-            if self.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
+            if self.engine.stream(op.stream).is_some_and(|stream| stream.is_at(op)) {
                 part.arrived = true;
                 if part.cancelled || call.failure.is_some() {
                     leaving.push(op.stream);
@@ -200,38 +201,38 @@ impl State {
         let runs = call.running;
         for stream in leaving {
             if let Some(failure) = &failure {
-                self.fail_stream(stream, failure);
+                self.engine.fail_stream(stream, failure);
             }
-            self.finish(stream);
+            self.engine.finish(stream);
         }
         if failure.is_some() {
-            self.forget_if_over(key);
+            self.forget_if_over(id);
         }
         if let Some(report) = context_failure.filter(|_| complete) {
-            self.fail_collective(key, &Failure::announce(CudaStatus::LaunchFailed, &report));
+            self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
         }
         match telling.is_empty() {
-            false => Some(Job::Arrivals(key, telling)),
-            true => runs.then_some(Job::Collective(key)),
+            false => Some(Job::Arrivals(id, telling)),
+            true => runs.then_some(Job::Collective(id)),
         }
     }
 
     /// A collective with ranks in other processes, where it can run now.
-    pub(super) fn linked_collective(&mut self, key: CollectiveKey) -> Option<Job> {
-        let call = self.nccl.call_mut(key)?;
+    pub(super) fn linked_collective(&mut self, id: CollectiveId) -> Option<Job> {
+        let call = self.nccl.call_mut(id)?;
         if call.running || call.failure.is_some() || !call.is_complete() {
             return None;
         }
         call.running = true;
-        Some(Job::Collective(key))
+        Some(Job::Collective(id))
     }
 
     /// The other processes are about to know what a rank gives. `false` where nobody needs it any more.
-    pub(super) fn told(&mut self, key: CollectiveKey, rank: usize) -> bool {
-        let Some(call) = self.nccl.call_mut(key).filter(|call| call.failure.is_none()) else { return false };
+    pub(super) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
+        let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
         match &mut call.parts[rank] {
-            Some(Part { cancelled: false, place: Place::Here { told, .. }, .. }) => {
-                *told = true;
+            Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. }) => {
+                *published = true;
                 true
             }
             _ => false,
@@ -241,51 +242,56 @@ impl State {
     /// A rank of another process has called a collective.
     pub(super) fn called_elsewhere(
         &mut self,
-        key: CollectiveKey,
+        id: CollectiveId,
         rank: usize,
-        (operation, captured): (Operation, Option<u64>),
-        site: Site,
+        (operation, captured): (Operation, Option<SequenceNumber>),
+        call_site: CallSite,
     ) {
-        let Some(clique) = self.nccl.cliques.get_mut(&key.0).filter(|clique| !clique.is_past(key.1)) else {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
+        else {
             return;
         };
-        let ranks = clique.ranks.len();
-        let call = clique.calls.entry(key.1).or_insert_with(|| Call::new(ranks));
-        let place = Place::Elsewhere(None);
-        call.parts[rank] = Some(Part { operation, captured, site, arrived: false, cancelled: false, place });
-        self.compare_parts(key);
+        let ranks = comm.ranks.len();
+        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
+        let location = PartLocation::Elsewhere(None);
+        call.parts[rank] =
+            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+        self.compare_parts(id);
     }
 
-    /// The stream of a rank of another process has come to a collective. `None` where that makes no sense.
+    /// The stream of a rank of another process has come to a collective.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
     pub(super) fn arrived_elsewhere(
         &mut self,
-        key: CollectiveKey,
+        id: CollectiveId,
         rank: usize,
         arrived: Arc<Arrived>,
-    ) -> Option<Option<Job>> {
-        let ranks = self.nccl.cliques.get(&key.0)?.ranks.len();
+    ) -> Result<Option<Job>, Malformed> {
+        let ranks = self.nccl.communicators.get(&id.comm).ok_or(Malformed)?.ranks.len();
         // One that has failed here is forgotten.
-        let Some(call) = self.nccl.call_mut(key) else { return Some(None) };
-        let part = call.parts[rank].as_mut()?;
+        let Some(call) = self.nccl.call_mut(id) else { return Ok(None) };
+        let part = call.parts[rank].as_mut().ok_or(Malformed)?;
         if arrived.payload.len() as u64 != part.operation.given(rank, ranks).unwrap_or(0) {
-            return None;
+            return Err(Malformed);
         }
         part.arrived = true;
-        part.place = Place::Elsewhere(Some(arrived));
-        Some(self.linked_collective(key))
+        part.location = PartLocation::Elsewhere(Some(arrived));
+        Ok(self.linked_collective(id))
     }
 
     /// Whether the GPU of one of the ranks has failed, so that it can't take part.
-    fn part_failure(&self, key: CollectiveKey) -> Option<Report> {
-        let call = self.nccl.call(key)?;
+    fn part_failure(&self, id: CollectiveId) -> Option<Report> {
+        let call = self.nccl.call(id)?;
         (0..call.parts.len()).find_map(|rank| self.failure_of_part(call, rank))
     }
 
     /// Whether the GPU of this rank has failed.
     pub(super) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
         let part = call.parts[rank].as_ref()?;
-        let Place::Here { op, buffers, .. } = part.place else { return None };
-        self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.site)
+        let PartLocation::Here { op, buffers, .. } = part.location else { return None };
+        self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
     }
 
     /// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
@@ -294,11 +300,11 @@ impl State {
         op: OpRef,
         rank: usize,
         request: &Request,
-        site: &Site,
+        call_site: &CallSite,
     ) -> Option<Report> {
-        let failure = self.failure_of(self.streams.get(&op.stream)?.context)?;
+        let failure = self.engine.failure_of(self.engine.stream(op.stream)?.context)?;
         let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
-            .at(format!("rank {rank}: {request}"), site)
+            .at(format!("rank {rank}: {request}"), call_site)
             .fact(format!("{ITS_FAILURE}{}", failure.headline()));
         // Where that one came of another rank's, this leads to the first.
         let cause = [CAUSE, ITS_FAILURE]
@@ -311,20 +317,20 @@ impl State {
     }
 
     /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
-    pub(super) fn fail_collective(&mut self, key: CollectiveKey, failure: &Failure) {
-        let (clique, number) = key;
-        self.publish_failure(CallKey::Collective { clique, number }, NcclStatus::InvalidUsage, failure);
-        self.collective_failed(key, failure);
+    pub(super) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) {
+        self.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure);
+        self.collective_failed(id, failure);
     }
 
     /// As [`Self::fail_collective`], where the other processes know. The first failure stays.
-    pub(super) fn collective_failed(&mut self, key: CollectiveKey, failure: &Failure) {
-        let Some(clique) = self.nccl.cliques.get_mut(&key.0).filter(|clique| !clique.is_past(key.1)) else {
+    pub(super) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
+        else {
             return;
         };
-        clique.note_failure(failure);
-        let ranks = clique.ranks.len();
-        let call = clique.calls.entry(key.1).or_insert_with(|| Call::new(ranks));
+        comm.note_failure(failure);
+        let ranks = comm.ranks.len();
+        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
         if call.failure.is_some() || call.running {
             return;
         }
@@ -332,28 +338,28 @@ impl State {
         let parts = call.parts.iter().flatten().filter(|part| part.arrived && !part.cancelled);
         let arrived = parts.filter_map(Part::op).map(|op| op.stream);
         for stream in arrived.collect::<Vec<_>>() {
-            self.fail_stream(stream, failure);
-            self.finish(stream);
+            self.engine.fail_stream(stream, failure);
+            self.engine.finish(stream);
         }
-        self.forget_if_over(key);
+        self.forget_if_over(id);
     }
 
     /// Forgets a failed call once all its ranks have come, of those that are here.
-    fn forget_if_over(&mut self, (clique, number): CollectiveKey) {
-        let Some(clique) = self.nccl.cliques.get_mut(&clique) else { return };
-        let elsewhere: Vec<bool> = clique.ranks.iter().map(|rank| rank.process.is_some()).collect();
+    fn forget_if_over(&mut self, id: CollectiveId) {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
+        let elsewhere: Vec<bool> = comm.ranks.iter().map(|rank| rank.process.is_some()).collect();
         let over = |call: &Call| {
             let mut parts = call.parts.iter().zip(&elsewhere);
             parts.all(|(part, &elsewhere)| elsewhere || part.as_ref().is_some_and(|part| part.arrived))
         };
-        if clique.calls.get(&number).is_some_and(over) {
-            clique.calls.remove(&number);
+        if comm.calls.get(&id.sequence).is_some_and(over) {
+            comm.calls.remove(&id.sequence);
         }
     }
 }
 
 /// Which ranks called what.
-fn disagreement(parts: &[&Part], number: u64) -> Report {
+fn disagreement(parts: &[&Part], number: SequenceNumber) -> Report {
     let report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
     let same = |one: &Part, other: &Part| one.operation == other.operation;
     with_sides(report, parts, same, |part| part.operation.to_string()).help(
@@ -362,7 +368,7 @@ fn disagreement(parts: &[&Part], number: u64) -> Report {
 }
 
 /// Which ranks made the call themselves, and which by a graph.
-fn captured_apart(parts: &[&Part], number: u64) -> Report {
+fn captured_apart(parts: &[&Part], number: SequenceNumber) -> Report {
     let report =
         Report::new(format!("ranks disagree about collective {number}: not all launch the same graph"));
     let same = |one: &Part, other: &Part| one.captured == other.captured;
@@ -384,14 +390,14 @@ fn with_sides(
 ) -> Report {
     let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
     for (rank, part) in parts.iter().enumerate() {
-        let line = part.site.line();
-        match sides.iter_mut().find(|(_, other)| same(other, part) && other.site.line() == line) {
+        let line = part.call_site.line();
+        match sides.iter_mut().find(|(_, other)| same(other, part) && other.call_site.line() == line) {
             Some((ranks, _)) => ranks.push(rank),
             None => sides.push((vec![rank], part)),
         }
     }
     for (of_side, part) in sides {
-        report = report.at(format!("{}: {}", ranks(&of_side), words(part)), &part.site);
+        report = report.at(format!("{}: {}", ranks(&of_side), words(part)), &part.call_site);
     }
     report
 }

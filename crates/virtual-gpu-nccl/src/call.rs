@@ -1,58 +1,18 @@
 //! Calls that move data: what was asked, checked at the call, in NCCL's order.
 
-use super::communicator::CommHandle;
 use super::log;
 use super::operation::{Buffers, Operation, Plan};
-use super::run::Job;
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
-use crate::engine::{Engine, Failure, Hopeless, OpRef, State, StreamHandle, address_report};
-use crate::report::{Report, size};
-use crate::time::choice::Enabled;
-use crate::time::tuning::World;
+use super::{Guard, Nccl};
 use std::sync::Arc;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu::engine::{Failure, address_report};
+use virtual_gpu::report::size;
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu::time::tuning::World;
+use virtual_gpu_core::handle::{CommHandle, CommId, SequenceNumber, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use virtual_gpu_core::sync::MutexGuard;
-use virtual_gpu_core::thread::ThreadKey;
-
-/// Something that ranks of a clique do together, or one of them with others, and wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum CallKey {
-    /// The `number`th collective of a clique, of all its ranks.
-    Collective { clique: u64, number: u64 },
-    /// The sends and receives that `rank` launched together, its `number`th such group.
-    Exchange { clique: u64, rank: usize, number: u64 },
-    /// The `number`th call of a clique that the threads of all ranks wait in: a split, a finalize.
-    Assembly { clique: u64, number: u64 },
-}
-
-#[cfg(test)]
-impl CallKey {
-    /// Some call.
-    pub(crate) fn of_test() -> Self {
-        Self::Collective { clique: 1, number: 1 }
-    }
-}
-
-/// Why a rank has not come to a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Missing {
-    /// It has left the communicator, or what it called has failed.
-    Gone,
-    /// It has called; its stream has not got there.
-    InStream(OpRef),
-    /// It has called, in another process. Its stream has not got there.
-    Elsewhere,
-    /// It has not called. This thread drives it.
-    NotCalled(ThreadKey),
-    /// It has not called, and threads hand its communicator's ranks to each other. This one had it last.
-    Handed {
-        thread: ThreadKey,
-        /// It has called for the rank before.
-        has_used: bool,
-    },
-}
 
 /// A call that moves data, as it was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -155,78 +115,78 @@ fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
 /// A call whose arguments are good, not launched yet.
 #[derive(Clone)]
 pub(super) struct Checked {
-    pub(super) clique: u64,
+    pub(super) comm: CommId,
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) stream: StreamHandle,
     pub(super) request: Request,
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
-    pub(super) captured: Option<u64>,
-    pub(super) site: Site,
+    pub(super) captured: Option<SequenceNumber>,
+    pub(super) call_site: CallSite,
     /// How a collective is done.
     pub(super) plan: Option<Plan>,
 }
 
-impl Engine {
+impl Nccl {
     /// A call that moves data, on `stream`. Inside a group it is launched by the group's end.
     ///
     /// # Errors
     /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
-    pub fn nccl_call(&self, comm: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
-        let checked = self.check_call(comm, request, stream);
-        let (call, mut state) = match checked {
+    pub fn call(&'static self, handle: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
+        let checked = self.check_call(handle, request, stream);
+        let (call, mut guard) = match checked {
             Err(error) => {
-                self.state().thread().group.remember(&error);
+                if let Some(group) = self.lock().nccl.open_group() {
+                    group.remember(&error);
+                }
                 return Err(error);
             }
             Ok(None) => return Ok(()),
             Ok(Some(checked)) => checked,
         };
-        let group = &mut state.thread().group;
-        if group.is_open() {
+        if let Some(group) = guard.nccl.open_group() {
             group.calls.push(call);
             return Ok(());
         }
-        self.launch_calls(vec![call], state)
+        self.launch_calls(vec![call], guard)
     }
 
     /// Checks a call's arguments. `None` is a call that moves nothing.
     fn check_call(
         &self,
-        comm: CommHandle,
+        handle: CommHandle,
         request: Request,
         stream: StreamHandle,
-    ) -> NcclResult<Option<(Checked, MutexGuard<'_, State>)>> {
+    ) -> NcclResult<Option<(Checked, Guard<'_>)>> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         let function = request.function();
-        let mut state = self.state();
-        let (clique, rank) = state.nccl.ready_member(comm)?;
-        let ranks = &state.nccl.cliques[&clique].ranks;
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let ranks = &guard.nccl.communicator(comm)?.ranks;
         let (world_size, device) = (ranks.len(), ranks[rank].device);
         if let Some(fault) = request.fault(world_size) {
             return bad(fault);
         }
-        log::call(&state, comm, (clique, rank), &request, stream);
-        let site = Site::here();
+        log::call(&guard.nccl, handle, (comm, rank), &request, stream);
+        let call_site = CallSite::here();
         if let Some(operation) = request.dropped() {
-            if let Some(entry) = state.nccl.cliques.get_mut(&clique) {
-                let own = &mut entry.ranks[rank];
-                own.dropped = Some((own.issued + 1, operation, site));
-            }
+            let own = &mut guard.nccl.communicator_mut(comm)?.ranks[rank];
+            own.dropped = Some((own.issued.next(), operation, call_site));
             return Ok(None);
         }
-        drop(state);
+        drop(guard);
         for access in request.accesses(rank, world_size) {
-            self.check_buffer(&access, &request, rank, device, &site)?;
+            self.check_buffer(&access, &request, rank, device, &call_site)?;
         }
         if let Request::Collective(operation, buffers) = &request
             && let Some(overlap) = operation.overlap(*buffers, rank, world_size)
         {
             return bad(overlap);
         }
-        let mut state = self.state();
-        let stream = state.resolve_stream_on(stream, device)?;
-        let of_stream = state.streams.get(&stream).map_or(device, |stream| stream.device);
+        let mut guard = self.lock();
+        let state = guard.locked();
+        let stream = state.engine.resolve_stream_on(stream, device)?;
+        let of_stream = state.engine.stream(stream).map_or(device, |stream| stream.device);
         if of_stream != device {
             return bad(format!(
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
@@ -235,15 +195,18 @@ impl Engine {
         let plan = match &request {
             Request::Collective(operation, _) => {
                 let enabled = Enabled::from_env().map_err(invalid_usage)?;
-                let preset = state.time.preset();
-                let devices = state.nccl.cliques[&clique].ranks.iter().map(|rank| rank.device);
+                let preset = state.engine.time.preset();
+                let devices = state.nccl.communicator(comm)?.ranks.iter().map(|rank| rank.device);
                 let world = World::of(preset, devices);
                 let plan = operation.plan(preset, enabled, world);
                 Some(plan.map_err(invalid_usage)?)
             }
             Request::Transfer(..) => None,
         };
-        Ok(Some((Checked { clique, rank, world_size, stream, request, captured: None, site, plan }, state)))
+        Ok(Some((
+            Checked { comm, rank, world_size, stream, request, captured: None, call_site, plan },
+            guard,
+        )))
     }
 
     /// A buffer has to lie in one allocation of its rank's GPU.
@@ -253,21 +216,21 @@ impl Engine {
         request: &Request,
         rank: usize,
         device: usize,
-        site: &Site,
+        call_site: &CallSite,
     ) -> NcclResult<()> {
         let &Access { name: (name, argument), address, bytes, .. } = access;
         let device_of_buffer = self.memory_of_buffer(address, device);
-        if self.memory(device_of_buffer).range(address, bytes).is_ok() {
+        if self.engine.memory(device_of_buffer).range(address, bytes).is_ok() {
             return Ok(());
         }
         let headline = format!("the {name} buffer of rank {rank} can't be used ({argument})");
-        let report = address_report(&headline, &self.memory(device_of_buffer), address, bytes, device)
-            .at(format!("{request} by rank {rank}"), site);
-        let elsewhere = (0..self.config().gpus).filter(|&other| other != device).find_map(|other| {
-            let memory = self.memory(other);
+        let report = address_report(&headline, &self.engine.memory(device_of_buffer), address, bytes, device)
+            .at(format!("{request} by rank {rank}"), call_site);
+        let elsewhere = (0..self.engine.config().gpus).filter(|&other| other != device).find_map(|other| {
+            let memory = self.engine.memory(other);
             let buffer = memory.in_slot(memory.slot_of(address)?)?;
             let text = format!("the buffer of {} on GPU {other} allocated", size(buffer.size()));
-            Some((text, buffer.site().clone()))
+            Some((text, buffer.call_site().clone()))
         });
         let report = match elsewhere {
             Some((text, allocated)) => report
@@ -277,49 +240,5 @@ impl Engine {
         };
         let failure = Failure::announce(CudaStatus::InvalidValue, &report);
         Err(Error::new(NcclStatus::InvalidArgument, failure.report))
-    }
-}
-
-impl super::Nccl {
-    /// Why the ranks that hold up a call have not come to it.
-    pub(crate) fn missing(&self, key: CallKey) -> Vec<Missing> {
-        match key {
-            CallKey::Collective { clique, number } => {
-                self.missing_ranks((clique, number)).into_iter().map(|(_, missing)| missing).collect()
-            }
-            CallKey::Exchange { clique, rank, number } => {
-                self.pending(clique, (rank, number)).into_iter().map(|pending| pending.missing).collect()
-            }
-            CallKey::Assembly { clique, number } => {
-                self.absent((clique, number)).into_iter().map(|(_, missing)| missing).collect()
-            }
-        }
-    }
-}
-
-impl State {
-    /// A stream has come to a call. Returns what can run now.
-    pub(crate) fn arrive(&mut self, key: CallKey) -> Option<Job> {
-        match key {
-            CallKey::Collective { clique, number } => self.arrive_at_collective((clique, number)),
-            CallKey::Exchange { clique, rank, number } => self.arrive_at_exchange(clique, (rank, number)),
-            CallKey::Assembly { .. } => None,
-        }
-    }
-
-    /// Makes calls fail that can't be completed: at once for the ranks that have come, on arrival for the others.
-    pub(crate) fn fail_calls(&mut self, calls: &Hopeless, status: CudaStatus, report: &Report) {
-        let failure = Failure::announce(status, report);
-        for &key in calls {
-            match key {
-                CallKey::Collective { clique, number } => self.fail_collective((clique, number), &failure),
-                CallKey::Exchange { clique, rank, number } => {
-                    self.fail_exchange(clique, (rank, number), &failure);
-                }
-                CallKey::Assembly { clique, number } => {
-                    self.fail_assembly((clique, number), NcclStatus::Timeout, &failure);
-                }
-            }
-        }
     }
 }

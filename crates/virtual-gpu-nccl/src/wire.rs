@@ -1,11 +1,13 @@
-//! What processes tell each other: numbers in little-endian bytes, lists with their lengths before them.
+//! What processes send each other: numbers in little-endian bytes, lists with their lengths before them.
 //!
 //! Nothing that comes from outside is trusted: what can't be read is `None`, and ends the connection.
 
 use super::operation::{Collective, Operation};
 use super::reduce::{DataType, Operator};
+use super::session::{CommTag, ProcessNumber};
 use super::transfer::{Direction, Transfer};
-use virtual_gpu_core::source_location::{PortableSite, Site};
+use virtual_gpu_core::handle::SequenceNumber;
+use virtual_gpu_core::source_location::{CallSite, PortableCallSite};
 use virtual_gpu_core::status::NcclStatus;
 
 /// Bytes that are written one after the other.
@@ -14,6 +16,10 @@ pub(super) struct Writer(Vec<u8>);
 
 /// Bytes that are read one after the other.
 pub(super) struct Reader<'a>(&'a [u8]);
+
+/// A message from another process makes no sense: the connection ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Malformed;
 
 /// What can be sent.
 pub(super) trait Wire: Sized {
@@ -73,6 +79,22 @@ macro_rules! number {
     )* };
 }
 number!(u8, u16, u32, i32, u64);
+
+/// A number with a name of its own goes as the number.
+macro_rules! newtype {
+    ($($t:ident),*) => { $(
+        impl Wire for $t {
+            fn write(&self, to: &mut Writer) {
+                to.put(&self.0);
+            }
+
+            fn read(from: &mut Reader<'_>) -> Option<Self> {
+                from.get().map($t)
+            }
+        }
+    )* };
+}
+newtype!(SequenceNumber, CommTag, ProcessNumber);
 
 impl Wire for usize {
     fn write(&self, to: &mut Writer) {
@@ -172,12 +194,12 @@ impl<A: Wire, B: Wire> Wire for (A, B) {
 /// The structures that are sent field by field.
 macro_rules! structure {
     ($($name:ident { $($field:ident),* })*) => { $(
-        impl $crate::nccl::wire::Wire for $name {
-            fn write(&self, to: &mut $crate::nccl::wire::Writer) {
+        impl $crate::wire::Wire for $name {
+            fn write(&self, to: &mut $crate::wire::Writer) {
                 to$(.put(&self.$field))*;
             }
 
-            fn read(from: &mut $crate::nccl::wire::Reader<'_>) -> Option<Self> {
+            fn read(from: &mut $crate::wire::Reader<'_>) -> Option<Self> {
                 Some(Self { $($field: from.get()?),* })
             }
         }
@@ -188,10 +210,10 @@ pub(super) use structure;
 structure! {
     Operation { collective, count, data_type }
     Transfer { direction, peer, count, data_type }
-    PortableSite { executable, frames }
+    PortableCallSite { executable, frames }
 }
 
-impl Wire for Site {
+impl Wire for CallSite {
     fn write(&self, to: &mut Writer) {
         to.put(&self.to_portable());
     }

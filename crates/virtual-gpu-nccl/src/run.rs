@@ -5,35 +5,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::call::{CallKey, Request};
-use super::collective::{CollectiveKey, Part, Place as Seat};
+use super::call::Request;
+use super::collective::{Part, PartLocation};
 use super::event::{Arrival, Arrived, Event, MessageName};
-use super::exchange::{End, ExchangeKey, MessageKey, Moving, MovingEnd, ReadyEnd};
 use super::operation::{Buffers, Operation, Piece};
+use super::point_to_point::{End, MessageKey, Moving, MovingEnd, ReadyEnd};
 use super::reduce::Reduction;
 use super::scale::Scale;
-use super::session::Parcel;
+use super::session::Outgoing;
 use super::transfer::Direction;
 use super::wire::Payload;
-use crate::config::Checks;
-use crate::engine::{Engine, Failure, State, Touched, address_report};
-use crate::order::View;
-use crate::report::{Report, size};
-use crate::time::Cost;
-use crate::time::tuning::point_to_point;
+use super::{Guard, Locked, Nccl};
+use virtual_gpu::config::Checks;
+use virtual_gpu::engine::{Failure, Touched, address_report};
+use virtual_gpu::order::View;
+use virtual_gpu::report::{Report, size};
+use virtual_gpu::time::Cost;
+use virtual_gpu::time::tuning::point_to_point;
+use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
 use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 
 /// What can run now.
-pub(crate) enum Job {
+pub(super) enum Job {
     /// A collective to which every rank has come.
-    Collective(CollectiveKey),
+    Collective(CollectiveId),
     /// Ranks of this process have come to a collective, of which others have to know what they give.
-    Arrivals(CollectiveKey, Vec<usize>),
+    Arrivals(CollectiveId, Vec<usize>),
     /// A rank of this process has come to what it sends to others and receives from them.
-    Ends(u64, ExchangeKey),
+    Ends(PointToPointId),
     /// Messages to whose both ends the streams have come.
     Messages(Vec<Moving>),
 }
@@ -51,7 +53,7 @@ struct Share {
     /// The place of its call among all operations.
     enqueued: u64,
     request: Request,
-    site: Site,
+    call_site: CallSite,
     /// What it reads was looked at when other processes were sent it.
     is_checked: bool,
 }
@@ -61,7 +63,7 @@ type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
 /// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
 #[derive(Clone, Copy)]
-struct Place {
+struct BufferLocation {
     device: usize,
     slot: usize,
     offset: u64,
@@ -69,20 +71,24 @@ struct Place {
 
 impl Share {
     /// That of a collective's rank, with its buffers; or what came from another process.
-    fn of_part(state: &State, rank: usize, part: &Part) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
-        match &part.place {
-            &Seat::Here { op, buffers, device, told, .. } => {
+    fn of_part(
+        state: &Locked<'_>,
+        rank: usize,
+        part: &Part,
+    ) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+        match &part.location {
+            &PartLocation::Here { op, buffers, device, published, .. } => {
                 let request = Request::Collective(part.operation, buffers);
-                let enqueued = state.enqueued_as(op).unwrap_or(AFTER_ALL);
-                let site = part.site.clone();
-                Ok((Self { rank, device, enqueued, request, site, is_checked: told }, buffers))
+                let enqueued = state.engine.enqueued_as(op).unwrap_or(AFTER_ALL);
+                let call_site = part.call_site.clone();
+                Ok((Self { rank, device, enqueued, request, call_site, is_checked: published }, buffers))
             }
-            Seat::Elsewhere(arrived) => Err(arrived.clone()),
+            PartLocation::Elsewhere(arrived) => Err(arrived.clone()),
         }
     }
 }
 
-impl Place {
+impl BufferLocation {
     fn of(memory: &DeviceMemory, device: usize, address: u64, bytes: u64) -> Option<Self> {
         let offset = memory.range(address, bytes).ok()?.1;
         Some(Self { device, slot: memory.slot_of(address)?, offset })
@@ -99,7 +105,7 @@ impl Place {
 
 /// Where the bytes come from that a rank gives.
 enum Source {
-    Here(Place),
+    Here(BufferLocation),
     /// Another process has sent them.
     Elsewhere(Arc<Arrived>),
 }
@@ -117,68 +123,70 @@ impl Source {
     }
 }
 
-impl Engine {
+impl Nccl {
     /// Runs what is ready, and lets the streams that waited for it go on.
-    pub(crate) fn run_nccl(&self, job: Job) -> MutexGuard<'_, State> {
+    pub(super) fn run(&self, job: Job) -> Guard<'_> {
         match job {
-            Job::Collective(key) => {
-                let outcome = self.execute_collective(key);
-                let mut state = self.state();
-                self.finish_collective(&mut state, key, outcome);
-                state
+            Job::Collective(id) => {
+                let outcome = self.execute_collective(id);
+                let mut guard = self.lock();
+                self.finish_collective(&mut guard.locked(), id, outcome);
+                guard
             }
-            Job::Arrivals(key, ranks) => {
+            Job::Arrivals(id, ranks) => {
                 for rank in ranks {
-                    self.tell_arrival(key, rank);
+                    self.publish_arrival(id, rank);
                 }
-                self.run_next(|state| state.linked_collective(key))
+                self.run_next(|state| state.linked_collective(id))
             }
-            Job::Ends(clique, place) => {
-                self.tell_ends(clique, place);
-                self.run_next(|state| state.told_ends(clique, place))
+            Job::Ends(id) => {
+                self.publish_ends(id);
+                self.run_next(|state| state.published_ends(id))
             }
             Job::Messages(messages) => {
                 let outcomes: Vec<_> =
                     messages.into_iter().map(|moving| (self.execute_message(&moving), moving)).collect();
-                let mut state = self.state();
+                let mut guard = self.lock();
                 for (outcome, moving) in outcomes {
-                    self.finish_message(&mut state, moving, outcome);
+                    self.finish_message(&mut guard.locked(), moving, outcome);
                 }
-                state
+                guard
             }
         }
     }
 
     /// Runs what a job makes ready.
-    fn run_next(&self, next: impl FnOnce(&mut State) -> Option<Job>) -> MutexGuard<'_, State> {
-        let mut state = self.state();
-        match next(&mut state) {
+    fn run_next(&self, next: impl FnOnce(&mut Locked<'_>) -> Option<Job>) -> Guard<'_> {
+        let mut guard = self.lock();
+        let job = next(&mut guard.locked());
+        match job {
             Some(job) => {
-                drop(state);
-                self.run_nccl(job)
+                drop(guard);
+                self.run(job)
             }
-            None => state,
+            None => guard,
         }
     }
 
     /// Locks the memories of GPUs, and managed memory where there is any, always in ascending order, so that two calls can't
     /// wait for each other's.
     fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
-        let devices: BTreeSet<usize> = devices.chain([self.managed()]).collect();
-        let locked = devices.into_iter().map(|device| (device, self.memory(device)));
-        locked.filter(|(device, memory)| *device != self.managed() || !memory.is_empty()).collect()
+        let devices: BTreeSet<usize> = devices.chain([self.engine.managed()]).collect();
+        let locked = devices.into_iter().map(|device| (device, self.engine.memory(device)));
+        locked.filter(|(device, memory)| *device != self.engine.managed() || !memory.is_empty()).collect()
     }
 
     /// The memory that a buffer of a rank lies in: managed memory, or that of the rank's GPU (NCCL's User Guide, "Data
     /// Pointers").
     pub(super) fn memory_of_buffer(&self, address: u64, device: usize) -> usize {
-        self.device_of(address).filter(|&memory| memory == self.managed()).unwrap_or(device)
+        self.engine.device_of(address).filter(|&memory| memory == self.engine.managed()).unwrap_or(device)
     }
 
-    fn execute_collective(&self, key: CollectiveKey) -> Outcome {
+    fn execute_collective(&self, id: CollectiveId) -> Outcome {
         let (operation, ranks, shares) = {
-            let state = self.state();
-            let Some(call) = state.nccl.call(key) else { return Ok(Vec::new()) };
+            let mut guard = self.lock();
+            let state = guard.locked();
+            let Some(call) = state.nccl.call(id) else { return Ok(Vec::new()) };
             let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
             let shares = call.parts.iter().flatten().enumerate();
             let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
@@ -201,7 +209,7 @@ impl Engine {
                 }
             };
             let mut own = Vec::new();
-            let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<Place>, Failure> {
+            let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<BufferLocation>, Failure> {
                 let Some(bytes) = bytes else { return Ok(None) };
                 let (place, touched) = self.find(&mut memories, &share, address, bytes, writes)?;
                 own.push(touched);
@@ -248,21 +256,22 @@ impl Engine {
     }
 
     /// Tells the other processes that a rank's stream has come to a collective, and what the rank gives.
-    fn tell_arrival(&self, key: CollectiveKey, rank: usize) {
-        let mut state = self.state();
-        let Some(call) = state.nccl.call(key).filter(|call| call.failure.is_none()) else { return };
+    fn publish_arrival(&self, id: CollectiveId, rank: usize) {
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        let Some(call) = state.nccl.call(id).filter(|call| call.failure.is_none()) else { return };
         let ranks = call.parts.len();
         if let Some(report) = state.failure_of_part(call, rank) {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            return state.fail_collective(key, &failure);
+            return state.fail_collective(id, &failure);
         }
         let Some(part) = call.parts[rank].as_ref() else { return };
         let (Ok((share, buffers)), operation) = (Share::of_part(&state, rank, part), part.operation) else {
             return;
         };
         let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return };
-        let Some((own, link)) = state.link_of(key.0) else { return };
-        drop(state);
+        let Some((own, link)) = state.link_of(id.comm) else { return };
+        drop(guard);
         let given = {
             let mut memories = self.memories([share.device].into_iter());
             self.give(&mut memories, &share, buffers.send, operation.given(rank, ranks)).and_then(|payload| {
@@ -271,15 +280,16 @@ impl Engine {
         };
         let (payload, scale) = match given {
             Ok(given) => given,
-            Err(failure) => return self.state().fail_collective(key, &failure),
+            Err(failure) => return self.lock().locked().fail_collective(id, &failure),
         };
         let arrival = Arrival { stamp, bytes: (0, 0), scale, payload };
         let others = link.others.clone();
-        let parcel = Parcel::new(own, &link, others, &Event::Arrived { rank, number: key.1, arrival });
-        let mut state = self.state();
+        let outgoing =
+            Outgoing::new(own, &link, others, &Event::Arrived { rank, sequence: id.sequence, arrival });
+        let mut guard = self.lock();
         // It may have failed, or the rank have aborted, in the meantime.
-        if state.told(key, rank) {
-            state.nccl.send(parcel);
+        if guard.locked().published(id, rank) {
+            guard.nccl.send(outgoing);
         }
     }
 
@@ -299,24 +309,25 @@ impl Engine {
 
     /// Tells other processes that a rank's stream has come to the messages that it sends them, with their bytes, and to those
     /// that it gets.
-    fn tell_ends(&self, clique: u64, place: ExchangeKey) {
+    fn publish_ends(&self, id: PointToPointId) {
         let (Some((own, link)), Some(ready)) = ({
-            let mut state = self.state();
-            (state.link_of(clique), state.ends_to_tell(clique, place))
+            let mut guard = self.lock();
+            let mut state = guard.locked();
+            (state.link_of(id.comm), state.ends_to_publish(id))
         }) else {
             return;
         };
         let failed = ready.iter().find_map(|ready| {
-            let MessageName { from, to, number } = ready.message;
-            self.state().failed_end(MessageKey { clique, from, to, number })
+            let &MessageName { from, to, sequence } = &ready.message;
+            self.lock().locked().failed_end(MessageKey { comm: id.comm, from, to, sequence })
         });
         if let Some(report) = failed {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            return self.state().fail_exchange(clique, place, &failure);
+            return self.lock().locked().fail_transfers(id, &failure);
         }
         for ReadyEnd { message, end, called, device, enqueued, stamp, bytes, process } in ready {
-            let (request, site) = (called.request(), called.site.clone());
-            let share = Share { rank: place.0, device, enqueued, request, site, is_checked: false };
+            let (request, call_site) = (called.request(), called.call_site.clone());
+            let share = Share { rank: id.rank, device, enqueued, request, call_site, is_checked: false };
             let given = match end {
                 Direction::Receive => Ok(Payload::default()),
                 Direction::Send => {
@@ -328,10 +339,10 @@ impl Engine {
                 Ok(payload) => {
                     let arrival = Arrival { stamp, bytes, scale: [0; 8], payload };
                     let event = Event::Ready { message, end, arrival };
-                    let parcel = Parcel::new(own, &link, vec![process], &event);
-                    self.state().nccl.send(parcel);
+                    let outgoing = Outgoing::new(own, &link, vec![process], &event);
+                    self.lock().nccl.send(outgoing);
                 }
-                Err(failure) => self.state().fail_exchange(clique, place, &failure),
+                Err(failure) => self.lock().locked().fail_transfers(id, &failure),
             }
         }
     }
@@ -350,7 +361,7 @@ impl Engine {
             device,
             enqueued,
             request: end.request(),
-            site: end.site.clone(),
+            call_site: end.call_site.clone(),
             is_checked: receive.device().is_none(),
         };
         let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
@@ -385,7 +396,7 @@ impl Engine {
         address: u64,
         bytes: u64,
         writes: bool,
-    ) -> Result<(Place, Touched), Failure> {
+    ) -> Result<(BufferLocation, Touched), Failure> {
         let mut device = self.memory_of_buffer(address, share.device);
         if let Some(memory) = memories.get_mut(&device) {
             memory.as_of(share.enqueued);
@@ -393,7 +404,7 @@ impl Engine {
             device = share.device;
         }
         let memory = &memories[&device];
-        let place = Place::of(memory, device, address, bytes);
+        let place = BufferLocation::of(memory, device, address, bytes);
         let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
         let Some((place, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
         if !writes && !share.is_checked {
@@ -411,53 +422,56 @@ impl Engine {
         share: &Share,
     ) -> Result<(), Failure> {
         let Some(first) = allocation.first_unwritten(offset..offset + bytes) else { return Ok(()) };
-        if self.config().checks == Checks::Off {
+        if self.engine.config().checks == Checks::Off {
             return Ok(());
         }
-        let Share { rank, request, site, .. } = share;
+        let Share { rank, request, call_site, .. } = share;
         let report = Report::new(format!("{request} reads bytes that nothing wrote, on rank {rank}"))
             .fact(format!("byte {first} is the first of them"))
-            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.site())
-            .at(format!("read by {}", request.function()), site)
+            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.call_site())
+            .at(format!("read by {}", request.function()), call_site)
             .help(
                 "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before",
             );
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-        if self.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
+        if self.engine.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
     }
 
     /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
-    fn finish_collective(&self, state: &mut State, key: CollectiveKey, outcome: Outcome) {
-        let Some(clique) = state.nccl.cliques.get_mut(&key.0) else { return };
-        let Some(call) = clique.calls.remove(&key.1) else { return };
+    fn finish_collective(&self, state: &mut Locked<'_>, id: CollectiveId, outcome: Outcome) {
+        let Some(comm) = state.nccl.communicators.get_mut(&id.comm) else { return };
+        let Some(call) = comm.calls.remove(&id.sequence) else { return };
         if let Err(failure) = &outcome {
-            clique.note_failure(failure);
+            comm.note_failure(failure);
         }
         let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
         match outcome {
             Err(failure) => {
-                parts.iter().filter_map(Part::op).for_each(|op| state.fail_stream(op.stream, &failure));
+                parts
+                    .iter()
+                    .filter_map(Part::op)
+                    .for_each(|op| state.engine.fail_stream(op.stream, &failure));
             }
             Ok(touched) => {
                 for (part, touched) in parts.iter().zip(touched) {
                     let Some(op) = part.op() else { continue };
                     let what = part.operation.function().to_owned();
-                    self.note_touched(state, op.stream, what, touched, false);
+                    self.engine.note_touched(state.engine, op.stream, what, touched, false);
                 }
             }
         }
         let mut joined = View::default();
         let (mut here, mut others_ready, mut duration) = (0, 0, 0);
         for part in &parts {
-            match &part.place {
-                Seat::Here { op, plan, .. } => {
+            match &part.location {
+                PartLocation::Here { op, plan, .. } => {
                     here += 1;
                     duration = plan.nanoseconds;
-                    if let Some(view) = state.view_at_end_of(*op) {
+                    if let Some(view) = state.engine.view_at_end_of(*op) {
                         joined.join(&view);
                     }
                 }
-                Seat::Elsewhere(arrived) => {
+                PartLocation::Elsewhere(arrived) => {
                     if let Some(arrived) = arrived {
                         joined.join(&arrived.view);
                         others_ready = others_ready.max(arrived.ready);
@@ -465,18 +479,17 @@ impl Engine {
                 }
             }
         }
-        let call = CallKey::Collective { clique: key.0, number: key.1 };
-        let cost = Cost::Collective { call, ranks: here, others_ready, duration };
+        let cost = Cost::Collective { call: id, ranks: here, others_ready, duration };
         for op in parts.iter().filter_map(Part::op) {
-            state.finish_after(op.stream, &joined, cost.clone());
+            state.engine.finish_after(op.stream, &joined, cost.clone());
         }
-        state.forget_clique_if_over(key.0);
+        state.forget_communicator_if_over(id.comm);
     }
 
-    /// Ends a message that was moved, and the exchanges whose last one it was.
+    /// Ends a message that was moved, and the calls whose last message it was.
     fn finish_message(
         &self,
-        state: &mut State,
+        state: &mut Locked<'_>,
         moving: Moving,
         outcome: Result<[Option<Touched>; 2], Failure>,
     ) {
@@ -484,21 +497,20 @@ impl Engine {
             Ok(touched) => touched,
             Err(failure) => return state.message_failed(&moving, &failure),
         };
-        let clique = moving.key.clique;
-        for place in state.message_moved(moving, touched) {
-            let entry = state.nccl.cliques.get_mut(&clique);
-            let Some(exchange) = entry.and_then(|entry| entry.traffic.exchanges.remove(&place)) else {
+        for id in state.message_moved(moving, touched) {
+            let entry = state.nccl.communicators.get_mut(&id.comm);
+            let Some(group) = entry.and_then(|entry| entry.traffic.transfer_groups.remove(&id)) else {
                 continue;
             };
-            let stream = exchange.op.stream;
-            self.note_touched(state, stream, exchange.what().to_owned(), exchange.touched, false);
-            let preset = state.time.preset();
-            let partners = exchange
+            let stream = group.op.stream;
+            self.engine.note_touched(state.engine, stream, group.what().to_owned(), group.touched, false);
+            let preset = state.engine.time.preset();
+            let partners = group
                 .partners
                 .into_iter()
                 .map(|(ticket, bytes)| (ticket, point_to_point(preset, bytes)))
                 .collect();
-            state.finish_after(stream, &exchange.view, Cost::Exchange { partners });
+            state.engine.finish_after(stream, &group.view, Cost::PointToPoint { partners });
         }
     }
 }
@@ -510,7 +522,7 @@ fn move_pieces(
     reduction: Option<&Reduction>,
     memories: &mut Memories<'_>,
     send: &[Option<Source>],
-    receive: &[Option<Place>],
+    receive: &[Option<BufferLocation>],
 ) {
     let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let mut block = vec![0; longest.min(BLOCK) as usize];
@@ -550,8 +562,9 @@ fn move_pieces(
 
 /// A buffer that was there at the call and is not any more.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
-    let Share { rank, device, request, site, .. } = share;
+    let Share { rank, device, request, call_site, .. } = share;
     let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());
-    let report = address_report(&headline, memory, address, bytes, *device).at(request.to_string(), site);
+    let report =
+        address_report(&headline, memory, address, bytes, *device).at(request.to_string(), call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
 }

@@ -1,26 +1,37 @@
-//! Events of a communicator whose ranks are in several processes: what a process tells the others of its own ranks, and what
-//! it makes of what they tell.
+//! Events of a communicator whose ranks are in several processes: what a process sends the others about its own ranks, and
+//! what it makes of what they send.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::assembly::Attends;
-use super::call::CallKey;
-use super::exchange::MessageKey;
+use super::Locked;
+use super::deadlock::explain;
 use super::id::process_key;
+use super::management::Joins;
 use super::operation::Operation;
+use super::point_to_point::MessageKey;
 use super::run::Job;
-use super::session::{Link, Parcel, of_process};
+use super::session::{CommTag, Link, Outgoing, ProcessNumber, SessionId, of_process};
 use super::transfer::{Direction, Transfer};
-use super::wire::{Payload, Reader, Wire, Writer, structure};
-use crate::engine::{Failure, OpRef, State, StreamHandle};
-use crate::order::{Clock, View};
-use crate::report::{Report, ranks};
-use virtual_gpu_core::source_location::Site;
+use super::wire::{Malformed, Payload, Reader, Wire, Writer, structure};
+use virtual_gpu::engine::Failure;
+use virtual_gpu::order::{Clock, View};
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::{
+    CallKey, CollectiveId, CommId, ManagementId, OpRef, SequenceNumber, StreamHandle,
+};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
 /// A stream of some process, and the number of its last operation that is known to have happened.
-type Tick = ((u64, u64), u64);
+type Tick = (StreamName, u64);
+
+/// A stream of any process: the key of its process, and its handle there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct StreamName {
+    process: u64,
+    handle: u64,
+}
 
 /// When a rank's stream has come to a call, and what had happened by then.
 pub(super) struct Stamp {
@@ -51,32 +62,38 @@ pub(super) struct Arrived {
 
 /// A call that has failed, by its number in its communicator.
 enum Failed {
-    Collective(u64),
+    Collective(SequenceNumber),
     Message(MessageName),
-    Assembly(u64),
+    Management(SequenceNumber),
 }
 
 /// A message, within its communicator.
 pub(super) struct MessageName {
     pub(super) from: usize,
     pub(super) to: usize,
-    pub(super) number: u64,
+    pub(super) sequence: SequenceNumber,
 }
 
 /// What happens to a rank of another process.
 pub(super) enum Event {
     /// It has called a collective.
-    Called { rank: usize, number: u64, operation: Operation, captured: Option<u64>, site: Site },
+    Called {
+        rank: usize,
+        sequence: SequenceNumber,
+        operation: Operation,
+        captured: Option<SequenceNumber>,
+        call_site: CallSite,
+    },
     /// Its stream has come to one.
-    Arrived { rank: usize, number: u64, arrival: Arrival },
+    Arrived { rank: usize, sequence: SequenceNumber, arrival: Arrival },
     /// It has called one end of a message.
-    End { rank: usize, transfer: Transfer, is_captured: bool, site: Site },
+    End { rank: usize, transfer: Transfer, is_captured: bool, call_site: CallSite },
     /// Its stream has come to one end of a message.
     Ready { message: MessageName, end: Direction, arrival: Arrival },
     /// Its thread has come to a split or to the end.
-    Attends { rank: usize, number: u64, attends: Attends, site: Site },
+    Joins { rank: usize, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
     /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
-    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, site: Site },
+    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
 }
@@ -93,7 +110,8 @@ pub(super) struct Fails {
 structure! {
     Stamp { ready, own, any }
     Arrival { stamp, bytes, scale, payload }
-    MessageName { from, to, number }
+    StreamName { process, handle }
+    MessageName { from, to, sequence }
     Fails { call, cuda, status, report }
 }
 
@@ -102,7 +120,7 @@ impl Wire for Failed {
         match self {
             Self::Collective(number) => to.put(&0u8).put(number),
             Self::Message(message) => to.put(&1u8).put(message),
-            Self::Assembly(number) => to.put(&2u8).put(number),
+            Self::Management(number) => to.put(&2u8).put(number),
         };
     }
 
@@ -110,7 +128,7 @@ impl Wire for Failed {
         Some(match from.get::<u8>()? {
             0 => Self::Collective(from.get()?),
             1 => Self::Message(from.get()?),
-            2 => Self::Assembly(from.get()?),
+            2 => Self::Management(from.get()?),
             _ => return None,
         })
     }
@@ -119,19 +137,19 @@ impl Wire for Failed {
 impl Wire for Event {
     fn write(&self, to: &mut Writer) {
         match self {
-            Self::Called { rank, number, operation, captured, site } => {
-                to.put(&0u8).put(rank).put(number).put(operation).put(captured).put(site)
+            Self::Called { rank, sequence, operation, captured, call_site } => {
+                to.put(&0u8).put(rank).put(sequence).put(operation).put(captured).put(call_site)
             }
-            Self::Arrived { rank, number, arrival } => to.put(&1u8).put(rank).put(number).put(arrival),
-            Self::End { rank, transfer, is_captured, site } => {
-                to.put(&2u8).put(rank).put(transfer).put(is_captured).put(site)
+            Self::Arrived { rank, sequence, arrival } => to.put(&1u8).put(rank).put(sequence).put(arrival),
+            Self::End { rank, transfer, is_captured, call_site } => {
+                to.put(&2u8).put(rank).put(transfer).put(is_captured).put(call_site)
             }
             Self::Ready { message, end, arrival } => to.put(&3u8).put(message).put(end).put(arrival),
-            Self::Attends { rank, number, attends, site } => {
-                to.put(&4u8).put(rank).put(number).put(attends).put(site)
+            Self::Joins { rank, sequence, joins, call_site } => {
+                to.put(&4u8).put(rank).put(sequence).put(joins).put(call_site)
             }
-            Self::Leaves { rank, aborts, gpu_failure, site } => {
-                to.put(&5u8).put(rank).put(aborts).put(gpu_failure).put(site)
+            Self::Leaves { rank, aborts, gpu_failure, call_site } => {
+                to.put(&5u8).put(rank).put(aborts).put(gpu_failure).put(call_site)
             }
             Self::Fails(fails) => to.put(&6u8).put(fails),
         };
@@ -141,30 +159,30 @@ impl Wire for Event {
         Some(match from.get::<u8>()? {
             0 => Self::Called {
                 rank: from.get()?,
-                number: from.get()?,
+                sequence: from.get()?,
                 operation: from.get()?,
                 captured: from.get()?,
-                site: from.get()?,
+                call_site: from.get()?,
             },
-            1 => Self::Arrived { rank: from.get()?, number: from.get()?, arrival: from.get()? },
+            1 => Self::Arrived { rank: from.get()?, sequence: from.get()?, arrival: from.get()? },
             2 => Self::End {
                 rank: from.get()?,
                 transfer: from.get()?,
                 is_captured: from.get()?,
-                site: from.get()?,
+                call_site: from.get()?,
             },
             3 => Self::Ready { message: from.get()?, end: from.get()?, arrival: from.get()? },
-            4 => Self::Attends {
+            4 => Self::Joins {
                 rank: from.get()?,
-                number: from.get()?,
-                attends: from.get()?,
-                site: from.get()?,
+                sequence: from.get()?,
+                joins: from.get()?,
+                call_site: from.get()?,
             },
             5 => Self::Leaves {
                 rank: from.get()?,
                 aborts: from.get()?,
                 gpu_failure: from.get()?,
-                site: from.get()?,
+                call_site: from.get()?,
             },
             6 => Self::Fails(from.get()?),
             _ => return None,
@@ -175,39 +193,41 @@ impl Wire for Event {
 /// Streams of other processes, by names of this one's own: clocks hold both alike.
 #[derive(Default)]
 pub(super) struct Foreign {
-    names: HashMap<StreamHandle, (u64, u64)>,
-    handles: HashMap<(u64, u64), StreamHandle>,
+    names: HashMap<StreamHandle, StreamName>,
+    handles: HashMap<StreamName, StreamHandle>,
+}
+
+impl StreamName {
+    /// That of a stream of this process.
+    pub(super) fn own(stream: StreamHandle) -> Self {
+        Self { process: process_key(), handle: stream.0 }
+    }
 }
 
 impl Foreign {
     fn ticks(&self, clock: &Clock) -> Vec<Tick> {
         let name = |stream: StreamHandle| {
-            self.names.get(&stream).copied().unwrap_or_else(|| (process_key(), stream.0))
+            self.names.get(&stream).copied().unwrap_or_else(|| StreamName::own(stream))
         };
         clock.entries().iter().map(|&(stream, number)| (name(stream), number)).collect()
     }
 }
 
-impl State {
-    /// What is told of an operation to whose turn its stream has come.
+impl Locked<'_> {
+    /// What is published of an operation to whose turn its stream has come.
     pub(super) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
-        let view = self.view_at_end_of(op)?;
-        let ticket = self.ticket_of(op)?;
-        let ready = self.time.ready_at(&ticket);
+        let view = self.engine.view_at_end_of(op)?;
+        let ticket = self.engine.ticket_of(op)?;
+        let ready = self.engine.time.ready_at(&ticket);
         let foreign = &self.nccl.foreign;
         Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
     }
 
-    /// A stream of this process is gone, and forgotten: so should the others.
-    pub(crate) fn stream_forgotten(&self, stream: StreamHandle) {
-        self.nccl.tell_forgotten((process_key(), stream.0));
-    }
-
     /// A stream of another process is gone.
-    pub(super) fn forget_foreign(&mut self, name: (u64, u64)) {
+    pub(super) fn forget_foreign(&mut self, name: StreamName) {
         if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
             self.nccl.foreign.names.remove(&stream);
-            self.forget_in_clocks(stream, 0);
+            self.engine.forget_in_clocks(stream, 0);
         }
     }
 
@@ -216,9 +236,9 @@ impl State {
         for (name, number) in ticks {
             let stream = match self.nccl.foreign.handles.get(&name) {
                 Some(&stream) => stream,
-                None if name.0 == process_key() => StreamHandle(name.1),
+                None if name.process == process_key() => StreamHandle(name.handle),
                 None => {
-                    let stream = StreamHandle(self.new_handle());
+                    let stream = StreamHandle(self.engine.new_handle());
                     self.nccl.foreign.names.insert(stream, name);
                     self.nccl.foreign.handles.insert(name, stream);
                     stream
@@ -235,73 +255,86 @@ impl State {
         Arc::new(Arrived { ready, view, bytes: [bytes.0, bytes.1], scale, payload: payload.0 })
     }
 
-    /// This process's number in a clique's session, and where its other processes are reached. None where all ranks are here.
-    pub(super) fn link_of(&self, clique: u64) -> Option<(u16, Link)> {
-        let link = self.nccl.cliques.get(&clique)?.link.clone()?;
+    /// This process's number in a communicator's session, and where its other processes are reached. None where all ranks are here.
+    pub(super) fn link_of(&self, comm: CommId) -> Option<(ProcessNumber, Link)> {
+        let link = self.nccl.communicators.get(&comm)?.link.clone()?;
         Some((self.nccl.session(link.session)?.own, link))
     }
 
-    /// Tells all other processes of a clique.
-    pub(super) fn publish(&self, clique: u64, event: &Event) {
-        if let Some((own, link)) = self.link_of(clique) {
+    /// Sends an event to all other processes of a communicator.
+    pub(super) fn publish(&self, comm: CommId, event: &Event) {
+        if let Some((own, link)) = self.link_of(comm) {
             let others = link.others.clone();
-            self.nccl.send(Parcel::new(own, &link, others, event));
+            self.nccl.send(Outgoing::new(own, &link, others, event));
         }
     }
 
     /// Tells the process of one rank, if it is another.
-    pub(super) fn publish_to(&self, clique: u64, rank: usize, event: &Event) {
-        let process = self.nccl.cliques.get(&clique).and_then(|clique| clique.ranks[rank].process);
-        if let (Some((own, link)), Some(process)) = (self.link_of(clique), process) {
-            self.nccl.send(Parcel::new(own, &link, vec![process.number], event));
+    pub(super) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
+        let process = self.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
+        if let (Some((own, link)), Some(process)) = (self.link_of(comm), process) {
+            self.nccl.send(Outgoing::new(own, &link, vec![process.number], event));
         }
     }
 
     /// Tells the others that a call has failed.
     pub(super) fn publish_failure(&self, call: CallKey, status: NcclStatus, failure: &Failure) {
-        let (clique, call) = match call {
-            CallKey::Collective { clique, number } => (clique, Failed::Collective(number)),
-            CallKey::Assembly { clique, number } => (clique, Failed::Assembly(number)),
-            CallKey::Exchange { .. } => return,
+        let (comm, call) = match call {
+            CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
+            CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
+            CallKey::PointToPoint(_) => return,
         };
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
-        self.publish(clique, &Event::Fails(Fails { call, cuda, status, report }));
+        self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }));
     }
 
     /// Tells the other end of a message that it has failed.
     pub(super) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
-        let MessageKey { clique, from, to, number } = key;
-        let call = Failed::Message(MessageName { from, to, number });
+        let MessageKey { comm, from, to, sequence } = key;
+        let call = Failed::Message(MessageName { from, to, sequence });
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         let status = NcclStatus::InvalidUsage;
-        self.publish_to(clique, other, &Event::Fails(Fails { call, cuda, status, report }));
+        self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }));
     }
 
     /// Takes in what a process tells of a communicator. What comes before the communicator is made here is kept.
-    pub(super) fn take_in(&mut self, session: u64, from: u16, tag: u64, event: Event) -> Option<Option<Job>> {
-        let entry = self.nccl.sessions.get_mut(&session)?;
-        let Some(&clique) = entry.cliques.get(&tag) else {
+    ///
+    /// # Errors
+    /// [`Malformed`] where the event makes no sense.
+    pub(super) fn take_in(
+        &mut self,
+        session: SessionId,
+        from: ProcessNumber,
+        tag: CommTag,
+        event: Event,
+    ) -> Result<Option<Job>, Malformed> {
+        let entry = self.nccl.sessions.get_mut(&session).ok_or(Malformed)?;
+        let Some(&comm) = entry.communicators.get(&tag) else {
             entry.early.entry(tag).or_default().push((from, event));
-            return Some(None);
+            return Ok(None);
         };
-        self.apply(clique, from, event)
+        self.apply(comm, from, event)
     }
 
     /// Takes in what came before a communicator was made.
-    pub(super) fn take_in_early(&mut self, session: u64, tag: u64, clique: u64) {
+    pub(super) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) {
         let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
             // No rank here has called anything yet: there is nothing to run.
-            self.apply(clique, from, event);
+            let _ = self.apply(comm, from, event);
         }
-        let gone: Vec<u16> = self.nccl.session(session).iter().flat_map(|entry| entry.gone.clone()).collect();
+        let gone: Vec<ProcessNumber> =
+            self.nccl.session(session).iter().flat_map(|entry| entry.gone.clone()).collect();
         gone.into_iter().for_each(|process| self.process_gone(session, process));
     }
 
-    /// `None` where it makes no sense.
-    fn apply(&mut self, clique: u64, from: u16, event: Event) -> Option<Option<Job>> {
+    /// Does what an event asks for; returns what can run now.
+    ///
+    /// # Errors
+    /// [`Malformed`] where it makes no sense.
+    fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, Malformed> {
         // A communicator that is over here needs nothing more.
-        let Some(entry) = self.nccl.cliques.get(&clique) else { return Some(None) };
+        let Some(entry) = self.nccl.communicators.get(&comm) else { return Ok(None) };
         let world_size = entry.ranks.len();
         let is_theirs = |rank: usize| {
             entry
@@ -312,7 +345,7 @@ impl State {
         let is_rank = |rank: i32| usize::try_from(rank).is_ok_and(|rank| rank < world_size);
         let good = match &event {
             Event::Called { rank, operation, .. } => is_theirs(*rank) && operation.root().is_none_or(is_rank),
-            Event::Arrived { rank, .. } | Event::Attends { rank, .. } | Event::Leaves { rank, .. } => {
+            Event::Arrived { rank, .. } | Event::Joins { rank, .. } | Event::Leaves { rank, .. } => {
                 is_theirs(*rank)
             }
             Event::End { rank, transfer, .. } => is_theirs(*rank) && is_rank(transfer.peer),
@@ -323,90 +356,97 @@ impl State {
             Event::Fails(_) => true,
         };
         if !good {
-            return None;
+            return Err(Malformed);
         }
-        Some(match event {
-            Event::Called { rank, number, operation, captured, site } => {
-                self.called_elsewhere((clique, number), rank, (operation, captured), site);
+        Ok(match event {
+            Event::Called { rank, sequence, operation, captured, call_site } => {
+                self.called_elsewhere(
+                    CollectiveId { comm, sequence },
+                    rank,
+                    (operation, captured),
+                    call_site,
+                );
                 None
             }
-            Event::Arrived { rank, number, arrival } => {
+            Event::Arrived { rank, sequence, arrival } => {
                 let arrived = self.keep(arrival);
-                self.arrived_elsewhere((clique, number), rank, arrived)?
+                self.arrived_elsewhere(CollectiveId { comm, sequence }, rank, arrived)?
             }
-            Event::End { rank, transfer, is_captured, site } => {
-                self.end_elsewhere(clique, rank, (transfer, is_captured), site);
+            Event::End { rank, transfer, is_captured, call_site } => {
+                self.end_elsewhere(comm, rank, (transfer, is_captured), call_site);
                 None
             }
             Event::Ready { message, end, arrival } => {
                 let arrived = self.keep(arrival);
-                let MessageName { from, to, number } = message;
-                self.end_ready_elsewhere(MessageKey { clique, from, to, number }, end, arrived)
+                let MessageName { from, to, sequence } = message;
+                self.end_ready_elsewhere(MessageKey { comm, from, to, sequence }, end, arrived)
             }
-            Event::Attends { rank, number, attends, site } => {
-                self.attends_elsewhere((clique, number), rank, attends, site);
+            Event::Joins { rank, sequence, joins, call_site } => {
+                self.joins_elsewhere(ManagementId { comm, sequence }, rank, joins, call_site);
                 None
             }
-            Event::Leaves { rank, aborts, gpu_failure, site } => {
-                if let Some(entry) = self.nccl.cliques.get_mut(&clique) {
+            Event::Leaves { rank, aborts, gpu_failure, call_site } => {
+                if let Some(entry) = self.nccl.communicators.get_mut(&comm) {
                     entry.ranks[rank].gpu_failure = gpu_failure;
                 }
-                self.leaves_elsewhere(clique, rank, aborts, site);
+                self.leaves_elsewhere(comm, rank, aborts, call_site);
                 None
             }
             Event::Fails(fails) => {
-                self.fails_elsewhere(clique, fails);
+                self.fails_elsewhere(comm, fails);
                 None
             }
         })
     }
 
-    fn leaves_elsewhere(&mut self, clique: u64, rank: usize, aborts: bool, site: Site) {
+    fn leaves_elsewhere(&mut self, comm: CommId, rank: usize, aborts: bool, call_site: CallSite) {
         if aborts {
-            self.cancel_calls(clique, rank);
+            self.cancel_calls(comm, rank);
         }
-        if let Some(entry) = self.nccl.cliques.get_mut(&clique) {
-            entry.ranks[rank].left = Some((super::communicator::departure(aborts).into(), site));
+        if let Some(entry) = self.nccl.communicators.get_mut(&comm) {
+            entry.ranks[rank].left = Some((super::departure::departure(aborts).into(), call_site));
         }
     }
 
-    fn fails_elsewhere(&mut self, clique: u64, fails: Fails) {
+    fn fails_elsewhere(&mut self, comm: CommId, fails: Fails) {
         let Fails { call, cuda, status, report } = fails;
         let cuda = CudaStatus::from_value(cuda).unwrap_or(CudaStatus::LaunchFailed);
         let failure = Failure { status: cuda, report: report.into() };
         match call {
-            Failed::Collective(number) => self.collective_failed((clique, number), &failure),
-            Failed::Message(MessageName { from, to, number }) => {
-                self.message_lost(MessageKey { clique, from, to, number }, &failure);
+            Failed::Collective(sequence) => self.collective_failed(CollectiveId { comm, sequence }, &failure),
+            Failed::Message(MessageName { from, to, sequence }) => {
+                self.message_lost(MessageKey { comm, from, to, sequence }, &failure);
             }
-            Failed::Assembly(number) => self.assembly_failed((clique, number), status, &failure),
+            Failed::Management(sequence) => {
+                self.management_call_failed(ManagementId { comm, sequence }, status, &failure);
+            }
         }
     }
 
     /// A process has ended: what waits for its ranks fails, and so does what is called from now on.
-    pub(super) fn process_gone(&mut self, session: u64, process: u16) {
+    pub(super) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) {
         if self.nccl.is_leaving {
             return;
         }
         let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
         entry.gone.insert(process);
         let who = of_process(entry.pid(process));
-        let cliques: Vec<u64> = entry.cliques.values().copied().collect();
+        let communicators: Vec<CommId> = entry.communicators.values().copied().collect();
         let id = entry.id;
         if self.nccl.gathering.get(&id) == Some(&session) {
-            self.guest_gone(id, process, &who);
+            self.process_left_bootstrap(id, process, &who);
         }
-        for clique in cliques {
-            self.ranks_gone(clique, process, &who);
+        for comm in communicators {
+            self.ranks_gone(comm, process, &who);
         }
     }
 
-    fn ranks_gone(&mut self, clique: u64, process: u16, who: &str) {
-        let Some(entry) = self.nccl.cliques.get_mut(&clique) else { return };
+    fn ranks_gone(&mut self, comm: CommId, process: ProcessNumber, who: &str) {
+        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
         let mut lost = Vec::new();
         for (number, rank) in entry.ranks.iter_mut().enumerate() {
             if rank.left.is_none() && rank.process.is_some_and(|of| of.number == process) {
-                rank.left = Some((format!("is gone: {who} has ended").into(), Site::unknown()));
+                rank.left = Some((format!("is gone: {who} has ended").into(), CallSite::unknown()));
                 lost.push(number);
             }
         }
@@ -415,14 +455,14 @@ impl State {
         }
         let verb = if lost.len() == 1 { "is" } else { "are" };
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
-        let report = Report::new(&*headline).at("the communicator was made", &entry.site);
+        let report = Report::new(&*headline).at("the communicator was made", &entry.call_site);
         entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
         // What no rank here has come to yet, none will: the call is refused.
         entry.calls.retain(|_, call| call.has_part_here());
         let ranks = &entry.ranks;
-        entry.assemblies.retain(|_, assembly| assembly.has_attendee_here(ranks));
-        for call in self.nccl.held_up_by(clique, &lost) {
-            let report = super::deadlock::explain(self, &[call].into(), Report::new(&*headline));
+        entry.management_calls.retain(|_, management_call| management_call.has_participant_here(ranks));
+        for call in self.nccl.held_up_by(comm, &lost) {
+            let report = explain(self.engine, self.nccl, &[call].into(), Report::new(&*headline));
             self.fail_calls(&[call].into(), CudaStatus::LaunchFailed, &report);
         }
     }

@@ -3,7 +3,7 @@
 use super::reduce::DataType;
 
 /// Which end of a message a call is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// `ncclSend`.
     Send,

@@ -2,10 +2,10 @@
 
 use super::reduce::{DataType, Operator};
 use super::scale::Scale;
-use crate::time::choice::Enabled;
-use crate::time::preset::Preset;
-use crate::time::trace::Label;
-use crate::time::tuning::{self, Choice, Function, World};
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu::time::preset::Preset;
+use virtual_gpu::time::trace::Label;
+use virtual_gpu::time::tuning::{self, Choice, Function, World};
 
 /// A collective operation. A root is a rank's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

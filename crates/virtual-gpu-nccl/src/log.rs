@@ -1,17 +1,18 @@
 //! `NCCL_DEBUG`: what NCCL prints of its calls, in its own form (NCCL 2.30, `debug.cc`, `init.cc`, `enqueue.cc`).
 //!
 //! The lines are `host:pid:tid [GPU] NCCL INFO …`. Those of INIT, COLL and DESTROY are there; the other subsystems have
-//! nothing to tell here. A warning has no time of day before it, so that two runs print the same.
+//! nothing to send_control here. A warning has no time of day before it, so that two runs print the same.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, OnceLock};
 
-use super::communicator::{Clique, CommHandle};
+use super::State;
+use super::communicator::Communicator;
 use super::reduce::Operator;
 use super::{Request, VERSION};
-use crate::engine::{State, StreamHandle};
+use virtual_gpu_core::handle::{CommHandle, CommId, StreamHandle};
 
 /// What is printed: `NCCL_DEBUG`, each with all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,22 +203,23 @@ pub(super) fn version() {
 }
 
 /// A communicator that has been made by `function`: three lines for each rank.
-pub(super) fn made(function: &str, clique: u64, entry: &Clique, handles: &[Option<CommHandle>]) {
+pub(super) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
     version();
     let ranks = entry.ranks.len();
     for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
         let Some(handle) = handle else { continue };
-        let (comm, device) = (pointer(handle.0), of_rank.device);
+        let (pointer, device) = (pointer(handle.0), of_rank.device);
         let line = |state: &str| {
             format!(
-                "{function} comm {comm} rank {rank} nranks {ranks} cudaDev {device} nvmlDev {device} busId {:x} commId {clique:#x} - {state}",
-                bus_id(device)
+                "{function} comm {pointer} rank {rank} nranks {ranks} cudaDev {device} nvmlDev {device} busId {:x} commId {:#x} - {state}",
+                bus_id(device),
+                comm.0
             )
         };
         info("INIT", device, || line("Init START"));
         info("INIT", device, || {
             format!(
-                "comm {comm} rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 0"
+                "comm {pointer} rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 0"
             )
         });
         info("INIT", device, || line("Init COMPLETE"));
@@ -225,14 +227,15 @@ pub(super) fn made(function: &str, clique: u64, entry: &Clique, handles: &[Optio
 }
 
 /// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
-pub(super) fn ended(how: &str, state: &State, comm: CommHandle, clique: u64, rank: usize) {
-    let Some(entry) = state.nccl.cliques.get(&clique) else { return };
+pub(super) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
+    let Some(entry) = state.communicators.get(&comm) else { return };
     let device = entry.ranks[rank].device;
     info("DESTROY", device, || {
-        let (comm, ranks) = (pointer(comm.0), entry.ranks.len());
+        let (pointer, ranks) = (pointer(handle.0), entry.ranks.len());
         format!(
-            "comm {comm} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {clique:#x} - {how} START",
-            bus_id(device)
+            "comm {pointer} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {:#x} - {how} START",
+            bus_id(device),
+            comm.0
         )
     });
 }
@@ -240,12 +243,12 @@ pub(super) fn ended(how: &str, state: &State, comm: CommHandle, clique: u64, ran
 /// A call that moves data, whose arguments are good.
 pub(super) fn call(
     state: &State,
-    comm: CommHandle,
-    (clique, rank): (u64, usize),
+    handle: CommHandle,
+    (comm, rank): (CommId, usize),
     request: &Request,
     stream: StreamHandle,
 ) {
-    let Some(entry) = state.nccl.cliques.get(&clique) else { return };
+    let Some(entry) = state.communicators.get(&comm) else { return };
     let of_rank = &entry.ranks[rank];
     info("COLL", of_rank.device, || {
         let (send, receive, count, data_type, operator, root) = match request {
@@ -264,12 +267,12 @@ pub(super) fn call(
         let name = request.function().trim_start_matches("nccl");
         format!(
             "{name}: opCount {:x} sendbuff {} recvbuff {} count {count} datatype {} op {} root {root} comm {} [nranks={}] stream {}",
-            of_rank.issued + of_rank.exchanges,
+            of_rank.issued.0 + of_rank.transfer_groups.0,
             pointer(send),
             pointer(receive),
             data_type as u32,
             operator as u32,
-            pointer(comm.0),
+            pointer(handle.0),
             entry.ranks.len(),
             pointer(stream.0)
         )

@@ -2,46 +2,44 @@
 
 use super::call::{Access, Checked, Request};
 use super::transfer::Direction;
-use crate::config::Checks;
-use crate::engine::{Engine, Failure, State, StreamHandle, Work};
-use crate::report::{Report, ranks};
+use super::{Guard, Locked, Nccl};
+use virtual_gpu::config::Checks;
+use virtual_gpu::engine::Failure;
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::{CommId, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
-use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What one rank of a clique launches together.
+/// What one rank of a comm launches together.
 pub(super) struct Plan {
-    pub(super) clique: u64,
+    pub(super) comm: CommId,
     pub(super) rank: usize,
     pub(super) streams: Vec<StreamHandle>,
     pub(super) collectives: Vec<Checked>,
     pub(super) transfers: Vec<Checked>,
 }
 
-impl Engine {
+impl Nccl {
     /// Enqueues calls in their streams, and runs what is ready.
     ///
     /// # Errors
     /// `InvalidUsage`: this thread drives another rank, too, and leaves it behind (a call may wait for all ranks before
     /// it returns); a rank sends to itself and does not receive it; one call of a group needs another one's result.
-    pub(super) fn launch_calls(
-        &self,
-        calls: Vec<Checked>,
-        mut state: MutexGuard<'_, State>,
-    ) -> NcclResult<()> {
+    pub(super) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
             Error::new(NcclStatus::InvalidUsage, failure.report)
         };
+        let mut state = guard.locked();
         let blocking = state.is_blocking(&calls)?;
         if let Some(report) = state.left_behind(&calls).or_else(|| lonely_self_transfer(&calls)) {
             return Err(usage(&report));
         }
-        if self.config().checks != Checks::Off
+        if self.engine.config().checks != Checks::Off
             && let Some(report) = dependency(&calls)
         {
             let error = usage(&report);
-            if self.config().checks == Checks::Error {
+            if self.engine.config().checks == Checks::Error {
                 return Err(error);
             }
         }
@@ -50,26 +48,25 @@ impl Engine {
         }
         for plan in plans(calls) {
             match state.is_captured(&plan)? {
-                true => state.capture_plan(plan)?,
+                true => state.capture_plan(self, plan)?,
                 false => state.enqueue_plan(plan)?,
             }
         }
-        drop(self.run_ready(state));
+        drop(self.run_ready(guard));
         if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
     }
 }
 
-/// What each rank launches, in the order of the calls; ranks of one clique next to each other, as NCCL has it.
+/// What each rank launches, in the order of the calls; ranks of one comm next to each other, as NCCL has it.
 fn plans(calls: Vec<Checked>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for call in calls {
-        let known = plans.iter().position(|plan| (plan.clique, plan.rank) == (call.clique, call.rank));
+        let known = plans.iter().position(|plan| (plan.comm, plan.rank) == (call.comm, call.rank));
         let at = known.unwrap_or_else(|| {
-            let sibling = plans.iter().rposition(|plan| plan.clique == call.clique);
+            let sibling = plans.iter().rposition(|plan| plan.comm == call.comm);
             let at = sibling.map_or(plans.len(), |sibling| sibling + 1);
             let (collectives, transfers) = (Vec::new(), Vec::new());
-            let plan =
-                Plan { clique: call.clique, rank: call.rank, streams: Vec::new(), collectives, transfers };
+            let plan = Plan { comm: call.comm, rank: call.rank, streams: Vec::new(), collectives, transfers };
             plans.insert(at, plan);
             at
         });
@@ -85,11 +82,11 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
     plans
 }
 
-impl State {
-    /// Whether these calls are on communicators that are blocking, all alike.
+impl Locked<'_> {
+    /// Whether these calls are on memberships that are blocking, all alike.
     fn is_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
         let of_call = |call: &Checked| {
-            self.nccl.cliques.get(&call.clique).is_none_or(|clique| clique.ranks[call.rank].config.blocking)
+            self.nccl.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
         };
         let (blocking, free): (Vec<&Checked>, Vec<&Checked>) = calls.iter().partition(|call| of_call(call));
         match (blocking.first(), free.first()) {
@@ -104,8 +101,8 @@ impl State {
     /// Communicators that are not blocking are in progress from now on.
     fn start_progress(&mut self, calls: &[Checked]) {
         for call in calls {
-            if let Some(clique) = self.nccl.cliques.get_mut(&call.clique) {
-                clique.ranks[call.rank].polls = 1;
+            if let Some(comm) = self.nccl.communicators.get_mut(&call.comm) {
+                comm.ranks[call.rank].polls = 1;
             }
         }
     }
@@ -113,26 +110,26 @@ impl State {
     /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
     /// holds all of them up (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
-        let Plan { clique, rank, streams, collectives, transfers } = plan;
+        let Plan { comm, rank, streams, collectives, transfers } = plan;
         let first = collectives.iter().chain(&transfers).next();
-        let Some(site) = first.map(|call| call.site.clone()) else { return Ok(()) };
+        let Some(call_site) = first.map(|call| call.call_site.clone()) else { return Ok(()) };
         let several = streams.len() > 1;
         let mut before = Vec::new();
         for &stream in streams.iter().filter(|_| several) {
-            before.push(self.enqueue(stream, Work::Nothing, Vec::new(), site.clone())?);
+            before.push(self.engine.enqueue_wait(stream, Vec::new(), call_site.clone())?);
         }
         for call in collectives {
             self.enqueue_collective(call, before.clone())?;
         }
         if !transfers.is_empty() {
-            self.enqueue_exchange(clique, rank, transfers, before)?;
+            self.enqueue_transfers((comm, rank), transfers, before)?;
         }
         let mut ends = Vec::new();
         for &stream in streams.iter().filter(|_| several) {
-            ends.push(self.last_of(stream)?.1);
+            ends.push(self.engine.last_of(stream)?.1);
         }
         for &stream in streams.iter().filter(|_| several) {
-            self.enqueue(stream, Work::Nothing, ends.clone(), site.clone())?;
+            self.engine.enqueue_wait(stream, ends.clone(), call_site.clone())?;
         }
         Ok(())
     }
@@ -154,7 +151,7 @@ impl State {
                 Report::new(format!(
                     "deadlock: {missing} {verb} missing in a group, and one thread drives all of them"
                 ))
-                .at(format!("{} by rank {}", call.request, call.rank), &call.site)
+                .at(format!("{} by rank {}", call.request, call.rank), &call.call_site)
                 .fact(format!(
                     "NCCL may keep the thread there until every rank has called; {missing} can't, meanwhile"
                 ))
@@ -165,42 +162,42 @@ impl State {
 
     /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
     fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
-        let Some(clique) = self.nccl.cliques.get(&call.clique) else { return Vec::new() };
-        let is_captured = self.is_capturing(call.stream);
+        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
+        let is_captured = self.engine.is_capturing(call.stream);
         let issued = |rank: usize| {
             let now = calls.iter().filter(|other| {
                 matches!(other.request, Request::Collective(..))
-                    && (other.clique, other.rank) == (call.clique, rank)
+                    && (other.comm, other.rank) == (call.comm, rank)
             });
-            let entry = &clique.ranks[rank];
+            let entry = &comm.ranks[rank];
             let before = if is_captured { entry.captured } else { entry.issued };
-            before + now.count() as u64
+            before.0 + now.count() as u64
         };
         let own = issued(call.rank);
         let me = ThreadKey::current();
         let behind = |&rank: &usize| {
-            let other = &clique.ranks[rank];
+            let other = &comm.ranks[rank];
             other.is_driven_by(me) && issued(rank) < own
         };
-        (0..clique.ranks.len()).filter(behind).collect()
+        (0..comm.ranks.len()).filter(behind).collect()
     }
 
     /// The peer of a send or receive, where it is this thread's and has not made the call for the other end.
     fn behind_in_transfers(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
         let Request::Transfer(transfer, _) = call.request else { return Vec::new() };
-        let Some(clique) = self.nccl.cliques.get(&call.clique) else { return Vec::new() };
+        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
         let peer = transfer.peer as usize;
         let called = |rank: usize, peer: usize, direction: Direction| {
             let now = calls.iter().filter(|other| match other.request {
                 Request::Transfer(other_transfer, _) => {
-                    (other.clique, other.rank, other_transfer.peer as usize, other_transfer.direction)
-                        == (call.clique, rank, peer, direction)
+                    (other.comm, other.rank, other_transfer.peer as usize, other_transfer.direction)
+                        == (call.comm, rank, peer, direction)
                 }
                 Request::Collective(..) => false,
             });
-            clique.traffic.called(rank, peer, direction) + now.count() as u64
+            comm.traffic.called(rank, peer, direction) + now.count() as u64
         };
-        let other = &clique.ranks[peer];
+        let other = &comm.ranks[peer];
         let is_behind = peer != call.rank
             && other.is_driven_by(ThreadKey::current())
             && called(peer, call.rank, transfer.direction.other())
@@ -214,7 +211,7 @@ fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
     let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer as usize == call.rank);
     let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
     calls.iter().filter(to_self).find_map(|call| {
-        let same = |other: &&Checked| (other.clique, other.rank) == (call.clique, call.rank);
+        let same = |other: &&Checked| (other.comm, other.rank) == (call.comm, call.rank);
         let (sends, receives): (Vec<_>, Vec<_>) =
             calls.iter().filter(to_self).filter(same).partition(|call| is_sent(call));
         if sends.len() == receives.len() {
@@ -226,7 +223,7 @@ fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
             false => (&receives, "receives from itself without a matching ncclSend"),
         };
         let report = Report::new(format!("rank {rank} {what} in the same group"))
-            .at(more[0].request.to_string(), &more[0].site)
+            .at(more[0].request.to_string(), &more[0].call_site)
             .help("put the send and the receive between one group_start and one group_end");
         Some(report)
     })
@@ -246,7 +243,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
         let overlapping =
             accesses[at + 1..].iter().take_while(|(next, _)| next.address < access.address + access.bytes);
         for (other, other_call) in overlapping {
-            let together = (call.clique, call.rank) == (other_call.clique, other_call.rank);
+            let together = (call.comm, call.rank) == (other_call.comm, other_call.rank);
             if together
                 && !std::ptr::eq(*call, *other_call)
                 && (access.writes || other.writes)
@@ -282,7 +279,7 @@ fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Rep
     ));
     for (access, call) in sides {
         let verb = if access.writes { "written" } else { "read" };
-        report = report.at(format!("{verb} by {}", call.request), &call.site);
+        report = report.at(format!("{verb} by {}", call.request), &call.call_site);
     }
     report
         .fact("the calls of a group are one operation: NCCL may run them together, or in another order")
