@@ -1,5 +1,8 @@
 //! Handles and keys that more than one layer uses.
 
+/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
+pub const MAX_GPUS: usize = 64;
+
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
 /// stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

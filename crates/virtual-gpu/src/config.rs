@@ -6,9 +6,7 @@ use std::time::Duration;
 use crate::device::uuid;
 use crate::time::preset::Preset;
 use crate::time::trace;
-
-/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
-pub(crate) const MAX_GPUS: usize = 64;
+use virtual_gpu_core::handle::MAX_GPUS;
 
 /// The preset that is taken where none is asked for.
 const CLASSROOM: &str = "classroom";

@@ -215,6 +215,7 @@ impl Engine {
 }
 
 impl State {
+    /// Whether a stream is captured.
     pub fn is_capturing(&self, stream: StreamHandle) -> bool {
         self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
     }

@@ -352,7 +352,7 @@ impl Engine {
         let cost = Cost::Kernel {
             blocks: x * y * z,
             resident: *resident / u64::from(MULTIPROCESSORS),
-            lane_instructions: execution.instructions,
+            instructions: execution.instructions,
             bytes: execution.bytes_read + execution.bytes_written,
             longest_thread: execution.longest_thread,
         };

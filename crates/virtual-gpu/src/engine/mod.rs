@@ -40,7 +40,9 @@ pub use managed::{Advice, Attachment, Location};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 
-pub use communication::{Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing};
+pub use communication::{
+    Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing, SharedCalls,
+};
 pub use stream::{Awaited, Stream};
 pub use touched::Touched;
 pub use transfer::address_report;
@@ -80,7 +82,9 @@ pub struct Engine {
 /// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
 #[derive(Clone, Debug)]
 pub struct Failure {
+    /// The code.
     pub status: CudaStatus,
+    /// The report, as it was printed.
     pub report: Arc<str>,
 }
 
@@ -152,7 +156,9 @@ pub struct State {
     forgotten_streams: Vec<StreamHandle>,
     /// From this many threads on, those that have ended are forgotten.
     prune_threads_at: usize,
+    /// What happened before what.
     pub order: Order,
+    /// The virtual clocks.
     pub time: Time,
 }
 
@@ -264,10 +270,12 @@ impl Engine {
         self.config.physical(gpu)
     }
 
+    /// The configuration that the engine was made with.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
+    /// Locks the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -326,6 +334,7 @@ impl Engine {
 }
 
 impl State {
+    /// A handle that nothing else has.
     pub fn new_handle(&mut self) -> u64 {
         // Multiples of 16 look like pointers, and stay clear of the reserved stream handles 0, 1 and 2.
         let handle = self.next_handle * 16;

@@ -24,13 +24,19 @@ use virtual_gpu_core::thread::ThreadKey;
 /// An operation that something may wait for, and what will have happened once it is done.
 #[derive(Clone, Debug)]
 pub struct Awaited {
+    /// The operation.
     pub op: OpRef,
+    /// What will have happened, once it is done.
     pub done: Arc<OnceLock<View>>,
+    /// When it begins and ends, once that is known.
     pub when: When,
 }
 
+/// A `CUstream`: operations that are done one after the other.
 pub struct Stream {
+    /// The context that it was made in.
     pub context: ContextHandle,
+    /// The GPU.
     pub device: usize,
     /// Whether it waits for the legacy default stream, and that one for it (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
@@ -277,7 +283,7 @@ impl Engine {
         context: ContextHandle,
         awaited: Vec<Awaited>,
         caller: &'static str,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
     ) -> CudaResult<()> {
         let mut is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
         if self.config().checks != Checks::Off

@@ -24,6 +24,7 @@ pub struct Touched {
     pub(crate) allocation: AllocationId,
     pub(crate) size: u64,
     pub(crate) call_site: CallSite,
+    /// The ranges, and whether they were written.
     pub touches: Vec<Touch>,
 }
 

@@ -28,6 +28,7 @@ const POLLING: u32 = 3;
 /// What a blocked thread waits for: all of it.
 #[derive(Clone, Debug)]
 pub enum Wait {
+    /// Operations.
     Ops(Vec<OpRef>),
     /// Communicators of this thread that are being made, split or finalized.
     Communicators(Vec<Awaiting>),

@@ -57,6 +57,7 @@ pub struct View {
 }
 
 impl View {
+    /// Adds what another view knows.
     pub fn join(&mut self, other: &Self) {
         self.own.join(&other.own);
         self.any.join(&other.any);

@@ -81,16 +81,22 @@ pub(crate) enum Class {
 pub enum Cost {
     /// What its class says.
     Nothing,
+    /// A kernel that has run.
     Kernel {
+        /// Blocks of its grid.
         blocks: u64,
         /// Blocks that fit on a multiprocessor at a time.
         resident: u64,
-        lane_instructions: u64,
+        /// Instructions, counted once per thread.
+        instructions: u64,
+        /// Bytes of device memory that it read and wrote.
         bytes: u64,
         /// Nanoseconds of the thread that took longest, at one instruction each.
         longest_thread: u64,
     },
+    /// Bytes copied from the host.
     Upload(u64),
+    /// Bytes copied to the host.
     Download(u64),
     /// Bytes that a copy or a set moves between memory and the multiprocessors.
     Device {
@@ -103,13 +109,18 @@ pub enum Cost {
     ///
     /// `ranks` are those of this process. The others are ready at `others_ready`.
     Collective {
+        /// The collective.
         call: CollectiveId,
+        /// Ranks of this process.
         ranks: usize,
+        /// When the last rank of another process is ready, in nanoseconds.
         others_ready: u64,
+        /// Nanoseconds.
         duration: u64,
     },
     /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
     PointToPoint {
+        /// Each other end, and the nanoseconds of its message.
         partners: Vec<(Ticket, u64)>,
     },
 }

@@ -8,12 +8,12 @@ fn dgx(gpus: usize) -> Time {
 
 /// Takes so long, and uses next to nothing of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 1, lane_instructions: 0, bytes: 0, longest_thread: nanoseconds }
+    Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
 
 /// Fills `blocks` multiprocessors and draws so many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 16, lane_instructions: 0, bytes, longest_thread: 0 }
+    Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
 }
 
 fn engine(time: &mut Time, gpu: usize, stream: u64, after: Vec<When>) -> Ticket {
@@ -66,7 +66,7 @@ fn a_wave_that_is_not_full_takes_as_long_as_a_full_one() {
     let cost = |blocks| Cost::Kernel {
         blocks,
         resident: 1,
-        lane_instructions: 33_450_000 * blocks,
+        instructions: 33_450_000 * blocks,
         bytes: 0,
         longest_thread: 0,
     };

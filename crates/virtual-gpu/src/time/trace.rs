@@ -33,6 +33,7 @@ pub struct Label {
 }
 
 impl Label {
+    /// A label without arguments.
     pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }

@@ -7,27 +7,39 @@ use super::preset::{Generation, LinkKind, Links, Preset};
 /// A collective that the model has figures for, in the order of NCCL's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
+    /// `ncclBroadcast`.
     Broadcast,
+    /// `ncclReduce`.
     Reduce,
+    /// `ncclAllGather`.
     AllGather,
+    /// `ncclReduceScatter`.
     ReduceScatter,
+    /// `ncclAllReduce`.
     AllReduce,
 }
 
 /// How a collective moves its data, in the order of NCCL's tables. Others exist there and are for other hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
+    /// A double binary tree.
     Tree,
+    /// A ring.
     Ring,
+    /// Reductions in the switches of a node (NVLink SHARP).
     Nvls,
+    /// The same inside of nodes, and a tree between them.
     NvlsTree,
 }
 
 /// How it tells that data has come: a flag in each word, in each 128 bytes, or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
+    /// A flag in each word (low latency).
     Ll,
+    /// A flag in each 128 bytes.
     Ll128,
+    /// Flags apart from the data.
     Simple,
 }
 
@@ -48,12 +60,14 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
 
 impl Algorithm {
+    /// As `NCCL_ALGO` names it.
     pub fn name(self) -> &'static str {
         ALGORITHMS[self as usize].0
     }
 }
 
 impl Protocol {
+    /// As `NCCL_PROTO` names it.
     pub fn name(self) -> &'static str {
         PROTOCOLS[self as usize].0
     }
@@ -62,6 +76,7 @@ impl Protocol {
 /// The GPUs of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
+    /// The number of ranks.
     pub ranks: usize,
     /// Nodes that they are on.
     pub(crate) nodes: usize,
@@ -85,8 +100,11 @@ impl World {
 /// What NCCL chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
+    /// How the data moves.
     pub algorithm: Algorithm,
+    /// How its arrival is signaled.
     pub protocol: Protocol,
+    /// How long the collective takes.
     pub nanoseconds: u64,
 }
 
