@@ -26,7 +26,7 @@ const MOST_NAMED: usize = 1024;
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// Ranks that have come with the same id, until all are there.
-pub(super) struct Bootstrap {
+pub(crate) struct Bootstrap {
     world_size: usize,
     members: BTreeMap<usize, Member>,
     failed: Option<Error<NcclStatus>>,
@@ -34,33 +34,33 @@ pub(super) struct Bootstrap {
 }
 
 /// A rank that has come.
-pub(super) struct Member {
-    pub(super) location: RankLocation,
-    pub(super) config: CommConfig,
+pub(crate) struct Member {
+    pub(crate) location: RankLocation,
+    pub(crate) config: CommConfig,
     /// The GPU, as its process counts.
-    pub(super) device: usize,
-    pub(super) gpu: Gpu,
-    pub(super) call_site: CallSite,
+    pub(crate) device: usize,
+    pub(crate) gpu: Gpu,
+    pub(crate) call_site: CallSite,
 }
 
 /// Where a rank is.
 #[derive(Clone, Copy)]
-pub(super) enum RankLocation {
+pub(crate) enum RankLocation {
     Here { handle: CommHandle, thread: ThreadKey },
     Elsewhere(Process),
 }
 
 /// A GPU of any machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Gpu {
+pub(crate) struct Gpu {
     machine: u64,
     index: usize,
 }
 
 /// A rank of another process, as it joins at the root.
-pub(super) struct JoinRequest {
-    pub(super) world_size: usize,
-    pub(super) rank: usize,
+pub(crate) struct JoinRequest {
+    pub(crate) world_size: usize,
+    pub(crate) rank: usize,
     blocking: bool,
     device: usize,
     gpu: Gpu,
@@ -68,7 +68,7 @@ pub(super) struct JoinRequest {
 }
 
 /// The communicator, as the root describes it to another process.
-pub(super) struct Table {
+pub(crate) struct Table {
     /// That process's own number.
     own: ProcessNumber,
     pids: Vec<(ProcessNumber, u32)>,
@@ -91,7 +91,7 @@ structure! {
 }
 
 impl JoinRequest {
-    pub(super) fn member(self, process: ProcessNumber, pid: u32) -> Member {
+    pub(crate) fn member(self, process: ProcessNumber, pid: u32) -> Member {
         let Self { blocking, device, gpu, call_site, .. } = self;
         let location = RankLocation::Elsewhere(Process { number: process, pid });
         Member { location, config: CommConfig { blocking }, device, gpu, call_site }
@@ -199,7 +199,7 @@ impl Locked<'_> {
     }
 
     /// One rank comes to a bootstrap; the last one makes the communicator.
-    pub(super) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
+    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
         if let Some(first) = self.nccl.spent.get(&id) {
             let report = Report::new("this id has made its communicator already")
                 .at("ncclCommInitRank", first)
@@ -291,7 +291,7 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// [`Malformed`] where the table makes no sense.
-    pub(super) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), Malformed> {
+    pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), Malformed> {
         let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
         let Table { own, pids, ranks } = table;
         let of_own = ranks.iter().enumerate().filter(|(_, entry)| entry.process == own);
@@ -359,7 +359,7 @@ impl Locked<'_> {
     }
 
     /// A guest's ranks are published that their communicator can't be made.
-    pub(super) fn fail_waiting_ranks(&mut self, number: SessionId, error: &Error<NcclStatus>) {
+    pub(crate) fn fail_waiting_ranks(&mut self, number: SessionId, error: &Error<NcclStatus>) {
         let Some(session) = self.nccl.sessions.get_mut(&number) else { return };
         session.asked = None;
         for (_, member) in std::mem::take(&mut session.members) {
@@ -373,7 +373,7 @@ impl Locked<'_> {
     }
 
     /// A guest's process has ended before the communicator was made.
-    pub(super) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
+    pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
         let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
             return;
@@ -392,7 +392,7 @@ impl Locked<'_> {
     }
 
     /// Ends a bootstrap to which ranks have not come for too long.
-    pub(super) fn give_up_bootstrap(&mut self, id: UniqueId) {
+    pub(crate) fn give_up_bootstrap(&mut self, id: UniqueId) {
         let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
             return;
@@ -421,7 +421,7 @@ impl Locked<'_> {
     }
 
     /// A guest has waited for too long: it asks the host, which knows who is missing. `true` once that has not answered, either.
-    pub(super) fn give_up_on_root(&mut self, number: SessionId) -> bool {
+    pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> bool {
         let timeout = self.engine.timeout;
         let Some(session) = self.nccl.sessions.get_mut(&number) else { return false };
         match session.asked {
@@ -442,7 +442,7 @@ impl Locked<'_> {
     }
 
     /// A thread asks for a communicator that is being made, and has done so for too long.
-    pub(super) fn poll_joining(&mut self, handle: CommHandle) {
+    pub(crate) fn poll_joining(&mut self, handle: CommHandle) {
         let since = match self.nccl.memberships.get(&handle) {
             Some(Membership::Joining(Gathering::Id(id), _)) => {
                 self.nccl.bootstraps.get(id).map(|bootstrap| bootstrap.since)
@@ -458,7 +458,7 @@ impl Locked<'_> {
     }
 
     /// Someone gives up a bootstrap; the ranks that have come get the same error.
-    pub(super) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
+    pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
         let Some(bootstrap) =
             self.nccl.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {

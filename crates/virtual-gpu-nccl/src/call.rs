@@ -24,17 +24,17 @@ pub enum Request {
 }
 
 /// Bytes that a request reads or writes.
-pub(super) struct Access {
+pub(crate) struct Access {
     /// The buffer in words, and the C function's name for it.
     name: (&'static str, &'static str),
-    pub(super) address: u64,
-    pub(super) bytes: u64,
-    pub(super) writes: bool,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) writes: bool,
 }
 
 impl Request {
     /// The C function.
-    pub(super) fn function(&self) -> &'static str {
+    pub(crate) fn function(&self) -> &'static str {
         match self {
             Self::Collective(operation, _) => operation.function(),
             Self::Transfer(transfer, _) => transfer.direction.function(),
@@ -42,7 +42,7 @@ impl Request {
     }
 
     /// What `rank` reads and writes of its own memory.
-    pub(super) fn accesses(&self, rank: usize, world_size: usize) -> Vec<Access> {
+    pub(crate) fn accesses(&self, rank: usize, world_size: usize) -> Vec<Access> {
         let access = |name, address, bytes, writes| Access { name, address, bytes, writes };
         let (send, receive) = (("send", "sendbuff"), ("receive", "recvbuff"));
         match self {
@@ -114,17 +114,17 @@ fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
 
 /// A call whose arguments are good, not launched yet.
 #[derive(Clone)]
-pub(super) struct Checked {
-    pub(super) comm: CommId,
-    pub(super) rank: usize,
-    pub(super) world_size: usize,
-    pub(super) stream: StreamHandle,
-    pub(super) request: Request,
+pub(crate) struct Checked {
+    pub(crate) comm: CommId,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) stream: StreamHandle,
+    pub(crate) request: Request,
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
-    pub(super) captured: Option<SequenceNumber>,
-    pub(super) call_site: CallSite,
+    pub(crate) captured: Option<SequenceNumber>,
+    pub(crate) call_site: CallSite,
     /// How a collective is done.
-    pub(super) plan: Option<Plan>,
+    pub(crate) plan: Option<Plan>,
 }
 
 impl Nccl {

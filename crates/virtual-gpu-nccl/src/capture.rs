@@ -35,7 +35,7 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// `InvalidUsage` where only some of its streams are captured, or by several graphs.
-    pub(super) fn is_captured(&self, plan: &Plan) -> NcclResult<bool> {
+    pub(crate) fn is_captured(&self, plan: &Plan) -> NcclResult<bool> {
         self.engine.captured_alike(&plan.streams).ok_or_else(|| {
             let message = format!(
                 "the streams of rank {} in one group have to be all captured by the same graph, or none of them",
@@ -47,7 +47,7 @@ impl Locked<'_> {
 
     /// Adds what a rank launches together to the graph of its streams. As outside of one, all of it waits for all the
     /// streams and holds them up.
-    pub(super) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
+    pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;
         self.engine.join_captured(&streams);
         let alone = collectives.into_iter().map(|call| vec![call]);

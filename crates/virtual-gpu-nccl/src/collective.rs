@@ -20,10 +20,10 @@ const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
 
 /// One collective, as its ranks come to it.
-pub(super) struct Call {
-    pub(super) parts: Vec<Option<Part>>,
-    pub(super) running: bool,
-    pub(super) failure: Option<Failure>,
+pub(crate) struct Call {
+    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) running: bool,
+    pub(crate) failure: Option<Failure>,
 }
 
 impl Call {
@@ -33,20 +33,20 @@ impl Call {
 }
 
 /// One rank's part in a call.
-pub(super) struct Part {
-    pub(super) operation: Operation,
+pub(crate) struct Part {
+    pub(crate) operation: Operation,
     /// Its place among its rank's launches that were captured; `None` outside of a graph.
     captured: Option<SequenceNumber>,
-    pub(super) call_site: CallSite,
+    pub(crate) call_site: CallSite,
     /// Its stream has come to it.
-    pub(super) arrived: bool,
+    pub(crate) arrived: bool,
     /// Its rank has aborted.
-    pub(super) cancelled: bool,
-    pub(super) location: PartLocation,
+    pub(crate) cancelled: bool,
+    pub(crate) location: PartLocation,
 }
 
 /// Where a rank's part is done.
-pub(super) enum PartLocation {
+pub(crate) enum PartLocation {
     Here {
         op: OpRef,
         buffers: Buffers,
@@ -74,7 +74,7 @@ impl Call {
     }
 
     /// Whether a rank of this process has called it.
-    pub(super) fn has_part_here(&self) -> bool {
+    pub(crate) fn has_part_here(&self) -> bool {
         self.parts.iter().flatten().any(|part| part.op().is_some())
     }
 
@@ -94,7 +94,7 @@ impl Communicator {
 
 impl Part {
     /// Its operation in a stream of this process.
-    pub(super) fn op(&self) -> Option<OpRef> {
+    pub(crate) fn op(&self) -> Option<OpRef> {
         match self.location {
             PartLocation::Here { op, .. } => Some(op),
             PartLocation::Elsewhere(_) => None,
@@ -103,7 +103,7 @@ impl Part {
 }
 
 impl super::State {
-    pub(super) fn call(&self, id: CollectiveId) -> Option<&Call> {
+    pub(crate) fn call(&self, id: CollectiveId) -> Option<&Call> {
         self.communicators.get(&id.comm)?.calls.get(&id.sequence)
     }
 
@@ -112,7 +112,7 @@ impl super::State {
     }
 
     /// The ranks that have not come to a collective, in the order of their numbers.
-    pub(super) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
+    pub(crate) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
         let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.call(id)) else {
             return Vec::new();
         };
@@ -133,7 +133,7 @@ impl super::State {
 
 impl Locked<'_> {
     /// Enqueues one rank's part of a collective, to come after others.
-    pub(super) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
+    pub(crate) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
         let Checked { comm, rank, stream, request, captured, call_site, plan, .. } = checked;
         let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
         let owner = self.engine.current_thread();
@@ -178,7 +178,7 @@ impl Locked<'_> {
     }
 
     /// One rank's stream has come to a collective. Returns it where it can run now.
-    pub(super) fn arrive_at_collective(&mut self, id: CollectiveId) -> Option<Job> {
+    pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> Option<Job> {
         let is_linked = self.nccl.communicators.get(&id.comm)?.link.is_some();
         let context_failure = if is_linked { None } else { self.part_failure(id) };
         let call = self.nccl.call_mut(id)?;
@@ -218,7 +218,7 @@ impl Locked<'_> {
     }
 
     /// A collective with ranks in other processes, where it can run now.
-    pub(super) fn linked_collective(&mut self, id: CollectiveId) -> Option<Job> {
+    pub(crate) fn linked_collective(&mut self, id: CollectiveId) -> Option<Job> {
         let call = self.nccl.call_mut(id)?;
         if call.running || call.failure.is_some() || !call.is_complete() {
             return None;
@@ -228,7 +228,7 @@ impl Locked<'_> {
     }
 
     /// The other processes are about to know what a rank gives. `false` where nobody needs it any more.
-    pub(super) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
+    pub(crate) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
         let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
         match &mut call.parts[rank] {
             Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. }) => {
@@ -240,7 +240,7 @@ impl Locked<'_> {
     }
 
     /// A rank of another process has called a collective.
-    pub(super) fn called_elsewhere(
+    pub(crate) fn called_elsewhere(
         &mut self,
         id: CollectiveId,
         rank: usize,
@@ -263,7 +263,7 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
-    pub(super) fn arrived_elsewhere(
+    pub(crate) fn arrived_elsewhere(
         &mut self,
         id: CollectiveId,
         rank: usize,
@@ -288,14 +288,14 @@ impl Locked<'_> {
     }
 
     /// Whether the GPU of this rank has failed.
-    pub(super) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
+    pub(crate) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
         let part = call.parts[rank].as_ref()?;
         let PartLocation::Here { op, buffers, .. } = part.location else { return None };
         self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
     }
 
     /// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
-    pub(super) fn failed_gpu(
+    pub(crate) fn failed_gpu(
         &self,
         op: OpRef,
         rank: usize,
@@ -317,13 +317,13 @@ impl Locked<'_> {
     }
 
     /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
-    pub(super) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) {
+    pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) {
         self.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure);
         self.collective_failed(id, failure);
     }
 
     /// As [`Self::fail_collective`], where the other processes know. The first failure stays.
-    pub(super) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) {
+    pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) {
         let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
         else {
             return;

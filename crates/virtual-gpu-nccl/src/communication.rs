@@ -91,7 +91,7 @@ impl Locked<'_> {
     }
 
     /// Makes calls fail that can't complete: at once for the ranks that have come, on arrival for the others.
-    pub(super) fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
+    pub(crate) fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
         let failure = Failure::announce(status, report);
         for &call in calls {
             match call {

@@ -22,78 +22,78 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// All ranks of one communicator.
-pub(super) struct Communicator {
-    pub(super) ranks: Vec<Rank>,
+pub(crate) struct Communicator {
+    pub(crate) ranks: Vec<Rank>,
     /// Calls that are not done, by number from 1.
-    pub(super) calls: BTreeMap<SequenceNumber, Call>,
+    pub(crate) calls: BTreeMap<SequenceNumber, Call>,
     /// Sends and receives that are not done.
-    pub(super) traffic: Traffic,
+    pub(crate) traffic: Traffic,
     /// Splits and the like to which not all ranks have come, by number from 1.
-    pub(super) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
+    pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
     /// What went wrong in the background.
-    pub(super) failed: Option<Error<NcclStatus>>,
+    pub(crate) failed: Option<Error<NcclStatus>>,
     /// Where rank 0's end was made.
-    pub(super) call_site: CallSite,
+    pub(crate) call_site: CallSite,
     /// Where the ranks of other processes are reached.
-    pub(super) link: Option<Link>,
+    pub(crate) link: Option<Link>,
 }
 
 /// Another process of a session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     /// Its number there.
-    pub(super) number: ProcessNumber,
+    pub(crate) number: ProcessNumber,
     /// Its number as the system counts it.
-    pub(super) pid: u32,
+    pub(crate) pid: u32,
 }
 
-pub(super) struct Rank {
+pub(crate) struct Rank {
     /// The process that it is in, if that is another.
-    pub(super) process: Option<Process>,
-    pub(super) device: usize,
+    pub(crate) process: Option<Process>,
+    pub(crate) device: usize,
     /// The thread that last used it: who will make its next call, unless it is handed on.
-    pub(super) owner: ThreadKey,
+    pub(crate) owner: ThreadKey,
     /// The thread that made it, and whether a call was made for it since.
     maker: ThreadKey,
     is_used: bool,
     /// A rank of its communicator was used by another thread than its maker.
     is_handed_on: bool,
     /// Collective calls that it has made.
-    pub(super) issued: SequenceNumber,
+    pub(crate) issued: SequenceNumber,
     /// Collectives, and groups of sends and receives, of which it has captured graphs.
-    pub(super) captured: SequenceNumber,
+    pub(crate) captured: SequenceNumber,
     /// Groups of sends and receives that it has launched.
-    pub(super) transfer_groups: SequenceNumber,
+    pub(crate) transfer_groups: SequenceNumber,
     /// Its last call that moves data, with its operation in the stream.
-    pub(super) last: Option<LastCall>,
+    pub(crate) last: Option<LastCall>,
     /// Assemblies that it has come to.
-    pub(super) management_calls: SequenceNumber,
-    pub(super) config: CommConfig,
+    pub(crate) management_calls: SequenceNumber,
+    pub(crate) config: CommConfig,
     /// Reduction operators that it has made.
-    pub(super) scales: Scales,
-    pub(super) finalized: bool,
+    pub(crate) scales: Scales,
+    pub(crate) finalized: bool,
     /// Where it is not blocking: how often it has still to say that it is in progress, and the management_call that it is in.
-    pub(super) polls: u32,
-    pub(super) awaits: Option<SequenceNumber>,
+    pub(crate) polls: u32,
+    pub(crate) awaits: Option<SequenceNumber>,
     /// Its last collective of no elements, with the number of the next that counts.
-    pub(super) dropped: Option<(SequenceNumber, Operation, CallSite)>,
+    pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
     /// How its GPU has failed, once a thread was published.
-    pub(super) gpu_failure: Option<String>,
+    pub(crate) gpu_failure: Option<String>,
     /// How and where it left.
-    pub(super) left: Option<(Cow<'static, str>, CallSite)>,
+    pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
 }
 
 /// A rank's last call.
-pub(super) struct LastCall {
-    pub(super) request: Request,
-    pub(super) op: OpRef,
-    pub(super) call_site: CallSite,
+pub(crate) struct LastCall {
+    pub(crate) request: Request,
+    pub(crate) op: OpRef,
+    pub(crate) call_site: CallSite,
     /// Its thread was published by a query that it isn't done: who aborts it now knows what it breaks off.
-    pub(super) was_polled: bool,
+    pub(crate) was_polled: bool,
 }
 
 impl Rank {
-    pub(super) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
+    pub(crate) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
         Self {
             process: None,
             device,
@@ -118,17 +118,17 @@ impl Rank {
     }
 
     /// A rank of another process.
-    pub(super) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
+    pub(crate) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
         Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
     }
 
     /// Whether this thread, and no other, makes its calls.
-    pub(super) fn is_driven_by(&self, thread: ThreadKey) -> bool {
+    pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
         self.owner == thread && !self.is_handed_on && self.left.is_none()
     }
 
     /// Why it has not made a call.
-    pub(super) fn absence(&self) -> Missing {
+    pub(crate) fn absence(&self) -> Missing {
         match self.left {
             Some(_) => Missing::Gone,
             None if self.is_handed_on => Missing::Handed { thread: self.owner, has_used: self.is_used },
@@ -139,7 +139,7 @@ impl Rank {
 
 impl Communicator {
     /// Whether no process of another rank has ended.
-    pub(super) fn check_all_there(&self) -> NcclResult<()> {
+    pub(crate) fn check_all_there(&self) -> NcclResult<()> {
         match &self.failed {
             Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
             _ => Ok(()),
@@ -147,7 +147,7 @@ impl Communicator {
     }
 
     /// A thread calls for a rank.
-    pub(super) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
+    pub(crate) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
         let own = &mut self.ranks[rank];
         (own.owner, own.is_used) = (thread, true);
         if own.maker != thread {
@@ -156,7 +156,7 @@ impl Communicator {
     }
 
     /// Remembers what went wrong in the background; the first failure stays.
-    pub(super) fn note_failure(&mut self, failure: &Failure) {
+    pub(crate) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
 }
@@ -169,7 +169,7 @@ fn vanished(comm: CommId) -> Error<NcclStatus> {
 }
 
 /// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
-pub(super) fn check_choice() -> NcclResult<()> {
+pub(crate) fn check_choice() -> NcclResult<()> {
     Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
 }
 
@@ -206,7 +206,7 @@ impl State {
     ///
     /// # Errors
     /// `InternalError`, naming it.
-    pub(super) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
+    pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
         self.communicators.get(&comm).ok_or_else(|| vanished(comm))
     }
 
@@ -214,7 +214,7 @@ impl State {
     ///
     /// # Errors
     /// `InternalError`, naming it.
-    pub(super) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
+    pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
         self.communicators.get_mut(&comm).ok_or_else(|| vanished(comm))
     }
 
@@ -248,7 +248,7 @@ impl State {
 impl Locked<'_> {
     /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
     /// process has no handle here.
-    pub(super) fn add_communicator(
+    pub(crate) fn add_communicator(
         &mut self,
         function: &str,
         ranks: Vec<Rank>,
@@ -284,7 +284,7 @@ impl Locked<'_> {
     }
 
     /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
-    pub(super) fn forget_communicator_if_over(&mut self, comm: CommId) {
+    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) {
         let Some(entry) = self.nccl.communicators.get(&comm) else { return };
         let is_here = |rank: &&Rank| rank.process.is_none();
         if entry.ranks.iter().filter(is_here).all(|rank| rank.left.is_some())
@@ -304,7 +304,7 @@ impl Locked<'_> {
 
 /// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
 /// no number counts as not set.
-pub(super) fn ranks_share_gpus() -> bool {
+pub(crate) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)
 }

@@ -29,9 +29,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 pub type Interface = (String, IpAddr);
 
 /// What a guest says first.
-pub(super) struct Hello {
+pub(crate) struct Hello {
     id: [u8; 128],
-    pub(super) pid: u32,
+    pub(crate) pid: u32,
 }
 
 structure! { Greeting { magic, version, code } }
@@ -49,23 +49,23 @@ const UNKNOWN_ID: u32 = 1;
 const OTHER_VERSION: u32 = 2;
 
 /// What goes to another process: a thread of its own sends it, in order.
-pub(super) struct Outbox(Option<Sender<Arc<[u8]>>>);
+pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
-    pub(super) fn send(&self, message: Arc<[u8]>) {
+    pub(crate) fn send(&self, message: Arc<[u8]>) {
         // A connection that has ended takes nothing: whoever reads from it tells everyone.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
     /// Nothing more is sent. The other side sees the end once it has got all.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.0 = None;
     }
 }
 
 /// Addresses at which this process listens, as they were asked for.
 #[derive(Default)]
-pub(super) struct Listeners(HashMap<SocketAddr, SocketAddr>);
+pub(crate) struct Listeners(HashMap<SocketAddr, SocketAddr>);
 
 fn greeting(code: u32) -> Vec<u8> {
     let mut writer = Writer::default();
@@ -102,7 +102,7 @@ impl Nccl {
     }
 
     /// Listens where an id of `NCCL_COMM_ID` says: this process has rank 0.
-    pub(super) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
+    pub(crate) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
         // Before anybody can connect.
         self.lock().nccl.own_ids.insert(id);
@@ -161,7 +161,7 @@ impl Nccl {
     }
 
     /// Connects to the process that made an id, as a guest; the session.
-    pub(super) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
+    pub(crate) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
         let timeout = self.engine.config().timeout;
         let (since, maker) = (Instant::now(), id.maker());
         let remote = |message: String| Error::new(NcclStatus::RemoteError, message);

@@ -22,7 +22,7 @@ const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
 
 /// Which rank waits for which, for calls that were found deadlocked together.
-pub(super) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlocked) -> Report {
+pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlocked) -> Report {
     let management = calls.iter().any(|call| matches!(call, CallKey::Management(_)));
     let collective = calls.iter().any(|call| matches!(call, CallKey::Collective(_)));
     let point_to_point = calls.iter().any(|call| matches!(call, CallKey::PointToPoint(_)));
@@ -36,7 +36,7 @@ pub(super) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
 }
 
 /// Adds which rank waits for which to a report.
-pub(super) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
+pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
     let mut explanation = Explanation { snapshot: Snapshot { engine, nccl }, report, help: None };
     for &call in calls {
         explanation = match call {

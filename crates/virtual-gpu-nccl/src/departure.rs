@@ -91,7 +91,7 @@ impl Locked<'_> {
 
     /// Takes a rank's part out of every call that is not running yet. What a rank of another process has given stays: it may
     /// have left because all was done.
-    pub(super) fn cancel_calls(&mut self, comm: CommId, rank: usize) {
+    pub(crate) fn cancel_calls(&mut self, comm: CommId, rank: usize) {
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
         let mut arrived = Vec::new();
         for call in entry.calls.values_mut().filter(|call| !call.running) {
@@ -109,6 +109,6 @@ impl Locked<'_> {
 }
 
 /// How a rank leaves, in words.
-pub(super) fn departure(aborts: bool) -> &'static str {
+pub(crate) fn departure(aborts: bool) -> &'static str {
     if aborts { "has aborted its communicator" } else { "has destroyed its communicator" }
 }

@@ -28,13 +28,13 @@ type Tick = (StreamName, u64);
 
 /// A stream of any process: the key of its process, and its handle there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct StreamName {
+pub(crate) struct StreamName {
     process: u64,
     handle: u64,
 }
 
 /// When a rank's stream has come to a call, and what had happened by then.
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     /// Nanoseconds of virtual time.
     ready: u64,
     own: Vec<Tick>,
@@ -42,22 +42,22 @@ pub(super) struct Stamp {
 }
 
 /// A rank's stream has come to a call; with what it gives.
-pub(super) struct Arrival {
-    pub(super) stamp: Stamp,
+pub(crate) struct Arrival {
+    pub(crate) stamp: Stamp,
     /// Of messages: bytes that the rank sends, and that it receives, in what it launched together.
-    pub(super) bytes: (u64, u64),
+    pub(crate) bytes: (u64, u64),
     /// Of collectives: the rank's scalar.
-    pub(super) scale: [u8; 8],
-    pub(super) payload: Payload,
+    pub(crate) scale: [u8; 8],
+    pub(crate) payload: Payload,
 }
 
 /// An arrival as it is kept here.
-pub(super) struct Arrived {
-    pub(super) ready: u64,
-    pub(super) view: View,
-    pub(super) bytes: [u64; 2],
-    pub(super) scale: [u8; 8],
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Arrived {
+    pub(crate) ready: u64,
+    pub(crate) view: View,
+    pub(crate) bytes: [u64; 2],
+    pub(crate) scale: [u8; 8],
+    pub(crate) payload: Vec<u8>,
 }
 
 /// A call that has failed, by its number in its communicator.
@@ -68,14 +68,14 @@ enum Failed {
 }
 
 /// A message, within its communicator.
-pub(super) struct MessageName {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) sequence: SequenceNumber,
+pub(crate) struct MessageName {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) sequence: SequenceNumber,
 }
 
 /// What happens to a rank of another process.
-pub(super) enum Event {
+pub(crate) enum Event {
     /// It has called a collective.
     Called {
         rank: usize,
@@ -99,7 +99,7 @@ pub(super) enum Event {
 }
 
 /// How a call has failed.
-pub(super) struct Fails {
+pub(crate) struct Fails {
     call: Failed,
     /// A [`CudaStatus`].
     cuda: u32,
@@ -192,14 +192,14 @@ impl Wire for Event {
 
 /// Streams of other processes, by names of this one's own: clocks hold both alike.
 #[derive(Default)]
-pub(super) struct Foreign {
+pub(crate) struct Foreign {
     names: HashMap<StreamHandle, StreamName>,
     handles: HashMap<StreamName, StreamHandle>,
 }
 
 impl StreamName {
     /// That of a stream of this process.
-    pub(super) fn own(stream: StreamHandle) -> Self {
+    pub(crate) fn own(stream: StreamHandle) -> Self {
         Self { process: process_key(), handle: stream.0 }
     }
 }
@@ -215,7 +215,7 @@ impl Foreign {
 
 impl Locked<'_> {
     /// What is published of an operation to whose turn its stream has come.
-    pub(super) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
+    pub(crate) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
         let view = self.engine.view_at_end_of(op)?;
         let ticket = self.engine.ticket_of(op)?;
         let ready = self.engine.time.ready_at(&ticket);
@@ -224,7 +224,7 @@ impl Locked<'_> {
     }
 
     /// A stream of another process is gone.
-    pub(super) fn forget_foreign(&mut self, name: StreamName) {
+    pub(crate) fn forget_foreign(&mut self, name: StreamName) {
         if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
             self.nccl.foreign.names.remove(&stream);
             self.engine.forget_in_clocks(stream, 0);
@@ -256,13 +256,13 @@ impl Locked<'_> {
     }
 
     /// This process's number in a communicator's session, and where its other processes are reached. None where all ranks are here.
-    pub(super) fn link_of(&self, comm: CommId) -> Option<(ProcessNumber, Link)> {
+    pub(crate) fn link_of(&self, comm: CommId) -> Option<(ProcessNumber, Link)> {
         let link = self.nccl.communicators.get(&comm)?.link.clone()?;
         Some((self.nccl.session(link.session)?.own, link))
     }
 
     /// Sends an event to all other processes of a communicator.
-    pub(super) fn publish(&self, comm: CommId, event: &Event) {
+    pub(crate) fn publish(&self, comm: CommId, event: &Event) {
         if let Some((own, link)) = self.link_of(comm) {
             let others = link.others.clone();
             self.nccl.send(Outgoing::new(own, &link, others, event));
@@ -270,7 +270,7 @@ impl Locked<'_> {
     }
 
     /// Tells the process of one rank, if it is another.
-    pub(super) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
+    pub(crate) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
         let process = self.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
         if let (Some((own, link)), Some(process)) = (self.link_of(comm), process) {
             self.nccl.send(Outgoing::new(own, &link, vec![process.number], event));
@@ -278,7 +278,7 @@ impl Locked<'_> {
     }
 
     /// Tells the others that a call has failed.
-    pub(super) fn publish_failure(&self, call: CallKey, status: NcclStatus, failure: &Failure) {
+    pub(crate) fn publish_failure(&self, call: CallKey, status: NcclStatus, failure: &Failure) {
         let (comm, call) = match call {
             CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
             CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
@@ -289,7 +289,7 @@ impl Locked<'_> {
     }
 
     /// Tells the other end of a message that it has failed.
-    pub(super) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
+    pub(crate) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
         let MessageKey { comm, from, to, sequence } = key;
         let call = Failed::Message(MessageName { from, to, sequence });
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
@@ -301,7 +301,7 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// [`Malformed`] where the event makes no sense.
-    pub(super) fn take_in(
+    pub(crate) fn take_in(
         &mut self,
         session: SessionId,
         from: ProcessNumber,
@@ -317,7 +317,7 @@ impl Locked<'_> {
     }
 
     /// Takes in what came before a communicator was made.
-    pub(super) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) {
+    pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) {
         let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
             // No rank here has called anything yet: there is nothing to run.
@@ -424,7 +424,7 @@ impl Locked<'_> {
     }
 
     /// A process has ended: what waits for its ranks fails, and so does what is called from now on.
-    pub(super) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) {
+    pub(crate) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) {
         if self.nccl.is_leaving {
             return;
         }

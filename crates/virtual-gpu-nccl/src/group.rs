@@ -10,23 +10,23 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// A thread's open group.
 #[derive(Default)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Groups that are open, each inside of the one before.
     depth: u32,
     /// The first error of a call inside; the end returns it and launches nothing.
     error: Option<Error<NcclStatus>>,
-    pub(super) calls: Vec<Checked>,
-    pub(super) joining: Vec<Awaiting>,
+    pub(crate) calls: Vec<Checked>,
+    pub(crate) joining: Vec<Awaiting>,
 }
 
 impl Group {
     /// Keeps the error of a call inside for the group's end.
-    pub(super) fn remember(&mut self, error: &Error<NcclStatus>) {
+    pub(crate) fn remember(&mut self, error: &Error<NcclStatus>) {
         self.error.get_or_insert_with(|| error.clone());
     }
 
     /// The report of a wait for a stream on which this group holds a call: the call has not been launched.
-    pub(super) fn wait_inside(
+    pub(crate) fn wait_inside(
         &self,
         caller: &str,
         is_meant: &mut dyn FnMut(StreamHandle) -> bool,

@@ -10,7 +10,7 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
 /// Random, for each process anew: tells processes apart where their numbers may come again.
-pub(super) fn process_key() -> u64 {
+pub(crate) fn process_key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(random)
 }
@@ -35,7 +35,7 @@ pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
     /// An id of this process, which listens at `address` if anywhere.
-    pub(super) fn new(address: Option<SocketAddr>) -> Self {
+    pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {
             word.copy_from_slice(&random().to_le_bytes());
@@ -44,7 +44,7 @@ impl UniqueId {
     }
 
     /// The id that every process has whose `NCCL_COMM_ID` is this address.
-    pub(super) fn of_address(address: SocketAddr) -> Self {
+    pub(crate) fn of_address(address: SocketAddr) -> Self {
         Self::made_by(0, 0, Some(address), [0; 16])
     }
 
@@ -87,22 +87,22 @@ impl UniqueId {
     }
 
     /// Whether this process made it.
-    pub(super) fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.0[48..56] == process_key().to_le_bytes()
     }
 
     /// Whether it is the same in every process, and rank 0's is the one that listens.
-    pub(super) fn is_of_address(&self) -> bool {
+    pub(crate) fn is_of_address(&self) -> bool {
         self.maker() == 0
     }
 
     /// The number of the process that made it.
-    pub(super) fn maker(&self) -> u32 {
+    pub(crate) fn maker(&self) -> u32 {
         u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
     }
 
     /// Where the ranks of other processes connect.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         let port = u16::from_le_bytes([self.0[12], self.0[13]]);
         let ip: [u8; 16] = self.0[16..32].try_into().ok()?;
         (port != 0).then(|| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port))

@@ -11,12 +11,12 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// What one rank of a comm launches together.
-pub(super) struct Plan {
-    pub(super) comm: CommId,
-    pub(super) rank: usize,
-    pub(super) streams: Vec<StreamHandle>,
-    pub(super) collectives: Vec<Checked>,
-    pub(super) transfers: Vec<Checked>,
+pub(crate) struct Plan {
+    pub(crate) comm: CommId,
+    pub(crate) rank: usize,
+    pub(crate) streams: Vec<StreamHandle>,
+    pub(crate) collectives: Vec<Checked>,
+    pub(crate) transfers: Vec<Checked>,
 }
 
 impl Nccl {
@@ -25,7 +25,7 @@ impl Nccl {
     /// # Errors
     /// `InvalidUsage`: this thread drives another rank, too, and leaves it behind (a call may wait for all ranks before
     /// it returns); a rank sends to itself and does not receive it; one call of a group needs another one's result.
-    pub(super) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
+    pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
             Error::new(NcclStatus::InvalidUsage, failure.report)

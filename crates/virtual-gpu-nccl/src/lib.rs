@@ -4,6 +4,7 @@
 //! engine is locked (`state.rs`). The engine calls back through its trait `Communication` (`communication.rs`).
 
 mod bootstrap;
+mod buffer;
 mod call;
 mod capture;
 mod collective;
@@ -22,6 +23,7 @@ mod management;
 mod membership;
 mod operation;
 mod point_to_point;
+mod publish;
 mod reduce;
 mod run;
 mod scale;

@@ -188,7 +188,7 @@ pub fn warn(message: &str) {
 }
 
 /// The library's version, once.
-pub(super) fn version() {
+pub(crate) fn version() {
     static SHOWN: OnceLock<()> = OnceLock::new();
     let log = log();
     if log.level == Level::None || SHOWN.set(()).is_err() {
@@ -203,7 +203,7 @@ pub(super) fn version() {
 }
 
 /// A communicator that has been made by `function`: three lines for each rank.
-pub(super) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
+pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
     version();
     let ranks = entry.ranks.len();
     for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
@@ -227,7 +227,7 @@ pub(super) fn made(function: &str, comm: CommId, entry: &Communicator, handles: 
 }
 
 /// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
-pub(super) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
+pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
     let Some(entry) = state.communicators.get(&comm) else { return };
     let device = entry.ranks[rank].device;
     info("DESTROY", device, || {
@@ -241,7 +241,7 @@ pub(super) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): 
 }
 
 /// A call that moves data, whose arguments are good.
-pub(super) fn call(
+pub(crate) fn call(
     state: &State,
     handle: CommHandle,
     (comm, rank): (CommId, usize),

@@ -26,7 +26,7 @@ pub const NO_COLOR: i32 = -1;
 pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
 /// A split or finalize to which not all ranks have come.
-pub(super) struct ManagementCall {
+pub(crate) struct ManagementCall {
     participants: Vec<Option<Participant>>,
     failed: Option<Error<NcclStatus>>,
 }
@@ -50,7 +50,7 @@ enum Purpose {
 }
 
 /// What a rank of another process comes for.
-pub(super) struct Joins {
+pub(crate) struct Joins {
     /// A split, and no finalize.
     splits: bool,
     color: i32,
@@ -147,7 +147,7 @@ impl Nccl {
 
 impl ManagementCall {
     /// Whether a rank of this process has come.
-    pub(super) fn has_participant_here(&self, ranks: &[Rank]) -> bool {
+    pub(crate) fn has_participant_here(&self, ranks: &[Rank]) -> bool {
         self.participants
             .iter()
             .zip(ranks)
@@ -176,19 +176,19 @@ impl Link {
 
 impl State {
     /// Whether a split or finalize waits for one of these ranks.
-    pub(super) fn lacks_any(&self, id: ManagementId, ranks: &[usize]) -> bool {
+    pub(crate) fn lacks_any(&self, id: ManagementId, ranks: &[usize]) -> bool {
         let Some(call) = self.management_call(id).filter(|call| call.failed.is_none()) else {
             return false;
         };
         ranks.iter().any(|&rank| call.participants[rank].is_none())
     }
 
-    pub(super) fn management_call(&self, id: ManagementId) -> Option<&ManagementCall> {
+    pub(crate) fn management_call(&self, id: ManagementId) -> Option<&ManagementCall> {
         self.communicators.get(&id.comm)?.management_calls.get(&id.sequence)
     }
 
     /// Whether a thread waits until it is over.
-    pub(super) fn is_blocking(&self, awaiting: Awaiting) -> bool {
+    pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> bool {
         match awaiting {
             Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
                 Some(Membership::Joining(_, config)) => config.blocking,
@@ -205,17 +205,17 @@ impl State {
     }
 
     /// Whether a split or finalize is complete, or has failed.
-    pub(super) fn is_complete_or_failed(&self, id: ManagementId) -> bool {
+    pub(crate) fn is_complete_or_failed(&self, id: ManagementId) -> bool {
         self.management_call(id).is_none_or(|call| call.failed.is_some())
     }
 
     /// Why a split or finalize failed, if it did.
-    pub(super) fn management_failure(&self, id: ManagementId) -> Option<Error<NcclStatus>> {
+    pub(crate) fn management_failure(&self, id: ManagementId) -> Option<Error<NcclStatus>> {
         self.management_call(id)?.failed.clone()
     }
 
     /// The ranks that have not come to a split or finalize, in the order of their numbers.
-    pub(super) fn absent(&self, id: ManagementId) -> Vec<(usize, Missing)> {
+    pub(crate) fn absent(&self, id: ManagementId) -> Vec<(usize, Missing)> {
         let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.management_call(id)) else {
             return Vec::new();
         };
@@ -268,7 +268,7 @@ impl Locked<'_> {
     }
 
     /// A rank of another process comes to a split or finalize.
-    pub(super) fn joins_elsewhere(
+    pub(crate) fn joins_elsewhere(
         &mut self,
         id: ManagementId,
         rank: usize,
@@ -349,13 +349,13 @@ impl Locked<'_> {
     }
 
     /// Ends a split or finalize: everyone who has come gets the same error.
-    pub(super) fn fail_management_call(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
+    pub(crate) fn fail_management_call(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
         self.publish_failure(CallKey::Management(id), status, failure);
         self.management_call_failed(id, status, failure);
     }
 
     /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
-    pub(super) fn management_call_failed(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
+    pub(crate) fn management_call_failed(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
         let error = Error::new(status, failure.report.clone());
         let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
         let ranks = comm.ranks.len();
@@ -372,7 +372,7 @@ impl Locked<'_> {
     }
 
     /// Ends splits and finalizes whose other ranks have not come for too long.
-    pub(super) fn give_up_management_call(&mut self, id: ManagementId) {
+    pub(crate) fn give_up_management_call(&mut self, id: ManagementId) {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
             .fact(given_up(self.engine.timeout));
         let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
@@ -381,7 +381,7 @@ impl Locked<'_> {
 }
 
 /// Adds who waits in a split or finalize to a report.
-pub(super) fn waiting_participants(nccl: &State, id: ManagementId, mut report: Report) -> Report {
+pub(crate) fn waiting_participants(nccl: &State, id: ManagementId, mut report: Report) -> Report {
     let Some(call) = nccl.management_call(id) else { return report };
     let mut sides: Vec<(Vec<usize>, &Participant)> = Vec::new();
     for (rank, participant) in call.participants.iter().enumerate() {

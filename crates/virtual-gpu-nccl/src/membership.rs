@@ -9,7 +9,7 @@ use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// What a communicator handle stands for.
-pub(super) enum Membership {
+pub(crate) enum Membership {
     /// Its rank waits for the others.
     Joining(Gathering, CommConfig),
     /// It could not be made.
@@ -25,7 +25,7 @@ pub(super) enum Membership {
 
 /// Where the ranks of a communicator that is being made come together.
 #[derive(Clone, Copy)]
-pub(super) enum Gathering {
+pub(crate) enum Gathering {
     /// At an id that this process made.
     Id(UniqueId),
     /// At an id that another one made, in this session.
@@ -36,7 +36,7 @@ pub(super) enum Gathering {
 
 impl Nccl {
     /// Blocks until communicators are made, or can't be; the same for splits and finalizes.
-    pub(super) fn finish_joining(
+    pub(crate) fn finish_joining(
         &self,
         awaiting: Vec<Awaiting>,
         caller: &'static str,
@@ -122,7 +122,7 @@ impl State {
     }
 
     /// As [`Self::member`], of a communicator that nothing is in progress on.
-    pub(super) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
         let (comm, rank) = self.member(handle)?;
         let entry = &self.communicator(comm)?.ranks[rank];
         if entry.polls > 0 || entry.awaits.is_some() {
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// As [`Self::member`], of a communicator that can be used now.
-    pub(super) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
         let (comm, rank) = self.unfinished_member(handle)?;
         let entry = self.communicator(comm)?;
         match entry.ranks[rank].finalized {
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// The communicator and rank of a handle that can be used.
-    pub(super) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
         let message = match self.memberships.get(&handle) {
             Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
             Some(Membership::Joining(_, CommConfig { blocking: true })) => {
@@ -194,7 +194,7 @@ impl Locked<'_> {
     }
 
     /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
-    pub(super) fn leave_bootstraps(&mut self, joining: &[Awaiting], error: &Error<NcclStatus>) {
+    pub(crate) fn leave_bootstraps(&mut self, joining: &[Awaiting], error: &Error<NcclStatus>) {
         for awaiting in joining {
             let handle = match *awaiting {
                 Awaiting::Communicator(handle) => handle,

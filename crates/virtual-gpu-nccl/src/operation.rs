@@ -56,11 +56,11 @@ pub struct Operation {
 
 /// How a collective is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// None: by sends and receives.
-    pub(super) choice: Option<Choice>,
+    pub(crate) choice: Option<Choice>,
     /// How long it takes once all ranks are ready.
-    pub(super) nanoseconds: u64,
+    pub(crate) nanoseconds: u64,
 }
 
 /// Device addresses of a rank's buffers, and what its data is multiplied with.
@@ -76,7 +76,7 @@ pub struct Buffers {
 
 impl Plan {
     /// What a trace says of one rank's part.
-    pub(super) fn label(&self, operation: &Operation, rank: usize, world_size: usize) -> Label {
+    pub(crate) fn label(&self, operation: &Operation, rank: usize, world_size: usize) -> Label {
         let bytes = operation.large_side(world_size);
         let label = Label::new("collective", operation.function())
             .with("rank", rank)
@@ -94,7 +94,7 @@ impl Plan {
 
 impl Operation {
     /// The C function.
-    pub(super) fn function(&self) -> &'static str {
+    pub(crate) fn function(&self) -> &'static str {
         match self.collective {
             Collective::AllReduce(_) => "ncclAllReduce",
             Collective::Broadcast { .. } => "ncclBroadcast",
@@ -107,7 +107,7 @@ impl Operation {
         }
     }
 
-    pub(super) fn root(&self) -> Option<i32> {
+    pub(crate) fn root(&self) -> Option<i32> {
         match self.collective {
             Collective::Broadcast { root }
             | Collective::Reduce { root, .. }
@@ -117,7 +117,7 @@ impl Operation {
         }
     }
 
-    pub(super) fn operator(&self) -> Option<Operator> {
+    pub(crate) fn operator(&self) -> Option<Operator> {
         match self.collective {
             Collective::AllReduce(operator)
             | Collective::ReduceScatter(operator)
@@ -127,12 +127,12 @@ impl Operation {
     }
 
     /// Bytes of `count` elements.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.data_type.size())
     }
 
     /// Bytes that `rank` gives. `None` where its send buffer is not looked at.
-    pub(super) fn given(&self, rank: usize, world_size: usize) -> Option<u64> {
+    pub(crate) fn given(&self, rank: usize, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Broadcast { root } | Collective::Scatter { root } if root as usize != rank => None,
             Collective::ReduceScatter(_) | Collective::AllToAll | Collective::Scatter { .. } => {
@@ -143,7 +143,7 @@ impl Operation {
     }
 
     /// Bytes that `rank` gets. `None` where its receive buffer is not looked at.
-    pub(super) fn got(&self, rank: usize, world_size: usize) -> Option<u64> {
+    pub(crate) fn got(&self, rank: usize, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Reduce { root, .. } | Collective::Gather { root } if root as usize != rank => None,
             Collective::AllGather | Collective::AllToAll | Collective::Gather { .. } => {
@@ -154,7 +154,7 @@ impl Operation {
     }
 
     /// Bytes of the larger of a rank's two buffers.
-    pub(super) fn large_side(&self, world_size: usize) -> u64 {
+    pub(crate) fn large_side(&self, world_size: usize) -> u64 {
         match self.collective {
             Collective::AllReduce(_) | Collective::Broadcast { .. } | Collective::Reduce { .. } => {
                 self.bytes()
@@ -179,7 +179,7 @@ impl Operation {
     ///
     /// # Errors
     /// NCCL's sentence, where `NCCL_ALGO` and `NCCL_PROTO` leave nothing that can do it.
-    pub(super) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
+    pub(crate) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
         let bytes = self.large_side(world.ranks);
         let Some(function) = self.tuned() else {
             // Each rank keeps its own part.
@@ -194,7 +194,7 @@ impl Operation {
     }
 
     /// Says what is wrong with buffers that overlap otherwise than in place.
-    pub(super) fn overlap(&self, buffers: Buffers, rank: usize, world_size: usize) -> Option<String> {
+    pub(crate) fn overlap(&self, buffers: Buffers, rank: usize, world_size: usize) -> Option<String> {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
         let Buffers { send, receive, .. } = buffers;
         let part = rank as u64 * self.bytes();
@@ -216,7 +216,7 @@ impl Operation {
     ///
     /// An all-reduce is cut into as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank
     /// `c + 1` to rank `c`, so that every rank gets the same bits, and the order is the same on every run.
-    pub(super) fn pieces(&self, ranks: usize) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
         let ring = |first: usize, at: u64| (0..ranks).map(|step| ((first + step) % ranks, at)).collect();
         let everywhere = |at: u64| (0..ranks).map(|rank| (rank, at)).collect();
@@ -282,13 +282,13 @@ impl Operation {
 
 /// Bytes of a collective that are made in one way: the same ranks' bytes, combined in their order, go to the same ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// Ranks, each with the piece's offset in its send buffer.
-    pub(super) sources: Vec<(usize, u64)>,
+    pub(crate) sources: Vec<(usize, u64)>,
     /// Ranks, each with the piece's offset in its receive buffer.
-    pub(super) destinations: Vec<(usize, u64)>,
+    pub(crate) destinations: Vec<(usize, u64)>,
     /// Its length.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl std::fmt::Display for Operation {

@@ -48,14 +48,14 @@ impl DataType {
     }
 
     /// Whether elements can be combined here. The others can only be moved.
-    pub(super) fn is_reducible(self) -> bool {
+    pub(crate) fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 }
 
 impl DataType {
     /// The name of its constant in C.
-    pub(super) fn c_name(self) -> String {
+    pub(crate) fn c_name(self) -> String {
         let name = self.to_string();
         let (first, rest) = name.split_at(1);
         format!("nccl{}{rest}", first.to_uppercase())
@@ -92,7 +92,7 @@ impl Operator {
 
 impl Operator {
     /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
-    pub(super) fn is_reduced_in_switches(self, data_type: DataType) -> bool {
+    pub(crate) fn is_reduced_in_switches(self, data_type: DataType) -> bool {
         use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
         match data_type {
             Int32 | Uint32 | Int64 | Uint64 | Float16 | Bfloat16 => {
@@ -122,17 +122,17 @@ impl std::fmt::Display for Operator {
 /// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
 /// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
 #[derive(Clone, Debug)]
-pub(super) struct Reduction {
-    pub(super) data_type: DataType,
-    pub(super) operator: Operator,
-    pub(super) ranks: usize,
+pub(crate) struct Reduction {
+    pub(crate) data_type: DataType,
+    pub(crate) operator: Operator,
+    pub(crate) ranks: usize,
     /// Each rank's scalar, for `PreMulSum`: as many of its bytes as the type has.
-    pub(super) scales: Vec<[u8; 8]>,
+    pub(crate) scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
     /// Reduces inputs of equally many little-endian elements into `out`, in their order. Each is given with its rank.
-    pub(super) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = (usize, &'a [u8])>) {
+    pub(crate) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = (usize, &'a [u8])>) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
             DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),

@@ -19,7 +19,7 @@ pub enum Scale {
 
 /// Operators that a rank has made, by their place from [`FIRST`] on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scales(Vec<Option<(DataType, Scale)>>);
+pub(crate) struct Scales(Vec<Option<(DataType, Scale)>>);
 
 impl Nccl {
     /// `ncclRedOpCreatePreMulSum`: an operator of this rank, for elements of `data_type`. The first one has the value of

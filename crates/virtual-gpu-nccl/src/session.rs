@@ -17,62 +17,62 @@ use virtual_gpu_core::handle::{CommId, StreamHandle};
 use virtual_gpu_core::status::{Error, NcclStatus};
 
 /// The root's number in its session.
-pub(super) const ROOT: ProcessNumber = ProcessNumber(0);
+pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
 
 /// How often a process that ends looks whether others have let it go.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The tag of the communicator that is made from the id. Those that splits make have others.
-pub(super) const FIRST_TAG: CommTag = CommTag(0);
+pub(crate) const FIRST_TAG: CommTag = CommTag(0);
 
 /// The smallest tag of a communicator that a split makes.
-pub(super) const FIRST_SPLIT_TAG: CommTag = CommTag(1);
+pub(crate) const FIRST_SPLIT_TAG: CommTag = CommTag(1);
 
 /// A session, as this process counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SessionId(pub(super) u64);
+pub(crate) struct SessionId(pub(crate) u64);
 
 /// A process of a session. The root is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ProcessNumber(pub(super) u16);
+pub(crate) struct ProcessNumber(pub(crate) u16);
 
 /// A communicator, as all processes of its session know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct CommTag(pub(super) u64);
+pub(crate) struct CommTag(pub(crate) u64);
 
 /// What a process knows of a session.
-pub(super) struct Session {
-    pub(super) id: UniqueId,
+pub(crate) struct Session {
+    pub(crate) id: UniqueId,
     /// This process's number.
-    pub(super) own: ProcessNumber,
+    pub(crate) own: ProcessNumber,
     /// The root's to all others, and theirs to the root.
     links: BTreeMap<ProcessNumber, Outbox>,
     /// Every process's number as the system counts it.
-    pub(super) pids: BTreeMap<ProcessNumber, u32>,
-    pub(super) gone: BTreeSet<ProcessNumber>,
+    pub(crate) pids: BTreeMap<ProcessNumber, u32>,
+    pub(crate) gone: BTreeSet<ProcessNumber>,
     /// Communicators with ranks here, by their tags.
-    pub(super) communicators: HashMap<CommTag, CommId>,
+    pub(crate) communicators: HashMap<CommTag, CommId>,
     /// What came for communicators that are not made here yet.
-    pub(super) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
+    pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
     /// Where another process is the root: this one's ranks that wait for the communicator.
-    pub(super) members: Vec<(usize, Member)>,
+    pub(crate) members: Vec<(usize, Member)>,
     /// When this process asked the root to give up.
-    pub(super) asked: Option<Instant>,
+    pub(crate) asked: Option<Instant>,
     /// When the first of this process's ranks came.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
 }
 
 /// Where the ranks of a communicator in other processes are reached.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
-    pub(super) session: SessionId,
-    pub(super) tag: CommTag,
+pub(crate) struct Link {
+    pub(crate) session: SessionId,
+    pub(crate) tag: CommTag,
     /// The processes that have ranks in it.
-    pub(super) others: Vec<ProcessNumber>,
+    pub(crate) others: Vec<ProcessNumber>,
 }
 
 /// What the root and another process send each other about the communicator that is made, and about processes.
-pub(super) enum Control {
+pub(crate) enum Control {
     /// A rank of another process than the root joins.
     Join(JoinRequest),
     /// All have come.
@@ -122,7 +122,7 @@ const CONTROL: u8 = 0;
 const EVENT: u8 = 1;
 
 /// Where an event comes from, where it goes to, and the tag of its communicator.
-pub(super) struct Header {
+pub(crate) struct Header {
     from: ProcessNumber,
     to: Vec<ProcessNumber>,
     tag: CommTag,
@@ -157,7 +157,7 @@ impl Session {
     }
 
     /// Sends a message to a process that this one is connected to.
-    pub(super) fn send_control(&self, process: ProcessNumber, control: &Control) {
+    pub(crate) fn send_control(&self, process: ProcessNumber, control: &Control) {
         let mut writer = Writer::default();
         writer.put(&CONTROL).put(control);
         if let Some(link) = self.links.get(&process) {
@@ -166,13 +166,13 @@ impl Session {
     }
 
     /// The number of a process as the system counts it.
-    pub(super) fn pid(&self, process: ProcessNumber) -> u32 {
+    pub(crate) fn pid(&self, process: ProcessNumber) -> u32 {
         self.pids.get(&process).copied().unwrap_or(0)
     }
 }
 
 /// A message about a communicator. It may be long: it is made without the engine's lock.
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     session: SessionId,
     to: Vec<ProcessNumber>,
     bytes: Vec<u8>,
@@ -180,7 +180,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// To some of the processes that a link leads to.
-    pub(super) fn new(own: ProcessNumber, link: &Link, to: Vec<ProcessNumber>, event: &Event) -> Self {
+    pub(crate) fn new(own: ProcessNumber, link: &Link, to: Vec<ProcessNumber>, event: &Event) -> Self {
         let mut writer = Writer::default();
         writer.put(&EVENT).put(&Header { from: own, to: to.clone(), tag: link.tag }).put(event);
         Self { session: link.session, to, bytes: writer.finish() }
@@ -188,18 +188,18 @@ impl Outgoing {
 }
 
 impl State {
-    pub(super) fn session(&self, session: SessionId) -> Option<&Session> {
+    pub(crate) fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
     }
 
-    pub(super) fn send(&self, outgoing: Outgoing) {
+    pub(crate) fn send(&self, outgoing: Outgoing) {
         if let Some(session) = self.sessions.get(&outgoing.session) {
             session.post(&outgoing.to, outgoing.bytes);
         }
     }
 
     /// Sends every process that streams of this one are gone.
-    pub(super) fn streams_forgotten(&self, streams: &[StreamHandle]) {
+    pub(crate) fn streams_forgotten(&self, streams: &[StreamHandle]) {
         for session in self.sessions.values() {
             for (&process, &stream) in
                 session.links.keys().flat_map(|process| streams.iter().map(move |stream| (process, stream)))
@@ -218,7 +218,7 @@ impl State {
     }
 
     /// Ends the connections of a session that is not needed any more. It is forgotten with the last of them.
-    pub(super) fn close_session_if_over(&mut self, number: SessionId) {
+    pub(crate) fn close_session_if_over(&mut self, number: SessionId) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let serves = session.own == ROOT && session.links.len() > 1;
         let gathers = self.gathering.get(&session.id) == Some(&number);
@@ -234,7 +234,7 @@ impl State {
 
 impl Locked<'_> {
     /// Another process has come to the root. Returns its session and its number there.
-    pub(super) fn accept(&mut self, id: UniqueId, pid: u32, outbox: Outbox) -> (SessionId, ProcessNumber) {
+    pub(crate) fn accept(&mut self, id: UniqueId, pid: u32, outbox: Outbox) -> (SessionId, ProcessNumber) {
         let known = self.nccl.gathering.get(&id).copied();
         let number = known.unwrap_or_else(|| {
             let pids = [(ROOT, std::process::id())].into();
@@ -253,7 +253,7 @@ impl Locked<'_> {
     }
 
     /// This process has connected to a root. Returns the session. The root sends this process's number there later.
-    pub(super) fn connected_to_root(&mut self, id: UniqueId, root: u32, outbox: Outbox) -> SessionId {
+    pub(crate) fn connected_to_root(&mut self, id: UniqueId, root: u32, outbox: Outbox) -> SessionId {
         let mut session = Session::new(id, ProcessNumber(u16::MAX), [(ROOT, root)].into());
         session.links.insert(ROOT, outbox);
         self.nccl.add_session(session)
@@ -265,7 +265,7 @@ impl Nccl {
     ///
     /// # Errors
     /// [`Malformed`] where it makes no sense.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &'static self,
         number: SessionId,
         neighbour: ProcessNumber,
@@ -308,7 +308,7 @@ impl Nccl {
     }
 
     /// The connection to a process has ended.
-    pub(super) fn lost(&'static self, number: SessionId, process: ProcessNumber) {
+    pub(crate) fn lost(&'static self, number: SessionId, process: ProcessNumber) {
         let mut guard = self.lock();
         let mut state = guard.locked();
         let Some(session) = state.nccl.sessions.get_mut(&number) else { return };
@@ -417,7 +417,7 @@ impl Locked<'_> {
 }
 
 /// A process in words.
-pub(super) fn of_process(pid: u32) -> String {
+pub(crate) fn of_process(pid: u32) -> String {
     match pid {
         0 => "the process of rank 0".to_owned(),
         pid => format!("process {pid}"),

@@ -18,51 +18,51 @@ use virtual_gpu_core::thread::ThreadKey;
 
 /// NCCL over an engine's GPUs: the functions of `nccl.h`.
 pub struct Nccl {
-    pub(super) engine: &'static Engine,
+    pub(crate) engine: &'static Engine,
     state: Mutex<State>,
     /// Where this process listens for the ranks of others.
-    pub(super) listeners: Mutex<Listeners>,
+    pub(crate) listeners: Mutex<Listeners>,
 }
 
 /// What NCCL keeps.
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// Ids that this process made, and so listens for.
-    pub(super) own_ids: HashSet<UniqueId>,
+    pub(crate) own_ids: HashSet<UniqueId>,
     /// Ids whose ranks have not all come.
-    pub(super) bootstraps: HashMap<UniqueId, Bootstrap>,
+    pub(crate) bootstraps: HashMap<UniqueId, Bootstrap>,
     /// Ids that have made their communicator, and where its rank 0 came.
-    pub(super) spent: HashMap<UniqueId, CallSite>,
-    pub(super) memberships: HashMap<CommHandle, Membership>,
-    pub(super) communicators: BTreeMap<CommId, Communicator>,
+    pub(crate) spent: HashMap<UniqueId, CallSite>,
+    pub(crate) memberships: HashMap<CommHandle, Membership>,
+    pub(crate) communicators: BTreeMap<CommId, Communicator>,
     /// Communicators made since the start.
-    pub(super) communicators_made: u64,
-    pub(super) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) communicators_made: u64,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
     /// Sessions made since the start.
-    pub(super) sessions_made: u64,
+    pub(crate) sessions_made: u64,
     /// The process ends: what others do matters no more.
-    pub(super) is_leaving: bool,
+    pub(crate) is_leaving: bool,
     /// Sessions whose first communicator is not made yet.
-    pub(super) gathering: HashMap<UniqueId, SessionId>,
-    pub(super) foreign: Foreign,
+    pub(crate) gathering: HashMap<UniqueId, SessionId>,
+    pub(crate) foreign: Foreign,
     /// The open groups of threads.
     groups: HashMap<ThreadKey, Group>,
 }
 
 /// Both locks.
-pub(super) struct Guard<'a> {
-    pub(super) engine: MutexGuard<'a, EngineState>,
-    pub(super) nccl: MutexGuard<'a, State>,
+pub(crate) struct Guard<'a> {
+    pub(crate) engine: MutexGuard<'a, EngineState>,
+    pub(crate) nccl: MutexGuard<'a, State>,
 }
 
 /// Both states, locked.
-pub(super) struct Locked<'a> {
-    pub(super) engine: &'a mut EngineState,
-    pub(super) nccl: &'a mut State,
+pub(crate) struct Locked<'a> {
+    pub(crate) engine: &'a mut EngineState,
+    pub(crate) nccl: &'a mut State,
 }
 
 impl Guard<'_> {
-    pub(super) fn locked(&mut self) -> Locked<'_> {
+    pub(crate) fn locked(&mut self) -> Locked<'_> {
         Locked { engine: &mut self.engine, nccl: &mut self.nccl }
     }
 }
@@ -77,36 +77,36 @@ impl Nccl {
     }
 
     /// Locks the engine, then NCCL's state.
-    pub(super) fn lock(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Guard<'_> {
         self.lock_after(self.engine.state())
     }
 
     /// Locks NCCL's state, where the engine is locked.
-    pub(super) fn lock_after<'a>(&'a self, engine: MutexGuard<'a, EngineState>) -> Guard<'a> {
+    pub(crate) fn lock_after<'a>(&'a self, engine: MutexGuard<'a, EngineState>) -> Guard<'a> {
         Guard { engine, nccl: self.lock_own() }
     }
 
     /// Locks NCCL's state, in a function that the engine calls with its own lock held.
-    pub(super) fn lock_own(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_own(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Runs whatever is ready. NCCL's state is unlocked meanwhile.
-    pub(super) fn run_ready<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
+    pub(crate) fn run_ready<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         self.lock_after(self.engine.run_ready(engine))
     }
 
     /// Blocks until `wait` is over. NCCL's state is unlocked meanwhile.
-    pub(super) fn block_on<'a>(&'a self, wait: Wait, caller: &'static str, guard: Guard<'a>) -> Guard<'a> {
+    pub(crate) fn block_on<'a>(&'a self, wait: Wait, caller: &'static str, guard: Guard<'a>) -> Guard<'a> {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         self.lock_after(self.engine.block_on(wait, caller, engine))
     }
 
     /// Unlocks, and makes blocked threads look again.
-    pub(super) fn unlock_and_wake(&self, guard: Guard<'_>) {
+    pub(crate) fn unlock_and_wake(&self, guard: Guard<'_>) {
         drop(guard);
         self.engine.wake_all();
     }
@@ -114,17 +114,17 @@ impl Nccl {
 
 impl State {
     /// The calling thread's open group.
-    pub(super) fn open_group(&mut self) -> Option<&mut Group> {
+    pub(crate) fn open_group(&mut self) -> Option<&mut Group> {
         self.groups.get_mut(&ThreadKey::current())
     }
 
     /// Opens a group, or one more inside of it.
-    pub(super) fn enter_group(&mut self) -> &mut Group {
+    pub(crate) fn enter_group(&mut self) -> &mut Group {
         self.groups.entry(ThreadKey::current()).or_default()
     }
 
     /// Takes the calling thread's group away, at its end.
-    pub(super) fn take_group(&mut self) -> Option<Group> {
+    pub(crate) fn take_group(&mut self) -> Option<Group> {
         self.groups.remove(&ThreadKey::current())
     }
 }

@@ -13,7 +13,7 @@ pub enum Direction {
 
 impl Direction {
     /// The C function.
-    pub(super) fn function(self) -> &'static str {
+    pub(crate) fn function(self) -> &'static str {
         match self {
             Self::Send => "ncclSend",
             Self::Receive => "ncclRecv",
@@ -21,7 +21,7 @@ impl Direction {
     }
 
     /// The other end's.
-    pub(super) fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::Send => Self::Receive,
             Self::Receive => Self::Send,
@@ -44,12 +44,12 @@ pub struct Transfer {
 
 impl Transfer {
     /// Bytes that are moved.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.data_type.size())
     }
 
     /// Whether a send and a receive agree on what is moved.
-    pub(super) fn agrees(&self, other: &Self) -> bool {
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.count, self.data_type) == (other.count, other.data_type)
     }
 }

@@ -12,38 +12,38 @@ use virtual_gpu_core::status::NcclStatus;
 
 /// Bytes that are written one after the other.
 #[derive(Default)]
-pub(super) struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 /// Bytes that are read one after the other.
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 /// A message from another process makes no sense: the connection ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// What can be sent.
-pub(super) trait Wire: Sized {
+pub(crate) trait Wire: Sized {
     fn write(&self, to: &mut Writer);
     fn read(from: &mut Reader<'_>) -> Option<Self>;
 }
 
 impl Writer {
-    pub(super) fn put(&mut self, value: &impl Wire) -> &mut Self {
+    pub(crate) fn put(&mut self, value: &impl Wire) -> &mut Self {
         value.write(self);
         self
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn get<T: Wire>(&mut self) -> Option<T> {
+    pub(crate) fn get<T: Wire>(&mut self) -> Option<T> {
         T::read(self)
     }
 
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether everything has been read.
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -132,7 +132,7 @@ impl Wire for [u8; 8] {
 
 /// Bytes in one go; a list of anything else goes entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Payload(pub(super) Vec<u8>);
+pub(crate) struct Payload(pub(crate) Vec<u8>);
 
 impl Wire for Payload {
     fn write(&self, to: &mut Writer) {
@@ -205,7 +205,7 @@ macro_rules! structure {
         }
     )* };
 }
-pub(super) use structure;
+pub(crate) use structure;
 
 structure! {
     Operation { collective, count, data_type }

@@ -2,7 +2,8 @@
 
 use super::capture::Captured;
 use super::context::ContextHandle;
-use super::stream::{Awaited, Work};
+use super::stream::Awaited;
+use super::work::Work;
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::source_location::CallSite;

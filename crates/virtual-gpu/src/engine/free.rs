@@ -1,8 +1,8 @@
 //! Frees. From the call on, what is enqueued finds the memory gone; what was enqueued before still finds it there, so
 //! that a use that nothing orders is the same race whichever of the two runs first.
 
-use super::stream::Work;
 use super::transfer::owner;
+use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::report::Report;
 use virtual_gpu_core::handle::{OpRef, StreamHandle};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::launch::{FunctionHandle, ModuleHandle};
+use super::module::{FunctionHandle, ModuleHandle};
 use super::settings::CachePreference;
 use super::{Engine, State};
 use crate::device::{

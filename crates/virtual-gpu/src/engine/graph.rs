@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::communication::SharedCalls;
 use super::context::ContextHandle;
-use super::stream::{Awaited, StreamKind, Work};
+use super::stream::{Awaited, StreamKind};
+use super::work::Work;
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::source_location::CallSite;

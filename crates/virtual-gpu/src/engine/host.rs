@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::run::Obstacle;
-use super::stream::Work;
+use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::order::View;
 use crate::report::Report;

@@ -3,7 +3,7 @@
 //! It lies in one place, and which processor touches it costs nothing: prefetches and advice are checked, and change
 //! nothing. The host's own accesses are invisible, so that all of it counts as written.
 
-use super::stream::Work;
+use super::work::Work;
 use super::{Engine, lock};
 use crate::report::size;
 use virtual_gpu_core::handle::StreamHandle;

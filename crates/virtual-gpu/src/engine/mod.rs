@@ -7,6 +7,7 @@
 mod capture;
 mod communication;
 mod context;
+mod enqueue;
 mod event;
 mod free;
 mod function;
@@ -14,17 +15,21 @@ mod graph;
 mod host;
 mod host_memory;
 mod kernel_report;
+mod kernel_run;
 mod launch;
 mod leaks;
 mod managed;
+mod module;
 mod pool;
 mod print;
 mod run;
 mod settings;
 mod stream;
+mod threads;
 mod touched;
 mod transfer;
 mod wait;
+mod work;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, TryLockError};
@@ -35,8 +40,9 @@ pub use context::ContextHandle;
 pub use event::EventHandle;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
-pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
+pub use module::{FunctionHandle, ModuleHandle};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
 
@@ -58,7 +64,7 @@ use virtual_gpu_core::handle::{OpRef, StreamHandle};
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
-use virtual_gpu_core::thread::{Life, ThreadKey};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
 const TRIES: usize = 1000;
@@ -119,7 +125,7 @@ pub struct State {
     /// Each thread's own default stream, by context.
     streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: HashMap<EventHandle, event::Event>,
-    modules: HashMap<ModuleHandle, launch::LoadedModule>,
+    modules: HashMap<ModuleHandle, module::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
     captures: capture::Captures,
     graphs: graph::Graphs,
@@ -127,7 +133,7 @@ pub struct State {
     pinned: host_memory::Pinned,
     /// Copies of pinned memory that nobody has waited for.
     held: Vec<host_memory::Held>,
-    pub(crate) threads: HashMap<ThreadKey, Thread>,
+    threads: HashMap<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
@@ -160,19 +166,6 @@ pub struct State {
     pub order: Order,
     /// The virtual clocks.
     pub time: Time,
-}
-
-/// This many threads are always remembered.
-const FEW_THREADS: usize = 64;
-
-/// What the engine knows of a host thread.
-pub(crate) struct Thread {
-    pub(crate) life: Life,
-    /// The current context is the last one.
-    contexts: Vec<ContextHandle>,
-    pub(crate) blocked: Option<wait::Blocked>,
-    /// What queries have said "not yet" of, by stream.
-    polled: HashMap<StreamHandle, wait::Polled>,
 }
 
 /// A lock's guard, also where another thread panicked while it held the lock: the state is changed only by
@@ -217,7 +210,7 @@ impl Engine {
             timeout: config.timeout,
             communication: &NoCommunication,
             forgotten_streams: Vec::new(),
-            prune_threads_at: FEW_THREADS,
+            prune_threads_at: threads::FEW_THREADS,
             order: Order::default(),
             time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
         };
@@ -347,38 +340,10 @@ impl State {
         self.streams.get(&stream)
     }
 
-    /// The calling thread's key; it has an entry from now on.
-    pub fn current_thread(&mut self) -> ThreadKey {
-        self.thread();
-        ThreadKey::current()
-    }
-
-    /// Forgets threads that have ended and drive no rank. Prunes only when their number has doubled.
-    fn forget_threads(&mut self) {
-        if self.threads.len() < self.prune_threads_at {
-            return;
-        }
-        let owners = self.communication.owners();
-        self.threads.retain(|thread, entry| owners.contains(thread) || !entry.life.has_ended());
-        let threads = &self.threads;
-        self.order.forget_threads(|thread| threads.contains_key(&thread));
-        self.prune_threads_at = FEW_THREADS.max(2 * threads.len());
-    }
-
     /// Tells other processes of streams that are gone.
     fn announce_forgotten_streams(&mut self) {
         if !self.forgotten_streams.is_empty() {
             self.communication.streams_forgotten(&std::mem::take(&mut self.forgotten_streams));
         }
-    }
-
-    /// The calling thread's entry.
-    pub(crate) fn thread(&mut self) -> &mut Thread {
-        self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
-            life: Life::of_current(),
-            contexts: Vec::new(),
-            blocked: None,
-            polled: HashMap::new(),
-        })
     }
 }

@@ -1,9 +1,10 @@
 //! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
 
 use super::communication::CommunicationJob;
-use super::stream::{Op, Work};
+use super::stream::Op;
 use super::touched::Done;
 use super::wait::Blocked;
+use super::work::Work;
 use super::{Engine, State};
 use crate::order::View;
 use crate::time::{Cost, Ticket, Time};

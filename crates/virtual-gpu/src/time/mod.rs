@@ -11,6 +11,7 @@
 pub mod choice;
 mod gpu;
 mod horizon;
+mod nccl_figures;
 pub mod preset;
 pub mod trace;
 pub mod tuning;
