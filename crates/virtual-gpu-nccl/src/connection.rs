@@ -160,21 +160,35 @@ impl Nccl {
         Ok(())
     }
 
-    /// Connects to the process that made an id, as a guest; the session.
+    /// Connects to the process that made an id, its root. Returns the session.
+    ///
+    /// # Errors
+    /// `RemoteError` where the root does not listen or does not know the id, `SystemError` where an id has no address,
+    /// `InvalidUsage` for another version of the virtual GPU.
     pub(crate) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
-        let timeout = self.engine.config().timeout;
-        let (since, maker) = (Instant::now(), id.maker());
-        let remote = |message: String| Error::new(NcclStatus::RemoteError, message);
-        let who =
+        let maker = id.maker();
+        let root =
             if maker == 0 { "rank 0".to_owned() } else { format!("process {maker}, which made the id,") };
         let Some(address) = id.address() else {
             let message = format!("the id of process {maker} has no address: it could not listen");
             return Err(Error::new(NcclStatus::SystemError, message));
         };
-        let mut stream = loop {
+        let mut stream = self.reach(id, address, &root)?;
+        self.introduce(&mut stream, id, address, &root)?;
+        let system = |error: std::io::Error| Error::new(NcclStatus::SystemError, error.to_string());
+        let outbox = self.open(&stream).map_err(system)?;
+        let session = self.lock().locked().connected_to_root(id, maker, outbox);
+        named("reads", move || self.read_all(stream, session, ROOT)).map_err(system)?;
+        Ok(session)
+    }
+
+    /// Connects to a root's address. With `NCCL_COMM_ID` this process may be quicker than the root, and tries again.
+    fn reach(&self, id: UniqueId, address: SocketAddr, root: &str) -> NcclResult<TcpStream> {
+        let timeout = self.engine.config().timeout;
+        let since = Instant::now();
+        loop {
             match TcpStream::connect_timeout(&address, timeout) {
-                Ok(stream) => break stream,
-                // With NCCL_COMM_ID the others may be quicker than rank 0.
+                Ok(stream) => return Ok(stream),
                 Err(_) if id.is_of_address() && since.elapsed() < timeout => {
                     if self.lock().nccl.own_ids.contains(&id) {
                         return Err(remote(String::new()));
@@ -182,46 +196,52 @@ impl Nccl {
                     std::thread::sleep(TRY_AGAIN);
                 }
                 Err(error) => {
-                    let message = format!("{who} does not listen at {address} any more, or not yet: {error}");
+                    let message =
+                        format!("{root} does not listen at {address} any more, or not yet: {error}");
                     return Err(remote(message));
                 }
             }
-        };
+        }
+    }
+
+    /// Exchanges greetings with a root.
+    fn introduce(
+        &self,
+        stream: &mut TcpStream,
+        id: UniqueId,
+        address: SocketAddr,
+        root: &str,
+    ) -> NcclResult<()> {
+        let timeout = self.engine.config().timeout;
         let stranger = |error: Option<std::io::Error>| match error {
             Some(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 remote(format!("{address} does not answer {}", given_up(timeout)))
             }
             _ => remote(format!(
-                "what listens at {address} is no process of the virtual GPU: {who} has ended?"
+                "what listens at {address} is no process of the virtual GPU: {root} has ended?"
             )),
         };
-        let hello = || -> std::io::Result<Option<Greeting>> {
+        let mut hello = || -> std::io::Result<Option<Greeting>> {
             stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(timeout))?;
             stream.write_all(&greeting(WELCOME))?;
             stream.write_all(id.bytes())?;
             stream.write_all(&std::process::id().to_le_bytes())?;
-            read_greeting(&mut stream)
+            read_greeting(stream)
         };
-        let mut hello = hello;
         let answer = hello().map_err(|error| stranger(Some(error)))?.ok_or_else(|| stranger(None))?;
         match (answer.code, answer.version) {
-            (WELCOME, VERSION) => {}
+            (WELCOME, VERSION) => Ok(()),
             (UNKNOWN_ID, VERSION) => {
-                return Err(remote(format!("the process at {address} knows no such id: {who} has ended?")));
+                Err(remote(format!("the process at {address} knows no such id: {root} has ended?")))
             }
             _ => {
                 let message = format!(
                     "another version of the virtual GPU listens at {address}: all ranks need the same one"
                 );
-                return Err(Error::new(NcclStatus::InvalidUsage, message));
+                Err(Error::new(NcclStatus::InvalidUsage, message))
             }
         }
-        let system = |error: std::io::Error| Error::new(NcclStatus::SystemError, error.to_string());
-        let outbox = self.open(&stream).map_err(system)?;
-        let session = self.lock().locked().connected_to_root(id, maker, outbox);
-        named("reads", move || self.read_all(stream, session, ROOT)).map_err(system)?;
-        Ok(session)
     }
 
     /// Starts a connection's sender.
@@ -268,7 +288,11 @@ impl Nccl {
     }
 }
 
-/// Starts a thread of the engine's own.
+fn remote(message: String) -> Error<NcclStatus> {
+    Error::new(NcclStatus::RemoteError, message)
+}
+
+/// Starts a thread of the virtual GPU's own.
 fn named(what: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(format!("virtual GPU: {what}")).spawn(run).map(drop)
 }

@@ -4,6 +4,8 @@
 //! engine is locked (`state.rs`). The engine calls back through its trait `Communication` (`communication.rs`).
 
 mod bootstrap;
+mod bootstrap_failure;
+mod bootstrap_remote;
 mod buffer;
 mod call;
 mod capture;
@@ -25,6 +27,7 @@ mod operation;
 mod point_to_point;
 mod publish;
 mod reduce;
+mod remote;
 mod run;
 mod scale;
 mod session;

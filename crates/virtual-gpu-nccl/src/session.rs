@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bootstrap::{JoinRequest, Member, Table};
+use super::bootstrap::Member;
+use super::bootstrap_remote::{JoinRequest, Table};
 use super::connection::Outbox;
 use super::event::{Event, StreamName};
 use super::id::UniqueId;

@@ -73,6 +73,35 @@ pub(crate) struct TransferGroup {
 }
 
 impl TransferGroup {
+    fn new(op: OpRef, device: usize, open: Vec<(MessageKey, Direction)>, bytes: [u64; 2]) -> Self {
+        Self {
+            op,
+            device,
+            arrived: false,
+            published: false,
+            cancelled: false,
+            failure: None,
+            open,
+            running: 0,
+            bytes,
+            touched: Vec::new(),
+            view: View::default(),
+            partners: Vec::new(),
+        }
+    }
+
+    /// What a trace calls it.
+    fn label(&self, rank: usize) -> Label {
+        let [sent, received] = self.bytes;
+        let name = match self.bytes {
+            [_, 0] => "ncclSend",
+            [0, _] => "ncclRecv",
+            _ => "ncclSend and ncclRecv",
+        };
+        let label = Label::new("collective", name).with("rank", rank);
+        label.with("bytes sent", sent).with("bytes received", received)
+    }
+
     /// Its functions, as a report names it.
     pub(crate) fn what(&self) -> &'static str {
         let (reads, writes) = self
@@ -251,32 +280,13 @@ impl Locked<'_> {
             let end = End { location: EndLocation::Here(sequence), transfer, buffer, is_captured, call_site };
             open.push((entry.traffic.add(comm, rank, end), transfer.direction));
         }
-        let moved = point_to_point(self.engine.time.preset(), bytes[0].max(bytes[1]));
-        self.engine.time.communicates(&when, moved, || {
-            let name = match bytes {
-                [_, 0] => "ncclSend",
-                [0, _] => "ncclRecv",
-                _ => "ncclSend and ncclRecv",
-            };
-            let label = Label::new("collective", name).with("rank", rank);
-            label.with("bytes sent", bytes[0]).with("bytes received", bytes[1])
-        });
         let messages = open.clone();
-        let lost = messages.iter().find_map(|(key, _)| entry.traffic.lost.remove(key));
-        let group = TransferGroup {
-            op,
-            device,
-            arrived: false,
-            published: messages.iter().all(|(key, own)| entry.ranks[key.rank(own.other())].process.is_none()),
-            cancelled: false,
-            failure: lost,
-            open,
-            running: 0,
-            bytes,
-            touched: Vec::new(),
-            view: View::default(),
-            partners: Vec::new(),
-        };
+        let mut group = TransferGroup::new(op, device, open, bytes);
+        group.failure = messages.iter().find_map(|(key, _)| entry.traffic.lost.remove(key));
+        group.published =
+            messages.iter().all(|(key, own)| entry.ranks[key.rank(own.other())].process.is_none());
+        let moved = point_to_point(self.engine.time.preset(), bytes[0].max(bytes[1]));
+        self.engine.time.communicates(&when, moved, || group.label(rank));
         entry.traffic.transfer_groups.insert(id, group);
         for (transfer, is_captured, call_site) in called {
             let event = Event::End { rank, transfer, is_captured, call_site };

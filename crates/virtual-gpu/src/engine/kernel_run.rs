@@ -20,9 +20,7 @@ use crate::time::Cost;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
-use virtual_gpu_machine::Access;
-use virtual_gpu_machine::FaultKind;
-use virtual_gpu_machine::Launch;
+use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Launch};
 
 /// Instructions that the threads of a launch may take together, so that a kernel without end ends: about a minute of one
 /// core.
@@ -31,54 +29,26 @@ const INSTRUCTION_LIMIT: u64 = 1 << 36;
 /// Instructions that one thread may take: some ten seconds of one core for a thread that runs alone.
 const THREAD_LIMIT: u64 = 1 << 28;
 
+/// A kernel that has run, or has failed.
+struct Ran {
+    outcome: Result<Execution, Box<Fault>>,
+    touched: Vec<Touched>,
+    /// The report of a read of bytes that nothing had written.
+    unwritten: Option<Report>,
+}
+
 impl Engine {
     pub(super) fn run_kernel(&self, launch: &KernelLaunch, turn: &Turn) -> Outcome {
-        let &Turn { device, ref call_site, place, start_ns } = turn;
-        let KernelLaunch { kernel, shape, parameters, globals, resident, .. } = launch;
-        let mut memory = self.memory_as_of(device, place);
-        let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
-        let to_run = Launch {
-            grid: shape.grid,
-            block: shape.block,
-            dynamic_shared: shape.dynamic_shared,
-            parameters,
-            globals,
-            start_ns,
-            resident: *resident,
-            workspace: workspace.unwrap_or(0),
-            stack: launch.stack,
-            print_buffer: launch.print_buffer,
-            watch_shared: self.config().checks != Checks::Off,
-            instruction_limit: INSTRUCTION_LIMIT,
-            thread_limit: THREAD_LIMIT,
-        };
-        // Locked behind every GPU's memory, so that two kernels can't wait for each other's.
-        let mut managed =
-            Some(self.memory_as_of(self.managed(), place)).filter(|managed| !managed.is_empty());
-        if let Some(managed) = &mut managed {
-            memory.borrow(managed);
-        }
-        let mut ran = virtual_gpu_machine::run(kernel, &to_run, &mut memory);
-        let touched =
-            ran.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
-        let touched = touched.unwrap_or_default();
-        let unwritten = ran.as_ref().ok().and_then(|done| done.unwritten.as_ref());
-        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, call_site));
-        if let Some(managed) = &mut managed {
-            memory.give_back(managed);
-        }
-        if let Some(workspace) = workspace {
-            let _ = memory.free(workspace, CallSite::unknown());
-        }
-        drop((memory, managed));
-        let printed = match &mut ran {
+        let Ran { mut outcome, touched, unwritten } = self.run_in_memory(launch, turn)?;
+        let printed = match &mut outcome {
             Ok(execution) => std::mem::take(&mut execution.printed),
             Err(fault) => std::mem::take(&mut fault.printed),
         };
         if !printed.is_empty() {
             self.state().add_printed(launch.context, printed, launch.print_buffer);
         }
-        let execution = match ran {
+        let call_site = &turn.call_site;
+        let execution = match outcome {
             Ok(execution) => execution,
             Err(fault) => {
                 if let FaultKind::Assert(assertion) = &fault.kind {
@@ -96,15 +66,56 @@ impl Engine {
                 return Err(failure);
             }
         }
-        let [x, y, z] = shape.grid.map(u64::from);
+        let [x, y, z] = launch.shape.grid.map(u64::from);
         let cost = Cost::Kernel {
             blocks: x * y * z,
-            resident: *resident / u64::from(MULTIPROCESSORS),
+            resident: launch.resident / u64::from(MULTIPROCESSORS),
             instructions: execution.instructions,
             bytes: execution.bytes_read + execution.bytes_written,
             longest_thread: execution.longest_thread,
         };
         Ok(Done { touched, cost })
+    }
+
+    /// Runs a kernel on the memory of its GPU and managed memory, which stay locked meanwhile.
+    fn run_in_memory(&self, launch: &KernelLaunch, turn: &Turn) -> Result<Ran, Failure> {
+        let &Turn { device, ref call_site, place, start_ns } = turn;
+        let mut memory = self.memory_as_of(device, place);
+        let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
+        let to_run = Launch {
+            grid: launch.shape.grid,
+            block: launch.shape.block,
+            dynamic_shared: launch.shape.dynamic_shared,
+            parameters: &launch.parameters,
+            globals: &launch.globals,
+            start_ns,
+            resident: launch.resident,
+            workspace: workspace.unwrap_or(0),
+            stack: launch.stack,
+            print_buffer: launch.print_buffer,
+            watch_shared: self.config().checks != Checks::Off,
+            instruction_limit: INSTRUCTION_LIMIT,
+            thread_limit: THREAD_LIMIT,
+        };
+        // Locked after every GPU's memory, so that two kernels can't wait for each other's.
+        let mut managed =
+            Some(self.memory_as_of(self.managed(), place)).filter(|managed| !managed.is_empty());
+        if let Some(managed) = &mut managed {
+            memory.borrow(managed);
+        }
+        let mut outcome = virtual_gpu_machine::run(&launch.kernel, &to_run, &mut memory);
+        let touched =
+            outcome.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
+        let touched = touched.unwrap_or_default();
+        let unwritten = outcome.as_ref().ok().and_then(|done| done.unwritten.as_ref());
+        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, call_site));
+        if let Some(managed) = &mut managed {
+            memory.give_back(managed);
+        }
+        if let Some(workspace) = workspace {
+            let _ = memory.free(workspace, CallSite::unknown());
+        }
+        Ok(Ran { outcome, touched, unwritten })
     }
 
     /// What a kernel touched, by allocation.
