@@ -6,9 +6,9 @@ use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::Stream;
 use crate::engine;
 use crate::pointer::Out;
+use crate::types::Stream;
 
 /// `CUgraph`
 pub type Graph = *mut c_void;

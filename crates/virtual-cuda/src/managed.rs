@@ -7,9 +7,9 @@ use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::HostBytes;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::Out;
+use crate::types::{Device, DevicePointer, Stream};
 
 /// `CU_DEVICE_CPU`: the host, where a function takes a device.
 const CPU: Device = -1;

@@ -10,9 +10,9 @@ use virtual_gpu_nccl::{
 };
 
 use crate::answer;
-use crate::driver::{DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::{Bytes, Out, Source};
+use crate::types::{DevicePointer, Stream};
 
 /// `ncclComm_t`
 pub type Communicator = *mut c_void;

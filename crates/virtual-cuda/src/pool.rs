@@ -6,9 +6,9 @@ use virtual_gpu::engine::{PoolFigure, PoolHandle};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::{Out, Source};
+use crate::types::{Device, DevicePointer, Stream};
 
 /// `CUmemoryPool`
 pub type Pool = *mut c_void;
