@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use course::progress::replace;
 use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
 
 /// PTX of this NVRTC has ISA version 8.0, which each driver from 525 on takes.
@@ -66,7 +67,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     for compiled in &stale {
-        write_atomically(&compiled.path, &compiled.ptx)?;
+        replace(&compiled.path, &compiled.ptx)?;
         println!("kernels: wrote {}", compiled.path.display());
     }
     println!("kernels: {} files, {} changed", all.len(), stale.len());
@@ -189,16 +190,6 @@ fn with_relative_file(ptx: &str, name: &str) -> String {
         }
     }
     lines.join("\n") + "\n"
-}
-
-/// A reader sees the old file or the new one, never half of it.
-fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
-    let temporary = path.with_extension("ptx.new");
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
-    }
-    fs::write(&temporary, text).with_context(|| format!("can't write {}", temporary.display()))?;
-    fs::rename(&temporary, path).with_context(|| format!("can't replace {}", path.display()))
 }
 
 #[cfg(test)]

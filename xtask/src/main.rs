@@ -1,7 +1,8 @@
-//! Chores of authors and CI. A student needs none of them.
+//! Tasks of authors and CI. A student needs none of them.
 
 mod check;
 mod kernels;
+mod mistake;
 mod starters;
 
 use std::path::Path;
@@ -15,11 +16,11 @@ use course::checks::cargo;
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Task {
     /// Make the book
     #[command(disable_help_flag = true)]
     Book(Passed),
@@ -27,6 +28,9 @@ enum Chore {
     Check,
     /// Compile kernels/*.cu to kernels/*.ptx, with NVRTC 12.0
     Kernels(kernels::Options),
+    /// Save an edit of a solution as a mistake, or keep the saved ones up to date
+    #[command(subcommand)]
+    Mistake(mistake::Task),
     /// Run the programs whose output the pages show, and keep what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
@@ -59,18 +63,19 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    match &arguments.chore {
-        Chore::Book(passed) => pages(root, "book", passed),
-        Chore::Check => check::run(root),
-        Chore::Kernels(options) => kernels::run(options),
-        Chore::Output(passed) => pages(root, "output", passed),
-        Chore::Pictures(passed) => pages(root, "pictures", passed),
-        Chore::Slides(passed) => pages(root, "slides", passed),
-        Chore::Starters(options) => starters::run(root, options),
+    match &arguments.task {
+        Task::Book(passed) => pages(root, "book", passed),
+        Task::Check => check::run(root),
+        Task::Kernels(options) => kernels::run(options),
+        Task::Mistake(task) => mistake::run(root, task),
+        Task::Output(passed) => pages(root, "output", passed),
+        Task::Pictures(passed) => pages(root, "pictures", passed),
+        Task::Slides(passed) => pages(root, "slides", passed),
+        Task::Starters(options) => starters::run(root, options),
     }
 }
 
-/// Runs the program that makes pages. It is a package of its own, so that the other chores don't wait for mdBook to be built.
+/// Runs the program that makes pages. It is a package of its own, so that the other tasks don't wait for mdBook to be built.
 fn pages(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
         .args(["run", "--quiet", "--package", "pages", "--", what])

@@ -19,7 +19,7 @@ pub(crate) struct Options {
 /// Every file below modules/ as it should be, by its path there.
 pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
-/// Runs the chore: reads everything, then writes what differs and removes what no solution has.
+/// Runs the task: reads everything, then writes what differs and removes what no solution has.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let differences = differences(root)?;
     if options.check {

@@ -30,7 +30,7 @@ pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> 
         .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
     let id = exercise.id.replace('/', "-");
     let mut slides = vec![start(&id, exercise, &regions)];
-    slides.push(predict(&id, exercise, &solution, mistakes)?);
+    slides.push(predict(root, &id, exercise, &solution, mistakes)?);
     for group in grouped(&regions) {
         slides.extend(answer(&id, exercise, group)?);
     }
@@ -136,17 +136,24 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
 }
 
 /// A wrong answer, with the question what is said of it. It is the one that differs in the fewest lines.
-fn predict(id: &str, exercise: &Exercise, solution: &str, mistakes: &[Mistake]) -> anyhow::Result<Slide> {
+fn predict(
+    root: &Path,
+    id: &str,
+    exercise: &Exercise,
+    solution: &str,
+    mistakes: &[Mistake],
+) -> anyhow::Result<Slide> {
     let id = format!("{id}-predict");
     let from = format!("slide {id}: the mistakes of {}", exercise.id);
-    let mut of_it: Vec<&Mistake> =
-        mistakes.iter().filter(|mistake| mistake.exercise == exercise.id).collect();
-    of_it.sort_by_key(|mistake| code::changes(solution, &mistake.source));
+    let plain = answers::solution(root, exercise)?;
+    let of_it = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id);
+    let applied = of_it.map(|mistake| Ok((mistake, mistake.apply(&plain)?)));
+    let mut of_it = applied.collect::<anyhow::Result<Vec<_>>>().with_context(|| from.clone())?;
+    of_it.sort_by_key(|(_, wrong)| code::changes(solution, wrong));
     let room = code::lines_in(ROOM, code::SMALLEST) as usize;
     let mut shown = None;
-    for mistake in of_it {
-        let wrong =
-            code::narrow(&mistake.source).with_context(|| format!("slide {id}: {}", mistake.path()))?;
+    for (mistake, wrong) in of_it {
+        let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.path()))?;
         shown = code::difference(solution, &wrong, room).map(|lines| (mistake, lines));
         if shown.is_some() {
             break;
