@@ -162,7 +162,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
 
 fn lessons(root: &Path) -> anyhow::Result<Vec<String>> {
     let course = course::syllabus::Course::read(root)?;
-    Ok(course.modules.iter().map(|module| format!("solutions/{}/README.md", module.folder)).collect())
+    Ok(course.modules.iter().map(|module| format!("modules/{}/README.md", module.folder)).collect())
 }
 
 /// How a command starts that runs a module's checks.

@@ -40,7 +40,7 @@ enum Task {
     /// Make the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
-    /// Make modules/ from solutions/; what is in modules/ is lost
+    /// Make the exercises of modules/ from solutions/; answers in modules/ are lost
     Starters(starters::Options),
 }
 

@@ -32,7 +32,7 @@ pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<
     Ok(text)
 }
 
-/// Adds one file of a package. Its binary stays out: only the checks are run.
+/// Adds one file of a package. Its programs stay out: only the checks are run.
 pub(super) fn add(
     files: &mut BTreeMap<PathBuf, String>,
     root: &Path,
@@ -42,8 +42,7 @@ pub(super) fn add(
     text: &str,
 ) -> anyhow::Result<()> {
     let inner: PathBuf = path.iter().skip(1).collect();
-    let is_binary = inner == Path::new("src/main.rs") || inner.starts_with("src/bin");
-    if is_binary || inner.extension().is_some_and(|extension| extension == "md") {
+    if inner.starts_with("programs") {
         return Ok(());
     }
     let mut text = text.replace(old_package, package);
