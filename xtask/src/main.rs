@@ -26,7 +26,7 @@ enum Task {
     Book(Passed),
     /// Check that starters, solutions, mistakes, kernels and course.toml belong together
     Check,
-    /// Compile kernels/*.cu to kernels/*.ptx, with NVRTC 12.0
+    /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
     /// Save an edit of a solution as a mistake, or keep the saved ones up to date
     #[command(subcommand)]
@@ -64,21 +64,21 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     match &arguments.task {
-        Task::Book(passed) => pages(root, "book", passed),
+        Task::Book(passed) => site(root, "book", passed),
         Task::Check => check::run(root),
         Task::Kernels(options) => kernels::run(options),
         Task::Mistake(task) => mistake::run(root, task),
-        Task::Output(passed) => pages(root, "output", passed),
-        Task::Pictures(passed) => pages(root, "pictures", passed),
-        Task::Slides(passed) => pages(root, "slides", passed),
+        Task::Output(passed) => site(root, "output", passed),
+        Task::Pictures(passed) => site(root, "pictures", passed),
+        Task::Slides(passed) => site(root, "slides", passed),
         Task::Starters(options) => starters::run(root, options),
     }
 }
 
-/// Runs the program that makes pages. It is a package of its own, so that the other tasks don't wait for mdBook to be built.
-fn pages(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
+/// Runs the program that makes the book and the slides. It is a package of its own, so that the other tasks don't wait for mdBook to be built.
+fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
-        .args(["run", "--quiet", "--package", "pages", "--", what])
+        .args(["run", "--quiet", "--package", "site", "--", what])
         .args(&passed.arguments)
         .current_dir(root)
         .status()

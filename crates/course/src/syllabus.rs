@@ -421,7 +421,7 @@ pub(crate) mod tests {
             let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
-        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 5);
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 4);
     }
 
     #[test]
