@@ -1,7 +1,6 @@
 //! Pictures of the book and the slides, drawn from data: from what programs write, and from algorithms that are played here.
 
 mod bandwidth;
-mod card;
 mod collectives;
 mod ladder;
 mod ring;
@@ -151,8 +150,16 @@ fn run(root: &Path, picture: &str, node: &str, arguments: &str) -> anyhow::Resul
     Ok(())
 }
 
-/// The colours that text stands on, besides those of the card.
 #[cfg(test)]
-fn fills() -> impl Iterator<Item = &'static str> {
-    ring::COLOURS.into_iter().chain(collectives::COLOURS).chain([collectives::SUM])
+mod tests {
+    use chart::card::{contrast, ink_on};
+
+    use super::*;
+
+    #[test]
+    fn text_is_read_on_every_color() {
+        for fill in ring::COLOURS.into_iter().chain(collectives::COLOURS).chain([collectives::SUM]) {
+            assert!(contrast(fill, ink_on(fill)) >= 4.5, "{fill}: {}", contrast(fill, ink_on(fill)));
+        }
+    }
 }

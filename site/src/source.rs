@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_path_is_seen_from_the_file_that_names_it() {
-        assert_eq!(resolve("site/book/src/a.md", "../../docs/x.md").unwrap(), "docs/x.md");
+        assert_eq!(resolve("site/book/src/a.md", "../../../docs/x.md").unwrap(), "docs/x.md");
         assert_eq!(resolve("docs/seeds.md", "profiling.md").unwrap(), "docs/profiling.md");
         assert!(resolve("a.md", "../x.md").is_err());
     }

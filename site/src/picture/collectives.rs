@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use svg::node::element::Group;
 
-use super::card::{
+use chart::card::{
     Card, GREEN, MARGIN, ORANGE, PINK, SKY, SOFT, WIDTH, arrow, block, ending, rectangle, text,
 };
 

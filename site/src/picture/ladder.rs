@@ -7,7 +7,7 @@ use serde::Deserialize;
 use svg::node::element::Group;
 
 use super::WAYS;
-use super::card::{
+use chart::card::{
     BLUE, Card, GREEN, INK, LARGE, MARGIN, ORANGE, SKY, SOFT, ending, ink_on, line, rectangle, text,
 };
 

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use svg::node::element::Group;
 
-use super::card::{
+use chart::card::{
     Card, FONT, INK, MARGIN, SOFT, WIDTH, arrow, block, centred, ending, line, rectangle, text,
 };
 

@@ -5,7 +5,7 @@
 
 use svg::node::element::{Circle, Group};
 
-use super::card::{BLUE, Card, INK, MARGIN, SOFT, WIDTH, arrow, centred, round, text};
+use chart::card::{BLUE, Card, INK, MARGIN, SOFT, WIDTH, arrow, centred, round, text};
 
 const RANKS: usize = 8;
 
