@@ -73,11 +73,11 @@ fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let lines: Vec<_> = of_type.into_iter().map(label).collect();
     let labels: Vec<&str> = lines.iter().map(|(label, _)| label.as_str()).collect();
     let chart = Lines {
-        title: &format!("{} on {} ranks, {}", first.operation, first.world_size, first.times),
+        title: &format!("Bus bandwidth of {} on {} ranks", first.operation, first.world_size),
         description: &format!("Bus bandwidth over the size. At the largest size: {}.", labels.join(", ")),
         sizes: "bytes of a rank's buffer",
-        unit: "bus bandwidth, GB/s",
-        note: "The scale of sizes is logarithmic.",
+        unit: "GB/s",
+        note: &format!("Times: {}.", first.times),
         logarithmic: false,
         lines,
     };

@@ -114,8 +114,8 @@ impl Chart {
         let kinds = self.kinds();
         let height = LANE * kinds.len() as f64;
         let mut group = Group::new()
-            .add(text(20.0, top + height / 2.0, &self.name(at)).set("font-weight", "bold"))
-            .add(text(20.0, top + height / 2.0 + FONT, &plus_minus(row.uncertainty)));
+            .add(text(20.0, top + height / 2.0, self.name(at)).set("font-weight", "bold"))
+            .add(text(20.0, top + height / 2.0 + FONT, plus_minus(row.uncertainty)));
         for (lane, kind) in kinds.iter().enumerate() {
             let label = text(self.left() - 12.0, top + LANE * (lane as f64 + 0.5) + 6.0, kind.name());
             group = group.add(label.set("text-anchor", "end"));
