@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 /// How long a rank waits for the others to ask as well.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Who watches over the ranks, for one loss: it knows who is lost, and waits until all others have asked.
 struct Watch {
@@ -60,11 +60,11 @@ impl Watch {
         asked.push(rank);
         self.complete.notify_all();
         let waited =
-            self.complete.wait_timeout_while(asked, PATIENCE, |asked| asked.len() < self.survivors.len());
+            self.complete.wait_timeout_while(asked, TIMEOUT, |asked| asked.len() < self.survivors.len());
         let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.len();
         ensure!(
             asked >= self.survivors.len(),
-            "rank {rank} asked for the survivors, and only {asked} of {} did so within {PATIENCE:?}",
+            "rank {rank} asked for the survivors, and only {asked} of {} did so within {TIMEOUT:?}",
             self.survivors.len()
         );
         Ok(Muster { survivors: self.survivors.clone(), id: self.id })
@@ -79,7 +79,7 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
         let since = Instant::now();
         while !event.try_is_complete()? {
             if since.elapsed() > deadline.get() {
-                deadline.set(PATIENCE);
+                deadline.set(TIMEOUT);
                 return Ok(false);
             }
             std::thread::yield_now();

@@ -40,7 +40,7 @@ const RESCUE: Duration = Duration::from_secs(3);
 /// After so long, time is up for a rank whose GPU has come and that doesn't sign. A rank signs as soon as it asks.
 const SIGNING: Duration = Duration::from_secs(1);
 /// How long ranks that do come are waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A clock that goes on by a millisecond with every look at it.
 fn ticking() -> impl Fn() -> Duration {
@@ -241,15 +241,15 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
         if register.missing().contains(&rank) {
             return if asks.elapsed() < SIGNING { Duration::ZERO } else { LONG_AFTER };
         }
-        wait_for_the_others(register, late, PATIENCE);
+        wait_for_the_others(register, late, TIMEOUT);
         LONG_AFTER
     }
 }
 
 /// Waits until all ranks but `late` have signed, or so long.
-fn wait_for_the_others(register: &Register, late: usize, patience: Duration) {
+fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     let since = Instant::now();
-    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < patience {
+    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < timeout {
         std::thread::yield_now();
     }
 }

@@ -88,7 +88,7 @@ impl Check {
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
 ///
 /// A check passes when its function returns `Ok` in time. A panic, an `Err`, the end of its process, or more than
-/// `LAB_PATIENCE` seconds (60) make it fail. What the check printed is shown when it fails, or with `--nocapture`.
+/// `LAB_TIMEOUT` seconds (60) make it fail. What the check printed is shown when it fails, or with `--nocapture`.
 pub fn run(checks: Vec<Check>) -> ExitCode {
     if let Some(code) = processes::obey(&checks) {
         return code;
@@ -107,7 +107,7 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
 
 /// What the children and their outcomes share.
 struct Supervisor {
-    patience: Duration,
+    timeout: Duration,
     capture: bool,
     show_passed: bool,
     passed_output: Mutex<Vec<(String, String)>>,
@@ -130,7 +130,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
 
     let supervisor = Arc::new(Supervisor {
-        patience: patience(std::env::var_os("LAB_PATIENCE"))?,
+        timeout: timeout(std::env::var_os("LAB_TIMEOUT"))?,
         capture: !arguments.nocapture,
         show_passed: arguments.show_output,
         passed_output: Mutex::default(),
@@ -185,7 +185,7 @@ fn untold(failure: &str, output: &str) -> String {
 
 impl Supervisor {
     fn run(&self, check: &Check) -> Result<(), Failed> {
-        let ended = process::run(&check.name, self.patience, self.capture)
+        let ended = process::run(&check.name, self.timeout, self.capture)
             .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
         if let Some(failure) = ended.failure {
             let output = untold(&failure, &ended.output);
@@ -262,14 +262,14 @@ fn adopt_variables(arguments: &mut Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads `LAB_PATIENCE`: whole seconds, at least 1.
-fn patience(value: Option<std::ffi::OsString>) -> anyhow::Result<Duration> {
+/// Reads `LAB_TIMEOUT`: whole seconds, at least 1.
+fn timeout(value: Option<std::ffi::OsString>) -> anyhow::Result<Duration> {
     const DEFAULT_SECONDS: u64 = 60;
     let Some(value) = value else { return Ok(Duration::from_secs(DEFAULT_SECONDS)) };
     match value.to_str().and_then(|text| text.parse().ok()) {
         Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
         _ => bail!(
-            "LAB_PATIENCE={}: whole seconds above 0 were expected, such as {DEFAULT_SECONDS}",
+            "LAB_TIMEOUT={}: whole seconds above 0 were expected, such as {DEFAULT_SECONDS}",
             value.display()
         ),
     }
@@ -289,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_whole_seconds_above_zero() {
-        assert_eq!(patience(None).unwrap(), Duration::from_secs(60));
-        assert_eq!(patience(Some("5".into())).unwrap(), Duration::from_secs(5));
+    fn timeout_is_whole_seconds_above_zero() {
+        assert_eq!(timeout(None).unwrap(), Duration::from_secs(60));
+        assert_eq!(timeout(Some("5".into())).unwrap(), Duration::from_secs(5));
         for bad in ["0", "-1", "1.5", "", "soon"] {
-            let error = patience(Some(bad.into())).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("LAB_PATIENCE={bad}: ")), "{error}");
+            let error = timeout(Some(bad.into())).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("LAB_TIMEOUT={bad}: ")), "{error}");
         }
     }
 

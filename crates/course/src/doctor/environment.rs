@@ -10,7 +10,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel: nothing overlaps"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialise streams"),
     ("LAB_TIER", "the tier on which the checks run"),
-    ("LAB_PATIENCE", "seconds after which a check that hangs is ended"),
+    ("LAB_TIMEOUT", "seconds after which a check that hangs is ended"),
     ("NCCL_ALGO", "which algorithms NCCL may choose"),
     ("NCCL_BUFFSIZE", "bytes of the buffers between two GPUs"),
     ("NCCL_COLLNET_ENABLE", "1 lets the network's switches add up, where NCCL has a plugin for them"),
@@ -50,7 +50,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_TOPO_FILE", "a file that says how the machine is wired"),
     ("VIRTUAL_GPU_CHECKS", "what a finding of the virtual GPU does: error, warn or off"),
     ("VIRTUAL_GPU_COUNT", "GPUs of the virtual tier"),
-    ("VIRTUAL_GPU_PATIENCE", "seconds before a wait that can't be decided is given up"),
+    ("VIRTUAL_GPU_TIMEOUT", "seconds before a wait that can't be decided is given up"),
     ("VIRTUAL_GPU_TOPOLOGY", "whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
 ];

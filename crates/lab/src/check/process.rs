@@ -1,4 +1,4 @@
-//! The side that starts a check's process, waits for it with patience, and says how it ended.
+//! The side that starts a check's process, waits for it up to a timeout, and says how it ended.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,11 +20,11 @@ pub(super) struct Ended {
     pub(super) output: String,
 }
 
-/// Runs one check in a new process of this executable, and ends it after `patience`.
+/// Runs one check in a new process of this executable, and ends it after `timeout`.
 ///
 /// # Errors
 /// The process can't be started.
-pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Result<Ended> {
+pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Result<Ended> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(ORDER, Order::text(check));
     // Reports are looked for in what it prints, by their first words.
@@ -45,7 +45,7 @@ pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Res
     // The command holds this process's copies of the write ends; the readers see the end only without them.
     drop(command);
 
-    let in_time = wait_in_background(&child).recv_timeout(patience).is_ok();
+    let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
     end_group(&child);
     let status = child.wait().context("the check's process")?;
     let records = Record::read_all(&finish(&verdict));
@@ -53,7 +53,7 @@ pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Res
         let bytes = finish(&output);
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    Ok(Ended { failure: failure(&records, status, (!in_time).then_some(patience)), output })
+    Ok(Ended { failure: failure(&records, status, (!in_time).then_some(timeout)), output })
 }
 
 /// Reads a pipe to its end in the background.
@@ -110,7 +110,7 @@ fn end_group(child: &Child) {
 }
 
 /// Why the check failed, the most telling part first; `None` if it passed.
-fn failure(records: &[Record], status: ExitStatus, out_of_patience: Option<Duration>) -> Option<String> {
+fn failure(records: &[Record], status: ExitStatus, timed_out: Option<Duration>) -> Option<String> {
     let mut verdict = None;
     let mut panics: Vec<&str> = Vec::new();
     let mut passed = false;
@@ -123,12 +123,12 @@ fn failure(records: &[Record], status: ExitStatus, out_of_patience: Option<Durat
         }
     }
     let mut parts: Vec<String> = Vec::new();
-    if let Some(patience) = out_of_patience {
-        let seconds = patience.as_secs();
+    if let Some(timeout) = timed_out {
+        let seconds = timeout.as_secs();
         let doing = if passed { "The check was done, but its process was" } else { "The check was" };
         parts.push(format!(
             "{doing} still running after {seconds} s, and was ended. Does one rank wait for another that never comes? \
-             (LAB_PATIENCE=SECONDS waits longer.)"
+             (LAB_TIMEOUT=SECONDS waits longer.)"
         ));
     } else if passed {
         if status.success() {
@@ -144,7 +144,7 @@ fn failure(records: &[Record], status: ExitStatus, out_of_patience: Option<Durat
     let error = verdict.filter(|text| !text.is_empty());
     parts.extend(error.map(str::to_owned));
     parts.extend(merge(&panics, error.unwrap_or_default()));
-    if verdict.is_none() && !panics.is_empty() && out_of_patience.is_none() {
+    if verdict.is_none() && !panics.is_empty() && timed_out.is_none() {
         parts.push(format!("Then the check's process ended with {}.", describe(status)));
     }
     Some(parts.join("\n"))
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_that_ran_out_is_said_first() {
+    fn a_timeout_is_said_first() {
         let text = failure(&[], ExitStatus::from_raw(libc::SIGKILL), Some(Duration::from_secs(60))).unwrap();
         assert!(text.starts_with("The check was still running after 60 s, and was ended."), "{text}");
     }

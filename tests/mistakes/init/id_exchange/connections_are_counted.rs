@@ -50,9 +50,9 @@ pub fn hand_out(
     listener: &TcpListener,
     id: &Id,
     world_size: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     while !missing.is_empty() {
         let (mut peer, rank) = next_rank(listener, deadline)
@@ -63,16 +63,16 @@ pub fn hand_out(
     Ok(())
 }
 
-pub fn fetch(address: SocketAddr, rank: usize, patience: Duration) -> anyhow::Result<Id> {
-    let deadline = Instant::now() + patience;
+pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Result<Id> {
+    let deadline = Instant::now() + timeout;
     let mut rank_0 = loop {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => break stream,
             Err(_) if Instant::now() < deadline => thread::sleep(PAUSE),
             Err(error) => return Err(error).with_context(|| format!("rank 0 is not at {address}")),
         }
     };
-    rank_0.set_read_timeout(Some(patience))?;
+    rank_0.set_read_timeout(Some(timeout))?;
     rank_0.write_all(&u32::try_from(rank)?.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];
     rank_0.read_exact(&mut bytes).with_context(|| format!("no id from rank 0 at {address}"))?;
@@ -83,13 +83,13 @@ pub fn exchange(
     rank: usize,
     world_size: usize,
     address: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<Id> {
     if rank != 0 {
-        return fetch(address, rank, patience);
+        return fetch(address, rank, timeout);
     }
     let listener = TcpListener::bind(address).with_context(|| format!("rank 0 can't listen at {address}"))?;
     let id = Id::new().readable()?;
-    hand_out(&listener, &id, world_size, patience)?;
+    hand_out(&listener, &id, world_size, timeout)?;
     Ok(id)
 }

@@ -1,5 +1,5 @@
 // mistake: the attempts to connect have no end
-// fails: id_exchange::patience_has_an_end
+// fails: id_exchange::waiting_ends_at_the_timeout
 // says: fetch still waits
 // says: what waits needs an end
 
@@ -50,9 +50,9 @@ pub fn hand_out(
     listener: &TcpListener,
     id: &Id,
     world_size: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     while !missing.is_empty() {
         let (mut peer, rank) = next_rank(listener, deadline)
@@ -63,14 +63,14 @@ pub fn hand_out(
     Ok(())
 }
 
-pub fn fetch(address: SocketAddr, rank: usize, patience: Duration) -> anyhow::Result<Id> {
+pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Result<Id> {
     let mut rank_0 = loop {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => break stream,
             Err(_) => thread::sleep(PAUSE),
         }
     };
-    rank_0.set_read_timeout(Some(patience))?;
+    rank_0.set_read_timeout(Some(timeout))?;
     rank_0.write_all(&u32::try_from(rank)?.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];
     rank_0.read_exact(&mut bytes).with_context(|| format!("no id from rank 0 at {address}"))?;
@@ -81,13 +81,13 @@ pub fn exchange(
     rank: usize,
     world_size: usize,
     address: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<Id> {
     if rank != 0 {
-        return fetch(address, rank, patience);
+        return fetch(address, rank, timeout);
     }
     let listener = TcpListener::bind(address).with_context(|| format!("rank 0 can't listen at {address}"))?;
     let id = Id::new().readable()?;
-    hand_out(&listener, &id, world_size, patience)?;
+    hand_out(&listener, &id, world_size, timeout)?;
     Ok(id)
 }
