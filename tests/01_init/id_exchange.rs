@@ -11,7 +11,7 @@ use cudarc::nccl::{Comm, Id};
 use lab::{Check, Readable, each_rank, processes};
 
 use crate::exercise::launch::{
-    LAUNCHERS, all_variables, check_heard, free_address, meeting_at, meeting_point, mpirun, own_seat,
+    LAUNCHERS, all_variables, check_heard, free_address, mpirun, own_numbers, root_address, root_variables,
     what_it_hears,
 };
 use crate::init::id_exchange::{ID_BYTES, exchange, fetch, from_bytes, hand_out, to_bytes};
@@ -340,8 +340,8 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
 
 /// Takes part as the rank that the launcher says, and says what it hears in the group.
 fn join() -> anyhow::Result<String> {
-    let [rank, local_rank, world_size] = own_seat()?;
-    let id = exchange(rank, world_size, meeting_point()?, STARTING)?;
+    let [rank, local_rank, world_size] = own_numbers()?;
+    let id = exchange(rank, world_size, root_address()?, STARTING)?;
     let stream = lab::streams(world_size)?.swap_remove(local_rank);
     stream.context().bind_to_thread()?;
     what_it_hears(&Comm::from_rank(stream, rank, world_size, id).readable()?)
@@ -350,9 +350,9 @@ fn join() -> anyhow::Result<String> {
 fn processes_become_a_group() -> anyhow::Result<()> {
     let world_size = lab::world_sizes().into_iter().filter(|&size| size <= 3).max().unwrap_or(2);
     for launcher in LAUNCHERS {
-        let meeting = meeting_at(free_address()?);
+        let root = root_variables(free_address()?);
         let variables: Vec<_> = (0..world_size)
-            .map(|rank| [launcher.sets([rank, rank, world_size]), meeting.clone()].concat())
+            .map(|rank| [launcher.sets([rank, rank, world_size]), root.clone()].concat())
             .collect();
         let said = processes::run(&all_variables(), &variables)?;
         check_heard(&format!("started by {}", launcher.name), world_size, &said)?;
@@ -362,7 +362,7 @@ fn processes_become_a_group() -> anyhow::Result<()> {
 
 fn mpirun_makes_a_group() -> anyhow::Result<()> {
     let mut command = mpirun(2);
-    command.envs(meeting_at(free_address()?));
+    command.envs(root_variables(free_address()?));
     let without: Vec<&str> = LAUNCHERS.iter().flat_map(|launcher| launcher.variables).collect();
     check_heard("started by mpirun", 2, &processes::run_by(command, &without)?)
 }

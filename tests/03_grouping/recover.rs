@@ -115,13 +115,13 @@ fn in_use(comm: &Comm) -> anyhow::Result<()> {
 /// Compares the ranks and GPUs of a new world with those of the survivors, as they tell them over the wire.
 fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
     let heard = roll_call(comm)?;
-    let seats: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
+    let got: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
     let expected: Vec<_> =
         survivors.iter().enumerate().map(|(rank, &old)| (rank, survivors.len(), gpu_of[old])).collect();
     ensure!(
-        seats == expected,
+        got == expected,
         "the survivors are ranks {survivors:?}, and old rank {old_rank} hears in the new world, as (rank, world size, GPU): \
-         {seats:?}; expected {expected:?}: a rank's number is its place among the survivors"
+         {got:?}; expected {expected:?}: a rank's number is its place among the survivors"
     );
     Ok(())
 }
@@ -173,12 +173,12 @@ fn the_old_communicator_goes_first() -> anyhow::Result<()> {
             rejoin(comm, |rank| watch.muster(rank)).map(drop)
         })?;
         for &rank in &watch.survivors {
-            let seats = gpu_of.iter().filter(|&&gpu| gpu == gpu_of[rank]).count();
+            let ranks = gpu_of.iter().filter(|&&gpu| gpu == gpu_of[rank]).count();
             let most = log.most_at_once(gpu_of[rank])?;
             ensure!(
-                most <= seats,
+                most <= ranks,
                 "rank {lost} of {world_size} is lost, and the GPU of old rank {rank} had {most} communicators at one time; \
-                 expected {seats}\n  \
+                 expected {ranks}\n  \
                  likely cause: the new one was made before the old one was aborted: making it may wait for all that the GPU \
                  still has to do, the old world's sum too, which never ends"
             );

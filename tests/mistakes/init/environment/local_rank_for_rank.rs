@@ -1,5 +1,5 @@
 // mistake: the local rank is taken for the rank, which is right on the first machine
-// fails: environment::each_launcher_says_the_place
+// fails: environment::each_launcher_says_the_assignment
 // says: the local rank is taken for the rank: on a second machine it is not
 
 use std::env;
@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Assignment {
     pub rank: usize,
     pub local_rank: usize,
     pub world_size: usize,
@@ -44,7 +44,7 @@ pub const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-pub fn place() -> anyhow::Result<Place> {
+pub fn assignment() -> anyhow::Result<Assignment> {
     let launcher = LAUNCHERS.iter().find(|launcher| env::var_os(launcher.local_rank).is_some());
     let launcher = launcher.with_context(|| {
         format!("no launcher started this process: it has none of {:?}", LAUNCHERS.map(|one| one.local_rank))
@@ -60,12 +60,12 @@ pub fn place() -> anyhow::Result<Place> {
         Ok(number)
     };
     let rank = below_world_size(launcher.local_rank)?;
-    Ok(Place { rank, local_rank: below_world_size(launcher.local_rank)?, world_size })
+    Ok(Assignment { rank, local_rank: below_world_size(launcher.local_rank)?, world_size })
 }
 
-pub fn own_stream(place: &Place) -> anyhow::Result<Arc<CudaStream>> {
+pub fn own_stream(assignment: &Assignment) -> anyhow::Result<Arc<CudaStream>> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
-    let gpu = place.local_rank;
+    let gpu = assignment.local_rank;
     ensure!(gpu < gpus, "local rank {gpu} needs GPU {gpu}, and this process sees {gpus} GPUs");
     Ok(CudaContext::new(gpu)?.new_stream()?)
 }

@@ -1,5 +1,5 @@
 // mistake: a call for each stream makes n groups of one rank, not one group of n
-// fails: init_all::all_are_seats_of_one_group
+// fails: init_all::all_are_members_of_one_group
 // says: sits in a world of 1, expected 2
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cudarc::nccl::Comm;
 use lab::Readable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Identity {
     pub rank: usize,
     pub world_size: usize,
     pub gpu: usize,
@@ -23,8 +23,8 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     Ok(all)
 }
 
-pub fn seat(communicator: &Comm) -> Seat {
-    Seat {
+pub fn identity(communicator: &Comm) -> Identity {
+    Identity {
         rank: communicator.rank(),
         world_size: communicator.world_size(),
         gpu: communicator.stream().context().ordinal(),

@@ -1,6 +1,6 @@
 // mistake: the rank is taken for the number of the GPU
-// fails: init_all::a_seat_is_rank_world_size_and_gpu
-// says: the seat of rank 0 is reported as
+// fails: init_all::an_identity_is_rank_world_size_and_gpu
+// says: the identity of rank 0 is reported as
 // says: gpu: 0 }, expected
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use lab::Readable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Identity {
     pub rank: usize,
     pub world_size: usize,
     pub gpu: usize,
@@ -20,7 +20,7 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     Comm::from_devices(streams.to_vec()).readable()
 }
 
-pub fn seat(communicator: &Comm) -> Seat {
+pub fn identity(communicator: &Comm) -> Identity {
     let rank = communicator.rank();
-    Seat { rank, world_size: communicator.world_size(), gpu: rank }
+    Identity { rank, world_size: communicator.world_size(), gpu: rank }
 }

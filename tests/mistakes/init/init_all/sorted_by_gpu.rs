@@ -9,7 +9,7 @@ use cudarc::nccl::Comm;
 use lab::Readable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Identity {
     pub rank: usize,
     pub world_size: usize,
     pub gpu: usize,
@@ -21,8 +21,8 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     Comm::from_devices(sorted).readable()
 }
 
-pub fn seat(communicator: &Comm) -> Seat {
-    Seat {
+pub fn identity(communicator: &Comm) -> Identity {
+    Identity {
         rank: communicator.rank(),
         world_size: communicator.world_size(),
         gpu: communicator.stream().context().ordinal(),

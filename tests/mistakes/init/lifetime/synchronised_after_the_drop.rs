@@ -9,14 +9,14 @@ use cudarc::driver::{CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::Readable;
 
-pub struct Place<'a> {
+pub struct UnconnectedRank<'a> {
     pub rank: usize,
     pub world_size: usize,
     pub stream: Arc<CudaStream>,
     pub next_id: &'a dyn Fn() -> anyhow::Result<Id>,
 }
 
-impl Place<'_> {
+impl UnconnectedRank<'_> {
     pub fn connect(&self) -> anyhow::Result<Comm> {
         self.stream.context().bind_to_thread()?;
         let id = (self.next_id)()?;
@@ -30,13 +30,13 @@ pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
 }
 
 pub fn run(
-    place: &Place,
+    rank: &UnconnectedRank,
     iterations: usize,
     tensors: &mut [CudaViewMut<f32>],
     mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     {
-        let comm = place.connect()?;
+        let comm = rank.connect()?;
         for iteration in 0..iterations {
             fill(iteration, tensors)?;
             for tensor in tensors.iter_mut() {
@@ -44,14 +44,14 @@ pub fn run(
             }
         }
     }
-    Ok(place.stream.synchronize()?)
+    Ok(rank.stream.synchronize()?)
 }
 
 pub fn run_anew(
-    place: &Place,
+    rank: &UnconnectedRank,
     iterations: usize,
     tensors: &mut [CudaViewMut<f32>],
     mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    (0..iterations).try_for_each(|iteration| run(place, 1, tensors, |_, tensors| fill(iteration, tensors)))
+    (0..iterations).try_for_each(|iteration| run(rank, 1, tensors, |_, tensors| fill(iteration, tensors)))
 }
