@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, ensure};
+use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
 use lab::{Check, Expected, NcclLog, Perceptron};
@@ -178,8 +179,7 @@ fn compare_step(
     let (rate, at_that_rate) = step.rate_of(&got.parameters);
     got_it.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, &got.parameters)?;
 
-    let distance = (f64::from(got.loss) - step.loss).abs();
-    let alike = |loss: f64| (f64::from(got.loss) - loss).abs() <= step.loss_bound;
+    let alike = |loss: f64| abs_diff_eq!(f64::from(got.loss), loss, epsilon = step.loss_bound);
     let cause = match () {
         () if alike(last_loss) => "only the last micro-batch is in it",
         () if alike(own_loss) || alike(own_loss * world_size) => {
@@ -190,7 +190,7 @@ fn compare_step(
         () => "it lies behind the gradients, and is added up and averaged as they are",
     };
     ensure!(
-        distance <= step.loss_bound,
+        alike(step.loss),
         "rank {rank}: the loss is {}, expected {:.6}\n  likely cause: {cause}",
         got.loss,
         step.loss

@@ -1,8 +1,10 @@
 //! Checks of `multi_gpu/global_norm`: numbers that are made of all ranks' parts.
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
 
 use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
@@ -43,9 +45,6 @@ fn on_all_worlds(check: fn(&Comm, &Kernels) -> anyhow::Result<()>) -> anyhow::Re
     Ok(())
 }
 
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
-
 /// Elements of a rank's part: another length on each rank.
 fn len_of(rank: usize) -> usize {
     300 + 37 * rank
@@ -61,7 +60,7 @@ fn norm(values: &[f32]) -> f64 {
 
 /// The first of these numbers that `got` is, and its cause.
 fn cause<'a>(got: f64, bound: f64, mistakes: &[(f64, &'a str)]) -> &'a str {
-    let found = mistakes.iter().find(|(value, _)| (got - value).abs() <= bound * value);
+    let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
     found.map_or("compare it with the contract", |(_, cause)| cause)
 }
 
@@ -73,7 +72,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let expected = parts.iter().map(|part| squares(part)).sum::<f64>().sqrt();
     // Relative: a square, at most as many sums as there are elements and ranks, and half of that through the root, which
     // rounds once more. All terms are positive.
-    let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT;
+    let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
         (norms[rank], "this is the norm of its own part: the others' are missing"),
@@ -94,7 +93,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
         ),
     ];
     ensure!(
-        (got - expected).abs() <= bound * expected,
+        abs_diff_eq!(got, expected, epsilon = bound * expected),
         "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}\n  likely cause: {}",
         cause(got, bound, &mistakes)
     );
@@ -156,7 +155,7 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     let stretched = |by: f64| narrow(&average.iter().map(|value| value * by).collect::<Vec<_>>());
     // Values are at most the world size. The average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as
     // there are elements, at most; the factor and the product once each, and the expected value once.
-    let bound = world_size as f64 * (2 * world_size + LEN + 6) as f64 * UNIT;
+    let bound = world_size as f64 * (2 * world_size + LEN + 6) as f64 * UNIT_ROUNDOFF;
     let mut expected = Expected::new(rank, "the gradient", &right);
     if world_size > 1 {
         expected = expected
@@ -185,14 +184,14 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
         )
         .within(bound, &got)?;
     let (norm, told) = (length(&average), f64::from(told));
-    let relative = (2 * world_size + LEN + 6) as f64 * UNIT * world_size as f64;
+    let relative = (2 * world_size + LEN + 6) as f64 * UNIT_ROUNDOFF * world_size as f64;
     let mistakes = [
         (norm.min(max_norm.into()), "this is the norm after it was shortened: return that before"),
         (norm * norm, "the root is missing"),
         (summed_norm, NORM_OF_THE_AVERAGE_SUMMED),
     ];
     ensure!(
-        (told - norm).abs() <= relative * norm,
+        abs_diff_eq!(told, norm, epsilon = relative * norm),
         "rank {rank} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
         cause(told, relative, &mistakes)
     );
@@ -229,7 +228,7 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     // Relative to a probability, of which none is above 0.05 here: the difference, below 8, rounds by 8 · 2⁻²⁴, expf is within 2
     // units of the last place (CUDA C++ Programming Guide), the sums round as often as there are elements and ranks at most,
     // and the quotient and the expected value once each.
-    let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT;
+    let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT_ROUNDOFF;
     let right = over(&own, total);
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
     if let Some(index) = got.iter().position(|value| !value.is_finite()) {

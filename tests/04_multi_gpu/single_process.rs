@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, ensure};
+use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 use lab::{Check, Expected, Kernels, returns_at_once};
@@ -166,7 +167,7 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
 
 fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyhow::Result<()> {
     let parts = parts(step, count);
-    let is = |loss: f64| (f64::from(got) - loss).abs() <= step.loss_bound;
+    let is = |loss: f64| abs_diff_eq!(f64::from(got), loss, epsilon = step.loss_bound);
     let (first, weight) = parts[0].clone();
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::ensure;
+use approx::relative_eq;
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
@@ -132,28 +133,35 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn near(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
-    ensure!((got - expected).abs() <= 1e-9 * expected, "{what} is {got}, expected {expected}");
+fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
+    ensure!(
+        relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9),
+        "{what} is {got}, expected {expected}"
+    );
     Ok(())
 }
 
 fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
     // One bucket: nothing overlaps.
-    near("1 bucket, compute 8, communication 12, latency 1: the time", predicted(1.0, 8.0, 12.0, 1.0), 21.0)?;
+    check_close(
+        "1 bucket, compute 8, communication 12, latency 1: the time",
+        predicted(1.0, 8.0, 12.0, 1.0),
+        21.0,
+    )?;
     // Communication is the longer part: 2 + 4 · (3 + 1).
-    near(
+    check_close(
         "4 buckets, compute 8, communication 12, latency 1: the time",
         predicted(4.0, 8.0, 12.0, 1.0),
         18.0,
     )?;
     // Computation is: 5 + 3 · 5 + (1 + 1).
-    near(
+    check_close(
         "4 buckets, compute 20, communication 4, latency 1: the time",
         predicted(4.0, 20.0, 4.0, 1.0),
         22.0,
     )?;
-    near("compute 900, latency 9: the best number of buckets", best_number(900.0, 9.0), 10.0)?;
-    near("compute 8, latency 0.5: the best number of buckets", best_number(8.0, 0.5), 4.0)
+    check_close("compute 900, latency 9: the best number of buckets", best_number(900.0, 9.0), 10.0)?;
+    check_close("compute 8, latency 0.5: the best number of buckets", best_number(8.0, 0.5), 4.0)
 }
 
 /// Equal parameters, each computed by a spin.

@@ -1,6 +1,7 @@
 //! Checks of `overlap/depth`.
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::driver::result::device::get_default_mem_pool;
 use cudarc::driver::sys::{CUmemPool_attribute, cuMemPoolGetAttribute, cuMemPoolSetAttribute};
 use cudarc::driver::{CudaContext, CudaSlice, CudaViewMut};
@@ -270,7 +271,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             // What else is in use is far less than half a buffer.
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
-                (used - depth as f64).abs() < 0.5,
+                abs_diff_eq!(used, depth as f64, epsilon = 0.49),
                 "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}\n  \
                  likely cause: an iteration has to take the buffer of an earlier one, and gets one of its own",
                 rank.number()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::{Expected, Guarded, Trainable, irregular};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
@@ -135,7 +136,7 @@ impl<'a> Known<'a> {
             .collect();
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
         // An average of values up to 1000 is off by 3n roundings at most, the parameters by two more in each step.
-        let bound = (steps * (3 * world_size + 2)) as f64 * 1000.0 * f64::from(f32::EPSILON);
+        let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
             let at = |values: &[f32]| values[place.clone()].to_vec();
             let users: Vec<usize> =

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
@@ -171,7 +172,7 @@ pub(super) fn check_formula(
 ) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
-        off.abs() <= WITHIN || !lab::tier::times_are_modelled(),
+        abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modelled(),
         "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)\n  \
          likely cause: {cause}",
         rank.number(),

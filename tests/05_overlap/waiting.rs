@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
 use lab::{Check, Expected, Guarded, irregular};
 
@@ -61,7 +62,7 @@ fn stale(buffer: usize) -> Vec<f32> {
 /// Averages of whole numbers up to 1000. NCCL multiplies each by 1/n, and adds: n products and n − 1 sums, each rounded by at
 /// most half a unit in the last place of 1000, and 1/n itself by as much.
 fn bound(world_size: usize) -> f64 {
-    (3 * world_size) as f64 * 1000.0 * f64::from(f32::EPSILON) / 2.0
+    (3 * world_size) as f64 * 1000.0 * UNIT_ROUNDOFF
 }
 
 /// Buffers that the compute stream fills, and the places where their averages are copied to.
