@@ -2,6 +2,7 @@
 // fails: dtypes::a_true_sum_is_within_its_bound
 // says: each of the additions rounds, and by a part of its result, not of a value
 
+use approx::abs_diff_eq;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use half::f16;
@@ -9,6 +10,10 @@ use lab::Readable;
 
 pub fn sum_bound(significant_bits: u32, _world_size: usize, largest: f64) -> f64 {
     largest * f64::powi(2.0, -(significant_bits as i32))
+}
+
+pub fn may_be_sum(got: f64, exact: f64, significant_bits: u32, world_size: usize, largest: f64) -> bool {
+    abs_diff_eq!(got, exact, epsilon = sum_bound(significant_bits, world_size, largest))
 }
 
 pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Result<()> {

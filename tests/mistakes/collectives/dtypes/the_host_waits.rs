@@ -2,6 +2,7 @@
 // fails: dtypes::averaging_returns_at_once
 // says: does it wait on the host?
 
+use approx::abs_diff_eq;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use half::f16;
@@ -11,6 +12,10 @@ pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 
     let additions = world_size as f64 - 1.0;
     let largest_result = world_size as f64 * largest;
     additions * largest_result * f64::powi(2.0, -(significant_bits as i32))
+}
+
+pub fn may_be_sum(got: f64, exact: f64, significant_bits: u32, world_size: usize, largest: f64) -> bool {
+    abs_diff_eq!(got, exact, epsilon = sum_bound(significant_bits, world_size, largest))
 }
 
 pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Result<()> {
