@@ -270,7 +270,7 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
         let wanted = best_number(compute.into(), latency.into());
         // The sweep goes in steps of 2: the best one lies no further away than that.
         ensure!(
-            (wanted / 2.0..=wanted * 2.0).contains(&(best as f64)) || !lab::tier::times_are_modelled(),
+            (wanted / 2.0..=wanted * 2.0).contains(&(best as f64)) || !lab::tier::times_are_modeled(),
             "rank {}: {took:?} (buckets, ms): the best are {best} buckets, and best_number says {wanted:.1}",
             rank.number()
         );

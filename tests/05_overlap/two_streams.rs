@@ -172,7 +172,7 @@ pub(super) fn check_formula(
 ) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
-        abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modelled(),
+        abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
         "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)\n  \
          likely cause: {cause}",
         rank.number(),
