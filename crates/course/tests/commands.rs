@@ -14,14 +14,28 @@ use terminal::Terminal;
 #[test]
 fn every_command_has_help_with_an_example() {
     let student = Student::new("help");
-    let help = student.says(&["--help"]);
-    let (_, commands) = help.split_once("Commands:\n").unwrap();
-    let (commands, _) = commands.split_once("\n\n").unwrap();
-    let names: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(names.len() > 15, "{names:?}");
-    for name in names.into_iter().filter(|name| *name != "help") {
+    let names = |help: &str| -> Vec<String> {
+        let lines = help.lines().filter_map(|line| line.strip_prefix("  "));
+        let first = lines.filter_map(|line| line.split("  ").next());
+        first
+            .filter(|name| !name.is_empty() && !name.starts_with([' ', '-', '<']))
+            .map(str::to_owned)
+            .collect()
+    };
+    let top = names(&student.says(&["--help"]));
+    assert!(top.len() > 15, "{top:?}");
+    for name in &top {
         let help = student.says(&[name, "--help"]);
         assert!(help.contains(&format!("Example: cargo course {name}")), "{help}");
+    }
+    let teach = names(&student.says(&["teach", "--help"]));
+    assert_eq!(teach, ["report", "mistakes", "starter-archive", "help"]);
+    for name in &teach[..3] {
+        let help = student.says(&["teach", name, "--help"]);
+        assert!(help.contains(&format!("Example: cargo course teach {name}")), "{help}");
+    }
+    for old in ["report", "mistakes", "starter-archive"] {
+        assert!(student.fails(&[old]).contains("unrecognized subcommand"), "{old}");
     }
 }
 
@@ -110,7 +124,7 @@ fn verify_tells_programs_and_report_tells_instructors() {
     student.write("class/ann.json", &json);
     student.write("class/bartholomew.json", &json.replace("\"wrong\"", "\"right\""));
     assert_data_eq!(
-        student.says(&["report", "class"]),
+        student.says(&["teach", "report", "class"]),
         str![[r#"
 student      right  wrong  hints    01_one  02_two
 ann              1      2      1       1/2     0/1
@@ -127,7 +141,7 @@ bartholomew      3      0      1       2/2     1/1
         (&json.replace("\"wrong\"", "\"fine\""), "`fine` is no state"),
     ] {
         student.write("class/zoe.json", strange);
-        let told = student.fails(&["report", "class", "class/ann.json"]);
+        let told = student.fails(&["teach", "report", "class", "class/ann.json"]);
         let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
         assert!(told.contains(warning) && told.contains(words) && told.contains("it is left out"), "{told}");
         assert!(told.contains("\nann  ") && !told.contains("\nzoe"), "{told}");
@@ -135,12 +149,12 @@ bartholomew      3      0      1       2/2     1/1
     student.write("other/ann.json", &json);
     assert!(
         student
-            .fails(&["report", "class", "other"])
+            .fails(&["teach", "report", "class", "other"])
             .contains("class/ann.json and other/ann.json: two students of one name")
     );
     assert!(
         student
-            .fails(&["report", "solutions"])
+            .fails(&["teach", "report", "solutions"])
             .contains("no output of `cargo course verify --json` is in solutions")
     );
 }
@@ -495,7 +509,7 @@ fn mistakes_are_told_with_what_finds_them() {
         "// mistake: it counts from 0\n// fails: first::it_is_1\n// says: got 0\n// says: expected 1\n";
     student.write("tests/mistakes/one/first/zero.rs", &format!("{head}\npub fn first() -> u32 {{ 0 }}\n"));
     assert_data_eq!(
-        student.says(&["mistakes", "one/first"]),
+        student.says(&["teach", "mistakes", "one/first"]),
         str![[r#"
 zero  it counts from 0
   first::it_is_1 says:
@@ -507,9 +521,9 @@ zero  it counts from 0
 "#]]
     );
     assert_data_eq!(
-        student.fails(&["mistakes", "one/second"]),
+        student.fails(&["teach", "mistakes", "one/second"]),
         str![[r#"
-error: no mistake is planted in one/second
+error: no mistake is kept for one/second
 
 "#]]
     );
@@ -524,7 +538,7 @@ fn the_starter_archive_has_no_solution() {
         assert!(Command::new("git").args(arguments).current_dir(&student.root).status().unwrap().success());
     }
     assert_data_eq!(
-        student.says(&["starter-archive", "class.tar.gz"]),
+        student.says(&["teach", "starter-archive", "class.tar.gz"]),
         str![[r#"
 12 files are in class.tar.gz
 
@@ -549,10 +563,10 @@ fn the_starter_archive_has_no_solution() {
         assert!(told.contains("one/first: this copy of the course has no solutions"), "{told}");
     }
     for name in [".tar.gz", "class.zip/.tar.gz"] {
-        assert!(student.fails(&["starter-archive", name]).contains("call it something.tar.gz"));
+        assert!(student.fails(&["teach", "starter-archive", name]).contains("call it something.tar.gz"));
     }
     assert_data_eq!(
-        student.fails(&["starter-archive", "class.zip"]),
+        student.fails(&["teach", "starter-archive", "class.zip"]),
         str![[r#"
 error: class.zip: call it something.tar.gz
 
