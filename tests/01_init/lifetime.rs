@@ -40,7 +40,7 @@ fn input(rank: usize, iteration: usize, tensor: usize) -> Vec<f32> {
     irregular::integers(100 * rank + 10 * iteration + tensor, LENGTHS[tensor])
 }
 
-/// The inputs of these ranks in all iterations, added up.
+/// The inputs of these ranks in all iterations, summed.
 fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for &rank in ranks {

@@ -61,7 +61,7 @@ fn every_rank_has_a_thread_of_its_own() -> anyhow::Result<()> {
         let different: HashSet<_> = threads.iter().collect();
         ensure!(
             different.len() == world_size && !different.contains(&thread::current().id()),
-            "{world_size} ranks ran in {} threads, expected one each, beside the caller's",
+            "{world_size} ranks ran in {} threads, expected one each, apart from the caller's",
             different.len()
         );
     }

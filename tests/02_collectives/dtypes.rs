@@ -165,7 +165,7 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     Expected::new(rank, "the buffer of halves", &average(&inputs))
         .if_instead(
             &[f16::INFINITY; LEN],
-            format!("{world_size} such values add up to more than 65504, the largest f16: what is divided later is lost"),
+            format!("{world_size} such values sum to more than 65504, the largest f16: what is divided later is lost"),
         )
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
         .within(bound, &buffer.read()?)

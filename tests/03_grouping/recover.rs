@@ -55,7 +55,7 @@ impl Watch {
         ensure!(
             asked.len() < self.survivors.len() && !asked.contains(&rank),
             "rank {rank} asks for the survivors a second time, though nobody else is lost\n  likely cause: its stream is still \
-             held up by the old communicator, or another survivor's is: every one of them has to abort its own"
+             blocked by the old communicator, or another survivor's is: every one of them has to abort its own"
         );
         asked.push(rank);
         self.complete.notify_all();

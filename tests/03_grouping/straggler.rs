@@ -72,7 +72,7 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     ensure!(
         !complete,
         "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
-         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronises"
+         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronizes"
     );
     Ok(stream.synchronize()?)
 }

@@ -103,7 +103,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
         for (rank, made) in ranks.iter().enumerate() {
             Expected::new(
                 rank,
-                "the buffer of parameters, beside those of rank 0,",
+                "the buffer of parameters, compared with those of rank 0,",
                 &ranks[0][index].parameters,
             )
             .exactly(&made[index].parameters)
@@ -146,7 +146,7 @@ fn compare_step(
         expected = expected
             .if_instead(
                 &step.along(&times(&step.gradient, world_size)),
-                "the ranks' gradients were added up, not averaged: or is the world size in the weight, and Sum in the collective?",
+                "the ranks' gradients were summed, not averaged: or is the world size in the weight, and Sum in the collective?",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / world_size)),
@@ -187,7 +187,7 @@ fn compare_step(
         }
         () if alike(unscaled_loss) => told_scale.as_str(),
         () if alike(mean_loss) => "the mean of means",
-        () => "it lies behind the gradients, and is added up and averaged as they are",
+        () => "it lies behind the gradients, and is summed and averaged as they are",
     };
     ensure!(
         alike(step.loss),
@@ -211,7 +211,7 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         let (made, expected) = (new.len(), world_size * batches.len());
         let cause = match made {
             _ if made == expected * PIECES => {
-                "\n  likely cause: gradients are reduced after each micro-batch: add them up first, and reduce the sum"
+                "\n  likely cause: gradients are reduced after each micro-batch: sum them first, and reduce the sum"
             }
             _ if made == expected * (PIECES + 1) => {
                 "\n  likely cause: each micro-batch is reduced, and their sum once more"

@@ -76,7 +76,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
         (norms[rank], "this is the norm of its own part: the others' are missing"),
-        (norms.iter().sum(), "this is the sum of the parts' norms: norms don't add up, their squares do"),
+        (norms.iter().sum(), "this is the sum of the parts' norms: norms can't be summed, their squares can"),
         (
             norms.iter().map(|norm| norm * norm).sum::<f64>(),
             "this is the sum of the squares: the root is missing",
@@ -84,13 +84,10 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
         (norms.iter().copied().fold(0.0, f64::max), "this is the largest of the parts' norms"),
         (
             norms.iter().sum::<f64>() / world_size as f64,
-            "this is the mean of the parts' norms: norms don't add up, their squares do",
+            "this is the mean of the parts' norms: norms can't be summed, their squares can",
         ),
-        (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not added up"),
-        (
-            norms.iter().sum::<f64>().sqrt(),
-            "the norms were added up and a root taken of that: add up squares",
-        ),
+        (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not summed"),
+        (norms.iter().sum::<f64>().sqrt(), "the norms were summed and a root taken of that: sum the squares"),
     ];
     ensure!(
         abs_diff_eq!(got, expected, epsilon = bound * expected),
@@ -165,8 +162,8 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
             )
             .if_instead(&clipped[rank], "these are its own values, clipped: nothing was averaged")
             .if_instead(&stretched((f64::from(max_norm) / summed_norm).min(1.0)), NORM_OF_THE_AVERAGE_SUMMED)
-            .if_instead(&shortened(&sum, max_norm.into()), "the gradients were added up, not averaged")
-            .if_instead(&narrow(&sum), "the gradients were added up, not averaged, and not clipped");
+            .if_instead(&shortened(&sum, max_norm.into()), "the gradients were summed, not averaged")
+            .if_instead(&narrow(&sum), "the gradients were summed, not averaged, and not clipped");
     }
     expected
         .if_instead(&narrow(&average), "the average is not shortened")
@@ -246,10 +243,10 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
                 &over(&local, local_total),
                 "the local maximum was taken off on each rank: the same number must come off everywhere",
             )
-            .if_instead(&over(&own, own.iter().sum()), "its own part adds up to 1: the sum is over all ranks")
+            .if_instead(&over(&own, own.iter().sum()), "its own part sums to 1: the sum is over all ranks")
             .if_instead(
                 &over(&own, total / world_size as f64),
-                "the ranks' sums were averaged: all parts together add up to the world size",
+                "the ranks' sums were averaged: all parts together sum to the world size",
             );
     }
     expected.if_instead(&over(&own, 1.0), "nothing was divided by the sum").within(bound, &got)

@@ -256,7 +256,7 @@ const LEN: usize = 1 << 16;
 fn released(spins: Spins) -> anyhow::Result<()> {
     let own = lab::streams(1)?.remove(0);
     let context = own.context();
-    // SAFETY: every use on two streams is ordered by `release`, or by a synchronise; whether it is, is what is checked.
+    // SAFETY: every use on two streams is ordered by `release`, or by a synchronize; whether it is, is what is checked.
     unsafe { context.disable_event_tracking() };
     let other = context.new_stream()?;
     let kernels = Kernels::load(context)?;

@@ -217,7 +217,7 @@ fn compare(
                     &joined(&before, &right),
                     "its own part is that from before the step: gather after it, not before",
                 )
-                .if_instead(&sum, "the gradients were added up, not averaged")
+                .if_instead(&sum, "the gradients were summed, not averaged")
                 .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged");
         }
         if step > 0 {
@@ -233,8 +233,10 @@ fn replicas_stay_identical() -> anyhow::Result<()> {
         let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, 1031, irregular::fractions))?;
         for step in 0..STEPS {
             for (rank, steps) in ranks.iter().enumerate() {
-                let name =
-                    format!("the buffer of parameters after step {}, beside those of rank 0,", step + 1);
+                let name = format!(
+                    "the buffer of parameters after step {}, compared with those of rank 0,",
+                    step + 1
+                );
                 Expected::new(rank, &name, &ranks[0][step]).exactly(&steps[step])?;
             }
         }

@@ -146,15 +146,15 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "it is along one replica's gradient, the last one's: each replaced the one before, add them up",
+                "it is along one replica's gradient, the last one's: each replaced the one before, sum them",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
-                "it is too small by the number of GPUs: the parts' shares add up to 1 without another division",
+                "it is too small by the number of GPUs: the parts' shares sum to 1 without another division",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
-                "the parts' means were added up: each part has to count by its share of the batch",
+                "the parts' means were summed: each part has to count by its share of the batch",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0 / gpus)).1),
@@ -174,7 +174,7 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
         () if is(of_first) || is(weight * of_first) => {
             "the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
         }
-        () => "the losses are added up as the gradients are",
+        () => "the losses are summed as the gradients are",
     };
     ensure!(
         is(step.loss),

@@ -151,7 +151,7 @@ fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
 }
 
 const THE_WRONG_SIDE: &str =
-    "the ranks' gradients were added up on the wrong side: each rank has hidden units of its own";
+    "the ranks' gradients were summed on the wrong side: each rank has hidden units of its own";
 
 /// What each rank has of `0..len`.
 fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {

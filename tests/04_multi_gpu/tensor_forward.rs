@@ -160,7 +160,7 @@ fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) 
         expected = expected
             .if_instead(
                 &biased(whole, &own, 1),
-                "this is the term of its own rows: the terms of all ranks must be added up",
+                "this is the term of its own rows: the terms of all ranks must be summed",
             )
             .if_instead(&own, "this is the term of its own rows, without the bias")
             .if_instead(

@@ -78,7 +78,7 @@ impl Step {
         self.along(&vec![0.0; self.gradient.len()])
     }
 
-    /// The sum over the pieces of the loss and of the gradient over each, times the weight beside it.
+    /// The sum over the pieces of the loss and of the gradient over each, times its weight.
     pub(super) fn sum(&self, samples: &Samples, pieces: &[(Range<usize>, f64)]) -> (f64, Vec<f64>) {
         let mut loss = 0.0;
         let mut gradient = vec![0.0; self.gradient.len()];

@@ -77,7 +77,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
     let cause = if alike(got.compute, 8.0) {
-        "the lengths were added up. Two spans of a kind may overlap, and `busy` counts each moment once"
+        "the lengths were summed. Two spans of a kind may overlap, and `busy` counts each moment once"
     } else if got.total < 13.5 {
         "the spans come in any order: T is from the earliest start to the latest end, and copies count"
     } else {
@@ -217,8 +217,8 @@ fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
 
 const BUCKETS: usize = 4;
 
-/// Computes each bucket and sums it, one after the other or with sums beside the next bucket. Rank 1 begins to count later.
-fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
+/// Computes each bucket and sums it, one after the other or with sums while the next bucket is computed. Rank 1 begins to count later.
+fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each bucket is summed behind its computation, and freed behind the sum.
     unsafe { context.disable_event_tracking() };
@@ -241,7 +241,7 @@ fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
             comm.all_reduce_in_place(bucket, &ReduceOp::Sum).readable()?;
             Ok(())
         })?;
-        if !beside {
+        if !overlaps {
             compute.wait(&stream.record_event(None)?)?;
         }
     }
@@ -251,20 +251,20 @@ fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
 }
 
 fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
-    for beside in [false, true] {
-        let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, beside))?;
+    for overlaps in [false, true] {
+        let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, overlaps))?;
         for (rank, spans) in gpus.iter().enumerate() {
             let overlap = measure(spans);
             let efficiency = overlap.efficiency().context("it has computed and communicated")?;
             ensure!(
-                (efficiency > 0.25) == beside && efficiency <= 1.0 + ROUNDING,
+                (efficiency > 0.25) == overlaps && efficiency <= 1.0 + ROUNDING,
                 "rank {rank}: {} buckets were summed {}, but η is {efficiency:.2} ({overlap:.2?})",
                 BUCKETS,
-                if beside { "beside the next computation" } else { "one after the other" }
+                if overlaps { "in parallel with the next computation" } else { "one after the other" }
             );
             // B equal buckets: c + (B − 1) · max(c, m) + m; without overlap B · (c + m).
             let (c, m, buckets) = (mean(spans, "computing"), mean(spans, "summing"), BUCKETS as f64);
-            let formula = if beside { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
+            let formula = if overlaps { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
             ensure!(
                 lab::attach(2)? != Tier::Virtual
                     || abs_diff_eq!(overlap.total / formula, 1.0, epsilon = 0.03),

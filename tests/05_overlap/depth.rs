@@ -299,7 +299,7 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
                 let post = mean(&postprocessed);
                 let one = (postprocessed[6].end - postprocessed[3].end) / 3.0;
                 let formula = if depth == 1 { pre + comm + post } else { comm.max(pre + post) };
-                let cause = "a stream stands still: it waits for more than it needs, or stands behind something that waits";
+                let cause = "a stream is blocked: it waits for more than it needs, or for something in front of it that waits";
                 check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula, cause)?;
             }
         }

@@ -51,7 +51,7 @@ pub(super) struct Known<'a> {
     step: usize,
     parameters: CudaSlice<f32>,
     gradients: Guarded<f32>,
-    /// Measures each gradient and what its hook puts into the comm stream, behind a spin of its own.
+    /// Measures each gradient and what its hook enqueues on the comm stream, behind a spin of its own.
     watched: bool,
     computed: Vec<Mark>,
     averaged: Vec<Mark>,
@@ -312,7 +312,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
                 world_size == 1 || snapshot[place.clone()] != *own,
                 "rank {number}: every gradient was ready, the backward pass was over, and that of parameter {parameter} was \
                  still this rank's own\n  likely cause: its all-reduce is enqueued behind the backward pass, and can't run \
-                 beside it; the last parameter is ready first"
+                 in parallel with it; the last parameter is ready first"
             );
         }
         Ok(())

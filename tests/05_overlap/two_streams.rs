@@ -1,4 +1,4 @@
-//! A rank with a compute stream beside its communicator's, and when work ran in them.
+//! A rank with a compute stream and its communicator's, and when work ran in them.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Rank {
     /// wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let kernels = Kernels::load(context)?;
@@ -88,7 +88,7 @@ impl Rank {
         self.mark(&stream, || self.kernels.spin(&stream, nanoseconds))
     }
 
-    /// Events around `work`, which goes into `stream`.
+    /// Events around `work`, which is enqueued on `stream`.
     pub(super) fn mark(
         &self,
         stream: &CudaStream,

@@ -24,7 +24,7 @@ pub struct Course {
     pub paths: Vec<Route>,
 }
 
-/// A module: a crate, and the lesson beside it.
+/// A module: a crate, and its lesson.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Module {

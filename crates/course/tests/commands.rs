@@ -427,19 +427,19 @@ fn the_doctor_looks_at_the_machine() {
             .envs(variables.iter().copied())
             .output()
             .unwrap();
-        let findings: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-        (output.status.success(), findings)
+        let diagnoses: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), diagnoses)
     };
-    let (is_well, findings) = run(&[("NCCL_TIMEOUT", "30"), ("VIRTUAL_GPU_COUNT", "2")]);
-    let of = |what: &str| findings.iter().find(|finding| finding["what"] == what).unwrap();
+    let (is_well, diagnoses) = run(&[("NCCL_TIMEOUT", "30"), ("VIRTUAL_GPU_COUNT", "2")]);
+    let of = |what: &str| diagnoses.iter().find(|diagnosis| diagnosis["what"] == what).unwrap();
     assert!(is_well);
     assert_eq!(of("smoke test")["status"], "good");
     assert_eq!(of("NCCL_TIMEOUT=30")["help"], "unset NCCL_TIMEOUT");
     assert!(of("GPU 1")["says"].as_str().unwrap().contains("80.0 GiB free"));
 
-    let (is_well, findings) = run(&[("LAB_TIER", "vritual")]);
+    let (is_well, diagnoses) = run(&[("LAB_TIER", "vritual")]);
     assert!(!is_well);
-    let bad = findings.iter().find(|finding| finding["status"] == "bad").unwrap();
+    let bad = diagnoses.iter().find(|diagnosis| diagnosis["status"] == "bad").unwrap();
     assert!(bad["says"].as_str().unwrap().contains("LAB_TIER=vritual"), "{bad}");
 }
 

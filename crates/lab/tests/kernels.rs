@@ -182,8 +182,8 @@ fn layers() -> anyhow::Result<()> {
         let after = bench.read(&matrix_device)?;
         expect("relu", &after[..len], &rectified, 1, 2.0)?;
         ensure!(after[len] == matrix[len], "an element behind the matrix was changed");
-        let gate = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
-        let expected: Vec<f64> = upstream.iter().zip(&rectified).map(gate).collect();
+        let back = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
+        let expected: Vec<f64> = upstream.iter().zip(&rectified).map(back).collect();
         expect("relu_gradient", &bench.read(&upstream_device)?[..len], &expected, 0, 1.0)?;
     }
     Ok(())

@@ -11,8 +11,8 @@ use lab::perceptron::{HostPerceptron, Layout};
 
 use super::super::tensor::part;
 use super::super::whole_batch::{LEARNING_RATE, another_rate, times};
-use super::{true_place, true_rank};
-use crate::multi_gpu::hybrid::{Mesh, Place, on_mesh, start_equal, step};
+use super::{true_coordinates, true_rank};
+use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 /// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
@@ -53,7 +53,8 @@ impl Training {
         let streams = lab::streams(mesh.data * mesh.tensor)?;
         let room = BATCHES.into_iter().max().unwrap_or(1).div_ceil(mesh.data);
         let ranks = on_mesh(&streams, mesh, |groups| {
-            let Place { data_rank, tensor_rank } = true_place(true_rank(&streams, &groups)?, mesh);
+            let Coordinates { data_rank, tensor_rank } =
+                true_coordinates(true_rank(&streams, &groups)?, mesh);
             let stream = groups.data.stream();
             let device_samples = samples.to_device(&stream)?;
             let units = part(HIDDEN, tensor_rank, mesh.tensor);
@@ -81,7 +82,7 @@ impl Training {
             for (rank, steps) in self.ranks.iter().enumerate() {
                 let told =
                     format!("mesh {data} × {tensor}, step {} (samples {batch:?}), rank {rank}", index + 1);
-                let units = part(HIDDEN, true_place(rank, self.mesh).tensor_rank, tensor);
+                let units = part(HIDDEN, true_coordinates(rank, self.mesh).tensor_rank, tensor);
                 let of_rank = LAYOUT.of_units(&expected.parameters, units.clone());
                 let bound = serial.bound(index + 1);
                 for (at, (got, value)) in steps[index].parameters.iter().zip(&of_rank).enumerate() {
@@ -114,7 +115,7 @@ impl Training {
     /// Computes what known mistakes would have made of this step.
     fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
-        let Place { data_rank, tensor_rank } = true_place(rank, self.mesh);
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
         let units = part(HIDDEN, tensor_rank, self.mesh.tensor);
         let own = row_of(&batch, data_rank, self.mesh.data);
         let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;

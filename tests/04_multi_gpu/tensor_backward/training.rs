@@ -269,7 +269,7 @@ impl Matrix {
     }
 
     /// A sum of n products rounds n times, and once more for each rank that it is cut over; each time by at most [`UNIT_ROUNDOFF`] of
-    /// what the products' sizes add up to.
+    /// what the products' sizes sum to.
     fn times(&self, other: &Self) -> Self {
         let other = other.transposed();
         let dot = |row: &[Bounded], column: &[Bounded]| {

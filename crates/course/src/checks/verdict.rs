@@ -38,7 +38,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether the virtual GPU says what is wrong. What it printed beside may be a consequence, and a wait that it gave up proves
+    /// Whether the virtual GPU says what is wrong. What it printed besides may be a consequence, and a wait that it gave up proves
     /// nothing.
     fn has_report(&self) -> bool {
         let own = self.message.split("\nprinted by the check:\n").next().unwrap_or_default();
@@ -146,13 +146,13 @@ mod tests {
     #[test]
     fn a_report_comes_before_an_assertion() {
         let says = |text: &str| Failure { check: "a check".to_owned(), message: text.to_owned() };
-        let beside = says("a sum is wrong\n\nprinted by the check:\nvirtual GPU: a rank aborts");
+        let besides = says("a sum is wrong\n\nprinted by the check:\nvirtual GPU: a rank aborts");
         let given_up = says("virtual GPU: deadlock\n  = (not proved: given up after 10 s)");
         let report = says("rank 1: virtual GPU: data race");
         let first = |failures: &[Failure]| {
             Verdict::Failed(Counts::default(), failures.to_vec()).first_failure().cloned()
         };
-        assert_eq!(first(&[says("wrong"), beside.clone(), report.clone()]), Some(report));
-        assert_eq!(first(&[says("wrong"), beside, given_up]), Some(says("wrong")));
+        assert_eq!(first(&[says("wrong"), besides.clone(), report.clone()]), Some(report));
+        assert_eq!(first(&[says("wrong"), besides, given_up]), Some(says("wrong")));
     }
 }

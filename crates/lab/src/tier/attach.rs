@@ -77,7 +77,7 @@ fn load_virtual() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A library that Cargo built for this executable: in `deps`, or beside the executable.
+/// A library that Cargo built for this executable: in `deps`, or next to the executable.
 ///
 /// # Errors
 /// It is in neither place.
@@ -86,7 +86,7 @@ pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
     let folder = executable.parent().unwrap_or(Path::new("."));
     let places = [folder.join("deps"), folder.to_owned(), folder.join("../deps")];
     let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
-    found.with_context(|| format!("{name} is not beside {}: build with cargo", executable.display()))
+    found.with_context(|| format!("{name} is not next to {}: build with cargo", executable.display()))
 }
 
 /// Ranks that the attached libraries have room for.

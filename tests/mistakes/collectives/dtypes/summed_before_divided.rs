@@ -1,7 +1,7 @@
 // mistake: halves are summed, and divided when they have overflowed
 // fails: dtypes::halves_are_averaged_without_overflow
 // says: got inf
-// says: add up to more than 65504, the largest f16: what is divided later is lost
+// says: sum to more than 65504, the largest f16: what is divided later is lost
 
 use approx::abs_diff_eq;
 use cudarc::driver::CudaViewMut;

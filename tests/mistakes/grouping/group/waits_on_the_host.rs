@@ -1,4 +1,4 @@
-// mistake: the thread waits for every GPU, and nothing runs beside the average any more
+// mistake: the thread waits for every GPU, and nothing runs in parallel with the average any more
 // fails: group::it_returns_before_the_average_is_there
 // says: does it wait on the host?
 

@@ -1,4 +1,4 @@
-// mistake: only rank 0 looks at the clock, and the others synchronise
+// mistake: only rank 0 looks at the clock, and the others synchronize
 // fails: straggler::a_missing_rank_is_named_by_all
 // says: this rank waits without looking at the clock: the deadline is for every rank
 

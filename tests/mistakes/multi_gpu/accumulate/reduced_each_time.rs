@@ -1,7 +1,7 @@
 // mistake: the gradients are reduced after each micro-batch
 // fails: accumulate::a_step_has_one_all_reduce
 // says: took 12 calls of AllReduce, expected 3, one for each rank and step
-// says: gradients are reduced after each micro-batch: add them up first, and reduce the sum
+// says: gradients are reduced after each micro-batch: sum them first, and reduce the sum
 
 use std::ops::Range;
 

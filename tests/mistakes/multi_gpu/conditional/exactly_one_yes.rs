@@ -1,7 +1,7 @@
 // mistake: the number of yeses is compared with 1
 // fails: conditional::one_yes_is_enough
 // says: ranks [0, 1] said yes
-// says: the answers were added up, and the sum compared with 1
+// says: the answers were summed, and the sum compared with 1
 
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::CudaViewMut;

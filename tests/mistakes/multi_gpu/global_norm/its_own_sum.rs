@@ -1,6 +1,6 @@
 // mistake: each rank divides by the sum of its own exponentials
 // fails: global_norm::softmax_is_over_all_parts
-// says: its own part adds up to 1: the sum is over all ranks
+// says: its own part sums to 1: the sum is over all ranks
 
 use collectives::all_gather::all_gather;
 use collectives::all_reduce::average_in_place;

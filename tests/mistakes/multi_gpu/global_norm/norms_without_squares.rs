@@ -1,6 +1,6 @@
-// mistake: the norms of the parts are added up
+// mistake: the norms of the parts are summed
 // fails: global_norm::it_is_the_norm_of_all_parts
-// says: this is the sum of the parts' norms: norms don't add up, their squares do
+// says: this is the sum of the parts' norms: norms can't be summed, their squares can
 
 use collectives::all_gather::all_gather;
 use collectives::all_reduce::average_in_place;

@@ -1,6 +1,6 @@
 // mistake: the sums of squares are averaged over the ranks
 // fails: global_norm::it_is_the_norm_of_all_parts
-// says: the sums of squares were averaged, not added up
+// says: the sums of squares were averaged, not summed
 
 use collectives::all_gather::all_gather;
 use collectives::all_reduce::average_in_place;

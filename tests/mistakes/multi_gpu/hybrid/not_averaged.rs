@@ -18,7 +18,7 @@ pub struct Mesh {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Coordinates {
     pub data_rank: usize,
     pub tensor_rank: usize,
 }
@@ -28,8 +28,8 @@ pub struct Groups {
     pub data: Comm,
 }
 
-pub fn place(rank: usize, mesh: Mesh) -> Place {
-    Place { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+pub fn coordinates(rank: usize, mesh: Mesh) -> Coordinates {
+    Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
 }
 
 pub fn on_mesh<T: Send>(
@@ -42,7 +42,7 @@ pub fn on_mesh<T: Send>(
     let ids = |count: usize| (0..count).map(|_| Id::new().readable()).collect::<anyhow::Result<Vec<Id>>>();
     let (rows, columns) = (ids(mesh.data)?, ids(mesh.tensor)?);
     each_rank(streams.len(), |rank| {
-        let (stream, Place { data_rank, tensor_rank }) = (&streams[rank], place(rank, mesh));
+        let (stream, Coordinates { data_rank, tensor_rank }) = (&streams[rank], coordinates(rank, mesh));
         stream.context().bind_to_thread()?;
         let tensor = Comm::from_rank(stream.clone(), tensor_rank, mesh.tensor, rows[data_rank]).readable()?;
         let data = Comm::from_rank(stream.clone(), data_rank, mesh.data, columns[tensor_rank]).readable()?;

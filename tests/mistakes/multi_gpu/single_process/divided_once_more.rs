@@ -1,4 +1,4 @@
-// mistake: what is added up is divided by the number of GPUs
+// mistake: what is summed is divided by the number of GPUs
 // fails: single_process::each_step_is_that_of_one_gpu
 // says: it is too small by the number of GPUs
 

@@ -1,6 +1,6 @@
-// mistake: the means of the parts are added up
+// mistake: the means of the parts are summed
 // fails: single_process::each_step_is_that_of_one_gpu
-// says: the parts' means were added up: each part has to count by its share of the batch
+// says: the parts' means were summed: each part has to count by its share of the batch
 
 use std::ops::Range;
 use std::sync::Arc;

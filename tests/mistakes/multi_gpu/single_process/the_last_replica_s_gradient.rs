@@ -1,6 +1,6 @@
 // mistake: each gradient that arrives replaces the one before
 // fails: single_process::each_step_is_that_of_one_gpu
-// says: it is along one replica's gradient, the last one's: each replaced the one before, add them up
+// says: it is along one replica's gradient, the last one's: each replaced the one before, sum them
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-// mistake: the host adds up before the GPU multiplies
+// mistake: the host sums before the GPU multiplies
 // fails: staging::host_and_gpu_share_the_memory
-// says: and before the host adds up?
+// says: and before the host sums?
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 // mistake: the sum is over the hidden units' gradients, not over the input's
 // fails: tensor_backward::back_through_two_layers
 // says: mlp.hidden_gradient is wrong
-// says: the ranks' gradients were added up on the wrong side: each rank has hidden units of its own
+// says: the ranks' gradients were summed on the wrong side: each rank has hidden units of its own
 
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};

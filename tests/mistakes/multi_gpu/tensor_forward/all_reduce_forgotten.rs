@@ -1,6 +1,6 @@
 // mistake: each rank keeps the term of its own rows
 // fails: tensor_forward::rows_add_up_to_the_whole_output
-// says: this is the term of its own rows: the terms of all ranks must be added up
+// says: this is the term of its own rows: the terms of all ranks must be summed
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 // mistake: C and M are the sums of the spans' lengths
 // fails: analysis::the_total_is_from_the_first_to_the_last
-// says: the lengths were added up
+// says: the lengths were summed
 // says: `busy` counts each moment once
 
 use anyhow::ensure;

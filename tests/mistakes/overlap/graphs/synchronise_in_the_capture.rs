@@ -1,4 +1,4 @@
-// mistake: the stream is synchronised while it is captured
+// mistake: the stream is synchronized while it is captured
 // fails: graphs::nothing_runs_before_the_launch
 // says: STREAM_CAPTURE
 // says: cuStreamSynchronize
