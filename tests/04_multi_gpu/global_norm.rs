@@ -134,65 +134,111 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     let gradients: Vec<_> = (0..world_size).map(gradient).collect();
     let mut buffer = Guarded::new(&comm.stream(), &gradients[rank])?;
     let told = average_and_clip(comm, kernels, &mut buffer.view_mut(), max_norm)?;
-    let got = buffer.read()?;
+    let clip = Clip { rank, average: mean(&gradients), gradients, max_norm: max_norm.into() };
+    clip.compare(&buffer.read()?)?;
+    clip.compare_norm(told.into())
+}
 
-    let average = mean(&gradients);
-    let right = shortened(&average, max_norm.into());
-    let clipped: Vec<Vec<f32>> = gradients
-        .iter()
-        .map(|own| {
-            let own: Vec<f64> = own.iter().map(|&value| value.into()).collect();
-            shortened(&own, max_norm.into())
-        })
-        .collect();
-    let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<_>>();
-    let sum: Vec<f64> = average.iter().map(|value| value * world_size as f64).collect();
-    // What `global_norm` makes of an average that every rank has the whole of.
-    let summed_norm = length(&average) * (world_size as f64).sqrt();
-    let stretched = |by: f64| narrow(&average.iter().map(|value| value * by).collect::<Vec<_>>());
-    // Values are at most the world size. The average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as
-    // there are elements, at most; the factor and the product once each, and the expected value once.
-    let bound = world_size as f64 * (2 * world_size + LEN + 6) as f64 * UNIT_ROUNDOFF;
-    let mut expected = Expected::new(rank, "the gradient", &right);
-    if world_size > 1 {
-        expected = expected
+/// What clipping the average of these gradients should give on a rank.
+struct Clip {
+    rank: usize,
+    gradients: Vec<Vec<f32>>,
+    average: Vec<f64>,
+    max_norm: f64,
+}
+
+impl Clip {
+    fn world_size(&self) -> usize {
+        self.gradients.len()
+    }
+
+    /// Roundings of an element: the average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as there are
+    /// elements, at most; the factor and the product once each, and the expected value once.
+    fn roundings(&self) -> f64 {
+        (2 * self.world_size() + LEN + 6) as f64
+    }
+
+    /// What `global_norm` makes of an average that every rank has the whole of.
+    fn summed_norm(&self) -> f64 {
+        length(&self.average) * (self.world_size() as f64).sqrt()
+    }
+
+    /// The average, so many times as long.
+    fn stretched(&self, by: f64) -> Vec<f32> {
+        self.average.iter().map(|value| (value * by) as f32).collect()
+    }
+
+    /// A rank's own gradient, shortened.
+    fn clipped(&self, rank: usize) -> Vec<f32> {
+        let own: Vec<f64> = self.gradients[rank].iter().map(|&value| value.into()).collect();
+        shortened(&own, self.max_norm)
+    }
+
+    fn compare(&self, got: &[f32]) -> anyhow::Result<()> {
+        let (norm, max_norm) = (length(&self.average), self.max_norm);
+        // Values are at most the world size.
+        let bound = self.world_size() as f64 * self.roundings() * UNIT_ROUNDOFF;
+        let right = shortened(&self.average, max_norm);
+        let mut expected = Expected::new(self.rank, "the gradient", &right);
+        if self.world_size() > 1 {
+            expected = self.with_mistakes_of_ranks(expected);
+        }
+        expected
+            .if_instead(&self.stretched(1.0), "the average is not shortened")
             .if_instead(
-                &narrow(&mean(&clipped)),
+                &self.stretched(max_norm / norm),
+                "a gradient shorter than max_norm was made longer: only shorten",
+            )
+            .if_instead(
+                &self.stretched(norm / max_norm),
+                "it was scaled by norm / max_norm: the factor is max_norm / norm",
+            )
+            .if_instead(
+                &self.stretched(max_norm / norm.powi(2)),
+                "the factor was made with the sum of the squares: the root is missing",
+            )
+            .within(bound, got)
+    }
+
+    /// Adds what may come out instead where several ranks take part.
+    fn with_mistakes_of_ranks<'a>(&self, expected: Expected<'a, f32>) -> Expected<'a, f32> {
+        let clipped: Vec<Vec<f32>> = (0..self.world_size()).map(|rank| self.clipped(rank)).collect();
+        let mean_of_clipped: Vec<f32> = mean(&clipped).into_iter().map(|value| value as f32).collect();
+        let sum: Vec<f64> = self.average.iter().map(|value| value * self.world_size() as f64).collect();
+        expected
+            .if_instead(
+                &mean_of_clipped,
                 "each rank's gradient was clipped before the sum: average first, and clip what comes of it",
             )
-            .if_instead(&clipped[rank], "these are its own values, clipped: nothing was averaged")
-            .if_instead(&stretched((f64::from(max_norm) / summed_norm).min(1.0)), NORM_OF_THE_AVERAGE_SUMMED)
-            .if_instead(&shortened(&sum, max_norm.into()), "the gradients were summed, not averaged")
-            .if_instead(&narrow(&sum), "the gradients were summed, not averaged, and not clipped");
+            .if_instead(&clipped[self.rank], "these are its own values, clipped: nothing was averaged")
+            .if_instead(
+                &self.stretched((self.max_norm / self.summed_norm()).min(1.0)),
+                NORM_OF_THE_AVERAGE_SUMMED,
+            )
+            .if_instead(&shortened(&sum, self.max_norm), "the gradients were summed, not averaged")
+            .if_instead(
+                &self.stretched(self.world_size() as f64),
+                "the gradients were summed, not averaged, and not clipped",
+            )
     }
-    expected
-        .if_instead(&narrow(&average), "the average is not shortened")
-        .if_instead(
-            &stretched(f64::from(max_norm) / length(&average)),
-            "a gradient shorter than max_norm was made longer: only shorten",
-        )
-        .if_instead(
-            &stretched(length(&average) / f64::from(max_norm)),
-            "it was scaled by norm / max_norm: the factor is max_norm / norm",
-        )
-        .if_instead(
-            &stretched(f64::from(max_norm) / length(&average).powi(2)),
-            "the factor was made with the sum of the squares: the root is missing",
-        )
-        .within(bound, &got)?;
-    let (norm, told) = (length(&average), f64::from(told));
-    let relative = (2 * world_size + LEN + 6) as f64 * UNIT_ROUNDOFF * world_size as f64;
-    let mistakes = [
-        (norm.min(max_norm.into()), "this is the norm after it was shortened: return that before"),
-        (norm * norm, "the root is missing"),
-        (summed_norm, NORM_OF_THE_AVERAGE_SUMMED),
-    ];
-    ensure!(
-        abs_diff_eq!(told, norm, epsilon = relative * norm),
-        "rank {rank} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
-        cause(told, relative, &mistakes)
-    );
-    Ok(())
+
+    /// Compares the norm that the call returns.
+    fn compare_norm(&self, told: f64) -> anyhow::Result<()> {
+        let (norm, world_size) = (length(&self.average), self.world_size());
+        let relative = self.roundings() * UNIT_ROUNDOFF * world_size as f64;
+        let mistakes = [
+            (norm.min(self.max_norm), "this is the norm after it was shortened: return that before"),
+            (norm * norm, "the root is missing"),
+            (self.summed_norm(), NORM_OF_THE_AVERAGE_SUMMED),
+        ];
+        ensure!(
+            abs_diff_eq!(told, norm, epsilon = relative * norm),
+            "rank {} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
+            self.rank,
+            cause(told, relative, &mistakes)
+        );
+        Ok(())
+    }
 }
 
 /// Scores so large that exp overflows unless the largest is taken off, and another largest one on each rank.

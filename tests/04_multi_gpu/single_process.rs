@@ -113,18 +113,25 @@ fn equally(step: &Step, count: usize, weight: f64) -> Vec<(Range<usize>, f64)> {
     parts(step, count).into_iter().map(|(part, _)| (part, weight)).collect()
 }
 
+/// The gradient if the other replicas have these models.
+fn stale_gradient(
+    samples: &Samples,
+    step: &Step,
+    parts: &[(Range<usize>, f64)],
+    model_of: &dyn Fn(usize) -> HostPerceptron,
+) -> Vec<f64> {
+    let mut gradient = step.sum(samples, &parts[..1]).1;
+    for (index, (part, weight)) in parts.iter().enumerate().skip(1) {
+        let (_, own) = model_of(index).loss_and_gradient(samples, part.clone());
+        gradient.iter_mut().zip(own).for_each(|(sum, slope)| *sum += weight * slope);
+    }
+    gradient
+}
+
 fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32]) -> anyhow::Result<()> {
     let gpus = count as f64;
     let parts = parts(step, count);
-    // The gradient if the other replicas have these models.
-    let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| {
-        let mut gradient = step.sum(samples, &parts[..1]).1;
-        for (index, (part, weight)) in parts.iter().enumerate().skip(1) {
-            let (_, own) = model_of(index).loss_and_gradient(samples, part.clone());
-            gradient.iter_mut().zip(own).for_each(|(sum, slope)| *sum += weight * slope);
-        }
-        gradient
-    };
+    let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| stale_gradient(samples, step, &parts, model_of);
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
