@@ -1,24 +1,31 @@
 //! The driver, NCCL and NVRTC, and the tiers that they allow.
 
 use lab::explain::error_text;
-use lab::tier::{describe, has_plain_nccl, nvrtc_version, survey, tier_for};
+use lab::tier::{Survey, describe, has_plain_nccl, nvrtc_version, survey, tier_for};
 
 use super::diagnosis::{Diagnosis, Status};
 
 /// The driver, NCCL and NVRTC, as they are installed.
 pub(super) fn diagnoses() -> Vec<Diagnosis> {
     let survey = survey();
-    let driver = match &survey.gpus {
-        Ok(gpus) => Diagnosis::good("driver", format!("{gpus} GPUs, {}", survey.cuda_version())),
+    vec![driver(survey), nccl(survey), nvrtc()]
+}
+
+fn driver(survey: &Survey) -> Diagnosis {
+    match &survey.driver {
+        Ok(driver) => Diagnosis::good("driver", format!("{} GPUs, CUDA {}", driver.gpus, driver.cuda)),
         Err(why) => {
             Diagnosis::new("driver", Status::Note, why.clone()).help("the course runs on GPUs in software")
         }
-    };
-    let nccl = match (&survey.nccl, &survey.gpus) {
-        (Ok(_), _) => {
+    }
+}
+
+fn nccl(survey: &Survey) -> Diagnosis {
+    match (&survey.nccl, &survey.driver) {
+        (Ok(version), _) => {
             let name =
                 if has_plain_nccl() { "" } else { ", as libnccl.so.2 only: the course finds it there, too" };
-            Diagnosis::good("NCCL", format!("{}{name}", survey.nccl_version()))
+            Diagnosis::good("NCCL", format!("NCCL {version}{name}"))
         }
         (Err(why), Err(_)) => Diagnosis::new("NCCL", Status::Note, why.clone()),
         (Err(why), Ok(_)) => Diagnosis::new("NCCL", Status::Bad, why.clone()).help(format!(
@@ -26,12 +33,14 @@ pub(super) fn diagnoses() -> Vec<Diagnosis> {
             std::env::var("LD_LIBRARY_PATH")
                 .map_or_else(|_| "not set".to_owned(), |path| format!("`{path}`"))
         )),
-    };
-    let nvrtc = match nvrtc_version() {
+    }
+}
+
+fn nvrtc() -> Diagnosis {
+    match nvrtc_version() {
         Ok(version) => Diagnosis::good("NVRTC", version),
         Err(why) => Diagnosis::new("NVRTC", Status::Note, why).help("only authors of kernels need it"),
-    };
-    vec![driver, nccl, nvrtc]
+    }
 }
 
 /// What the checks will run on, by the number of ranks.

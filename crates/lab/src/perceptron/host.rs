@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use super::layout::Layout;
 use crate::digits::{CLASSES, PIXELS, Samples};
-use crate::perceptron::Layout;
 
 /// A perceptron in host memory.
 #[derive(Clone, Debug, PartialEq)]

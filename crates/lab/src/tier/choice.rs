@@ -2,13 +2,13 @@
 
 use anyhow::{bail, ensure};
 
-use super::survey::{Survey, shown, survey};
+use super::survey::{NcclVersion, Survey, survey};
 
 /// Ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
 pub(super) const RANKS_PER_GPU: usize = 2;
 
-/// The first NCCL that lets ranks share a GPU: 2.30.0, as `ncclGetVersion` encodes it.
-const SHARING_NCCL: i32 = 23_000;
+/// The first NCCL that lets ranks share a GPU.
+const SHARING_NCCL: NcclVersion = NcclVersion::new(2, 30, 0);
 
 /// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] say otherwise.
 const VIRTUAL_GPUS: usize = 8;
@@ -55,26 +55,25 @@ pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
 }
 
 fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
-    let gpus = survey.gpus.as_ref();
+    let gpus = survey.driver.as_ref().map(|driver| driver.gpus);
     match asked.trim() {
         "virtual" => Ok(Tier::Virtual),
         "auto" | "" => Ok(match (gpus, &survey.nccl) {
-            (Ok(&gpus), Ok(_)) if gpus >= ranks => Tier::Real,
+            (Ok(gpus), Ok(_)) if gpus >= ranks => Tier::Real,
             _ => Tier::Virtual,
         }),
         "real" => {
-            let gpus = *gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
+            let gpus = gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
             survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
             ensure!(gpus >= ranks, "needs {ranks} GPUs, this machine has {gpus} (LAB_TIER=real)");
             Ok(Tier::Real)
         }
         "shared" => {
-            let gpus = *gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
+            let gpus = gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
             let version = *survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
             ensure!(
                 version >= SHARING_NCCL,
-                "LAB_TIER=shared: NCCL {} lets no ranks share a GPU; 2.30 or later does",
-                shown(version)
+                "LAB_TIER=shared: NCCL {version} lets no ranks share a GPU; 2.30 or later does"
             );
             let most = gpus * RANKS_PER_GPU;
             ensure!(most >= ranks, "needs {ranks} ranks, {gpus} shared GPUs carry {most} (LAB_TIER=shared)");
@@ -90,21 +89,20 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
 /// As [`tier_for`].
 pub fn describe(ranks: usize) -> anyhow::Result<String> {
     let survey = survey();
-    let gpus = survey.gpus.as_ref().map_or(0, |&gpus| gpus);
-    let nccl = survey.nccl.as_ref().map(|&version| shown(version));
-    Ok(match (tier_for(ranks)?, nccl) {
+    let gpus = survey.driver.as_ref().map_or(0, |driver| driver.gpus);
+    Ok(match (tier_for(ranks)?, &survey.nccl) {
         (Tier::Real, Ok(nccl)) => format!("real: {gpus} GPUs, NCCL {nccl}"),
         (Tier::Shared, Ok(nccl)) => {
             format!("shared: {gpus} GPUs with {RANKS_PER_GPU} ranks each, NCCL {nccl}")
         }
         (_, nccl) => {
-            let why = match (&survey.gpus, nccl) {
+            let why = match (&survey.driver, nccl) {
                 _ if std::env::var("LAB_TIER").is_ok_and(|tier| tier.trim() == "virtual") => {
                     "LAB_TIER asks for it".into()
                 }
                 (Err(why), _) => why.clone(),
                 (Ok(_), Err(why)) => why.clone(),
-                (Ok(gpus), Ok(_)) => format!("{ranks} ranks, and only {gpus} real GPUs"),
+                (Ok(_), Ok(_)) => format!("{ranks} ranks, and only {gpus} real GPUs"),
             };
             format!("virtual: GPUs in software ({why})")
         }
@@ -114,14 +112,19 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tier::survey::{CudaVersion, Driver};
 
-    fn machine(gpus: Result<usize, &str>, nccl: Result<i32, &str>) -> Survey {
-        Survey { gpus: gpus.map_err(str::to_owned), cuda: 0, nccl: nccl.map_err(str::to_owned) }
+    const OLD: NcclVersion = NcclVersion::new(2, 22, 5);
+    const NEW: NcclVersion = NcclVersion::new(2, 30, 7);
+
+    fn machine(gpus: Result<usize, &str>, nccl: Result<NcclVersion, &str>) -> Survey {
+        let driver = gpus.map(|gpus| Driver { gpus, cuda: CudaVersion::new(12, 9) });
+        Survey { driver: driver.map_err(str::to_owned), nccl: nccl.map_err(str::to_owned) }
     }
 
     #[test]
     fn auto_takes_real_gpus_where_they_suffice() {
-        let two = machine(Ok(2), Ok(23_007));
+        let two = machine(Ok(2), Ok(NEW));
         assert_eq!(choose("auto", 2, &two).unwrap(), Tier::Real);
         assert_eq!(choose("auto", 3, &two).unwrap(), Tier::Virtual);
         assert_eq!(choose("auto", 1, &machine(Ok(2), Err("none"))).unwrap(), Tier::Virtual);
@@ -133,9 +136,9 @@ mod tests {
         let none = machine(Err("no NVIDIA driver is installed"), Err("not looked for"));
         let error = choose("real", 1, &none).unwrap_err().to_string();
         assert_eq!(error, "LAB_TIER=real: no NVIDIA driver is installed");
-        let old = machine(Ok(1), Ok(22_205));
+        let old = machine(Ok(1), Ok(OLD));
         assert!(choose("shared", 2, &old).unwrap_err().to_string().contains("NCCL 2.22.5"));
-        let one = machine(Ok(1), Ok(23_007));
+        let one = machine(Ok(1), Ok(NEW));
         assert_eq!(choose("shared", 2, &one).unwrap(), Tier::Shared);
         assert!(choose("shared", 3, &one).unwrap_err().to_string().contains("needs 3 ranks"));
         assert!(

@@ -6,26 +6,59 @@ use std::sync::OnceLock;
 
 use crate::library::Library;
 
+/// `cuInit`'s code where a driver finds no device: CUDA_ERROR_NO_DEVICE.
+const NO_DEVICE: c_int = 100;
+
 /// What this machine has.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The number of real GPUs, at least 1; or why there is none.
-    pub gpus: Result<usize, String>,
-    /// The version of CUDA that the driver supports, encoded as 1000 × major + 10 × minor; 0 without a driver.
-    pub cuda: i32,
-    /// The version of NCCL, encoded as 10000 × major + 100 × minor + patch; or why there is none.
-    pub nccl: Result<i32, String>,
+    /// The installed driver, if it has a GPU; or why there is none.
+    pub driver: Result<Driver, String>,
+    /// The version of NCCL; or why there is none.
+    pub nccl: Result<NcclVersion, String>,
 }
 
-impl Survey {
-    /// `CUDA 12.9`, which the driver supports.
-    pub fn cuda_version(&self) -> String {
-        format!("CUDA {}.{}", self.cuda / 1000, self.cuda % 1000 / 10)
-    }
+/// An installed driver with at least one GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Driver {
+    /// The number of real GPUs, at least 1.
+    pub gpus: usize,
+    /// The version of CUDA that the driver supports.
+    pub cuda: CudaVersion,
+}
 
-    /// `NCCL 2.30.7`, or why there is none.
-    pub fn nccl_version(&self) -> String {
-        self.nccl.as_ref().map_or_else(Clone::clone, |&version| format!("NCCL {}", shown(version)))
+/// A version of CUDA, as `cuDriverGetVersion` encodes it: 1000 × major + 10 × minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CudaVersion(i32);
+
+/// A version of NCCL, as `ncclGetVersion` encodes it since 2.9: 10000 × major + 100 × minor + patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NcclVersion(i32);
+
+impl CudaVersion {
+    #[cfg(test)]
+    pub(super) const fn new(major: i32, minor: i32) -> Self {
+        Self(1000 * major + 10 * minor)
+    }
+}
+
+impl NcclVersion {
+    pub(super) const fn new(major: i32, minor: i32, patch: i32) -> Self {
+        Self(10_000 * major + 100 * minor + patch)
+    }
+}
+
+impl std::fmt::Display for CudaVersion {
+    /// `12.9`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+impl std::fmt::Display for NcclVersion {
+    /// `2.30.7`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.0 / 10_000, self.0 / 100 % 100, self.0 % 100)
     }
 }
 
@@ -34,20 +67,12 @@ pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
         let driver = driver();
-        let gpus = driver.as_ref().map(|driver| driver.gpus).map_err(Clone::clone);
-        let cuda = driver.map_or(0, |driver| driver.cuda);
-        let nccl = match gpus {
+        let nccl = match driver {
             Ok(_) => nccl_version(),
             Err(_) => Err("not looked for without a GPU".to_owned()),
         };
-        Survey { gpus, cuda, nccl }
+        Survey { driver, nccl }
     })
-}
-
-/// An installed driver with at least one GPU.
-struct Driver {
-    gpus: usize,
-    cuda: i32,
 }
 
 fn driver() -> Result<Driver, String> {
@@ -59,7 +84,7 @@ fn driver() -> Result<Driver, String> {
     let init: extern "C" fn(c_uint) -> c_int = unsafe { std::mem::transmute(init) };
     match init(0) {
         0 => {}
-        100 => return Err("the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
+        NO_DEVICE => return Err("the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
         code => return Err(format!("the NVIDIA driver does not start (cuInit answers with error {code})")),
     }
     // SAFETY: `cuDeviceGetCount` writes an int and returns a result code.
@@ -68,7 +93,7 @@ fn driver() -> Result<Driver, String> {
         _ => return Err("the NVIDIA driver finds no GPU".to_owned()),
     };
     // SAFETY: so does `cuDriverGetVersion`.
-    let cuda = unsafe { driver.int_from(c"cuDriverGetVersion") }?;
+    let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
     Ok(Driver { gpus, cuda })
 }
 
@@ -95,15 +120,23 @@ pub fn nvrtc_version() -> Result<String, String> {
     }
 }
 
-fn nccl_version() -> Result<i32, String> {
+fn nccl_version() -> Result<NcclVersion, String> {
     // Not by `libnccl.so`: the name would stay taken, also for the virtual library.
     let nccl = Library::open(Path::new("libnccl.so.2"))
         .map_err(|error| format!("NCCL is not found: {error}; is its folder on LD_LIBRARY_PATH?"))?;
     // SAFETY: `ncclGetVersion` writes an int and returns a result code.
-    unsafe { nccl.int_from(c"ncclGetVersion") }
+    unsafe { nccl.int_from(c"ncclGetVersion") }.map(NcclVersion)
 }
 
-/// `2.30.7` of an encoded NCCL version.
-pub(super) fn shown(version: i32) -> String {
-    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_shown_as_people_write_them() {
+        assert_eq!(CudaVersion(12_090).to_string(), "12.9");
+        assert_eq!(NcclVersion(23_007).to_string(), "2.30.7");
+        assert_eq!(NcclVersion::new(2, 22, 5), NcclVersion(22_205));
+        assert!(NcclVersion::new(2, 9, 1) < NcclVersion::new(2, 30, 0));
+    }
 }
