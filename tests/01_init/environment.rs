@@ -1,4 +1,4 @@
-//! Checks of `init/environment`. Each place is asked of a process of its own, with a launcher's variables.
+//! Checks of `init/environment`. Each assignment is asked of a process of its own, with a launcher's variables.
 
 use anyhow::{Context, bail, ensure};
 use cudarc::driver::CudaContext;
@@ -6,18 +6,22 @@ use cudarc::nccl::{Comm, Id};
 use lab::{Check, Readable, processes};
 
 use crate::exercise::launch::{
-    LAUNCHERS, MPICH, OPEN_MPI, SLURM, Seat, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,
+    LAUNCHERS, MPICH, Numbers, OPEN_MPI, SLURM, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,
 };
-use crate::init::environment::{Place, own_stream, place};
+use crate::init::environment::{Assignment, assignment, own_stream};
 
 pub(crate) fn checks() -> Vec<Check> {
-    let asked = |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_place);
+    let asked =
+        |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
     vec![
-        asked("environment::each_launcher_says_the_place", each_launcher_says_the_place),
+        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment),
         asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts),
         asked("environment::a_missing_variable_is_named", a_missing_variable_is_named),
         asked("environment::a_bad_number_is_named", a_bad_number_is_named),
-        asked("environment::without_a_launcher_there_is_no_place", without_a_launcher_there_is_no_place),
+        asked(
+            "environment::without_a_launcher_there_is_no_assignment",
+            without_a_launcher_there_is_no_assignment,
+        ),
         Check::new("environment::the_gpu_is_that_of_the_local_rank", the_gpu_is_that_of_the_local_rank)
             .process(say_gpu),
         Check::new("environment::a_gpu_that_is_not_there_is_an_error", a_gpu_that_is_not_there_is_an_error)
@@ -37,37 +41,39 @@ const ID: &str = "LAB_TEST_ID";
 
 type Variables = Vec<(&'static str, String)>;
 
-fn shown(seat: Seat) -> String {
-    let [rank, local_rank, world_size] = seat;
+fn shown(numbers: Numbers) -> String {
+    let [rank, local_rank, world_size] = numbers;
     format!("rank {rank}, local rank {local_rank}, world size {world_size}")
 }
 
-fn say_place() -> anyhow::Result<String> {
-    let Place { rank, local_rank, world_size } = place()?;
+fn say_assignment() -> anyhow::Result<String> {
+    let Assignment { rank, local_rank, world_size } = assignment()?;
     Ok(shown([rank, local_rank, world_size]))
 }
 
 fn say_gpu() -> anyhow::Result<String> {
-    Ok(own_stream(&own_place()?)?.context().ordinal().to_string())
+    Ok(own_stream(&own_assignment()?)?.context().ordinal().to_string())
 }
 
-/// The place as the test's own reader finds it.
-fn own_place() -> anyhow::Result<Place> {
-    let [rank, local_rank, world_size] = crate::exercise::launch::own_seat()?;
-    Ok(Place { rank, local_rank, world_size })
+/// The assignment as the test's own reader finds it.
+fn own_assignment() -> anyhow::Result<Assignment> {
+    let [rank, local_rank, world_size] = crate::exercise::launch::own_numbers()?;
+    Ok(Assignment { rank, local_rank, world_size })
 }
 
 /// Joins the group with [`ID`], and says what it hears there.
 fn join() -> anyhow::Result<String> {
-    let place = place()?;
+    let assignment = assignment()?;
     let digits = std::env::var(ID)?;
     let mut id = [0; 128];
     for (at, byte) in id.iter_mut().enumerate() {
         *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2).context("a whole id")?, 16)? as _;
     }
-    let stream = own_stream(&place)?;
+    let stream = own_stream(&assignment)?;
     stream.context().bind_to_thread()?;
-    what_it_hears(&Comm::from_rank(stream, place.rank, place.world_size, Id::uninit(id)).readable()?)
+    what_it_hears(
+        &Comm::from_rank(stream, assignment.rank, assignment.world_size, Id::uninit(id)).readable()?,
+    )
 }
 
 /// What processes say that find these variables, and no other launcher's.
@@ -75,18 +81,18 @@ fn ask(variables: &[Variables]) -> anyhow::Result<Vec<processes::Said>> {
     processes::run(&all_variables(), variables)
 }
 
-/// Compares a place with what it should be. `others` are places that it may be by mistake, and why.
-fn check_place(
+/// Compares an assignment with what it should be. `others` are assignments that it may be by mistake, and why.
+fn check_assignment(
     situation: &str,
-    expected: Seat,
+    expected: Numbers,
     said: &processes::Said,
-    others: &[(Seat, &str)],
+    others: &[(Numbers, &str)],
 ) -> anyhow::Result<()> {
     let expected = shown(expected);
     match said {
         Ok(said) if *said == expected => Ok(()),
         Ok(said) => {
-            let cause = others.iter().find(|(seat, _)| shown(*seat) == *said);
+            let cause = others.iter().find(|(numbers, _)| shown(*numbers) == *said);
             let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
             bail!("{situation}: expected {expected}; got {said}{cause}")
         }
@@ -94,15 +100,15 @@ fn check_place(
     }
 }
 
-/// Seats on two machines with two processes each: ranks that fill one machine after the other, as by default, and ranks
+/// Ranks on two machines with two processes each: ranks that fill one machine after the other, as by default, and ranks
 /// that are dealt out in turn, as with `srun --distribution=cyclic`.
-const SEATS: [Seat; 6] = [[0, 0, 4], [1, 1, 4], [3, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
+const PROCESSES: [Numbers; 6] = [[0, 0, 4], [1, 1, 4], [3, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
 
-fn each_launcher_says_the_place() -> anyhow::Result<()> {
+fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
-        let said = ask(&SEATS.map(|seat| launcher.sets(seat)))?;
-        for ([rank, local_rank, world_size], said) in SEATS.into_iter().zip(said) {
-            check_place(
+        let said = ask(&PROCESSES.map(|numbers| launcher.sets(numbers)))?;
+        for ([rank, local_rank, world_size], said) in PROCESSES.into_iter().zip(said) {
+            check_assignment(
                 &format!("started by {}", launcher.name),
                 [rank, local_rank, world_size],
                 &said,
@@ -116,7 +122,7 @@ fn each_launcher_says_the_place() -> anyhow::Result<()> {
                         "the rank is taken for the local rank: on a second machine it is not",
                     ),
                     ([local_rank, rank, world_size], "rank and local rank are swapped"),
-                    ([0, 0, 1], "this launcher's variables are not read, and the place was guessed"),
+                    ([0, 0, 1], "this launcher's variables are not read, and the assignment was guessed"),
                 ],
             )?;
         }
@@ -153,7 +159,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
         }
         let outer = (outer, "these are the outer launcher's numbers, which count what it started itself");
         let mixed = "numbers of two launchers are mixed: all three come from one";
-        check_place(
+        check_assignment(
             situation,
             inner,
             said,
@@ -171,7 +177,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a process may have a place where there is none.
+/// Why a process may have an assignment where there is none.
 const GUESSED: &str = "what can't be read was guessed, or taken from another launcher";
 
 /// All processes must refuse their variables, each with the words that belong to it. `cause` is why one may not.
@@ -226,38 +232,43 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
 
     let mut cases = Vec::new();
     let [rank, local_rank, _] = TORCHRUN.variables;
-    for (seat, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
-        let number = if bad == rank { seat[0] } else { seat[1] };
+    for (numbers, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
+        let number = if bad == rank { numbers[0] } else { numbers[1] };
         let words = vec![bad.to_owned(), number.to_string()];
-        cases.push((format!("with {bad}={number} and WORLD_SIZE={}", seat[2]), TORCHRUN.sets(seat), words));
+        cases.push((
+            format!("with {bad}={number} and WORLD_SIZE={}", numbers[2]),
+            TORCHRUN.sets(numbers),
+            words,
+        ));
     }
     // Which of the two is at fault is a matter of opinion.
     cases.push(("with RANK=0 and WORLD_SIZE=0".to_owned(), TORCHRUN.sets([0, 0, 0]), vec!["0".to_owned()]));
     check_refused(&cases, "the numbers are read, and not compared with the world size")
 }
 
-fn without_a_launcher_there_is_no_place() -> anyhow::Result<()> {
+fn without_a_launcher_there_is_no_assignment() -> anyhow::Result<()> {
     let names = LAUNCHERS.map(|launcher| launcher.variables[1].to_owned());
     check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())], GUESSED)
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
-    let seats: Vec<Seat> = SEATS.into_iter().filter(|[_, local_rank, _]| *local_rank < gpus).collect();
-    let said = ask(&seats.iter().map(|seat| TORCHRUN.sets(*seat)).collect::<Vec<_>>())?;
-    for ([rank, local_rank, world_size], said) in seats.into_iter().zip(said) {
-        let place = shown([rank, local_rank, world_size]);
+    let numbers: Vec<Numbers> =
+        PROCESSES.into_iter().filter(|[_, local_rank, _]| *local_rank < gpus).collect();
+    let said = ask(&numbers.iter().map(|numbers| TORCHRUN.sets(*numbers)).collect::<Vec<_>>())?;
+    for ([rank, local_rank, world_size], said) in numbers.into_iter().zip(said) {
+        let assignment = shown([rank, local_rank, world_size]);
         match said {
             Ok(gpu) if gpu == local_rank.to_string() => {}
             Ok(gpu) => bail!(
-                "{place}: expected GPU {local_rank}, got GPU {gpu}{}",
+                "{assignment}: expected GPU {local_rank}, got GPU {gpu}{}",
                 if gpu == rank.to_string() {
                     "\n  likely cause: the rank counts through all machines, and each counts its GPUs from 0"
                 } else {
                     ""
                 }
             ),
-            Err(error) => bail!("{place}: expected GPU {local_rank}, got an error: {error}"),
+            Err(error) => bail!("{assignment}: expected GPU {local_rank}, got an error: {error}"),
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use cudarc::nccl::{Comm, Id};
 use lab::{Check, Readable, each_rank, processes};
 
 use crate::exercise::launch::{
-    LAUNCHERS, all_variables, check_heard, free_address, meeting_at, meeting_point, mpirun, own_seat,
+    LAUNCHERS, all_variables, check_heard, free_address, mpirun, own_numbers, root_address, root_variables,
     what_it_hears,
 };
 use crate::init::id_exchange::{ID_BYTES, exchange, fetch, from_bytes, hand_out, to_bytes};
@@ -20,12 +20,12 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id),
         Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late),
-        Check::new("id_exchange::patience_has_an_end", patience_has_an_end),
+        Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout),
         Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up),
         Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces),
         Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error),
         Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named),
-        Check::new("id_exchange::patience_is_for_all_together", patience_is_for_all_together),
+        Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together),
         Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank),
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
@@ -57,7 +57,7 @@ fn in_time<T: Send + 'static>(
     match receiver.recv_timeout(2 * LONG) {
         Ok(result) => Ok(result),
         Err(RecvTimeoutError::Timeout) => bail!(
-            "{what} still waits after {} s, much longer than its patience: what waits needs an end (set_read_timeout, a deadline)",
+            "{what} still waits after {} s, much longer than its timeout: what waits needs an end (set_read_timeout, a deadline)",
             2 * LONG.as_secs()
         ),
         // It panicked, which the harness tells.
@@ -106,10 +106,10 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
 }
 
 /// Fetches as rank 3 would, and says how long that took.
-fn fetched(address: SocketAddr, patience: Duration) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
+fn fetched(address: SocketAddr, timeout: Duration) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
     in_time("fetch", move || {
         let start = Instant::now();
-        let result = fetch(address, 3, patience);
+        let result = fetch(address, 3, timeout);
         Ok((result, start.elapsed()))
     })?
 }
@@ -184,7 +184,7 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     Ok(got.and_then(|id| sent.map(|()| id)))
 }
 
-fn patience_has_an_end() -> anyhow::Result<()> {
+fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
     let (result, took) = fetched(address, SHORT)?;
     let Err(error) = result else { bail!("nobody listens at {address}, and fetch returned an id") };
@@ -255,13 +255,13 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
 /// What [`hand_out`] answers in a world of so many ranks while `ask` asks at its address.
 fn handed_out<T: Send + 'static>(
     world_size: usize,
-    patience: Duration,
+    timeout: Duration,
     ask: impl FnOnce(SocketAddr) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<(anyhow::Result<()>, anyhow::Result<T>)> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let asking = thread::spawn(move || ask(address));
-    let result = in_time("hand_out", move || hand_out(&listener, &some_id(), world_size, patience))?;
+    let result = in_time("hand_out", move || hand_out(&listener, &some_id(), world_size, timeout))?;
     Ok((result, join_thread(asking)))
 }
 
@@ -292,19 +292,19 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn patience_is_for_all_together() -> anyhow::Result<()> {
-    let patience = 2 * SHORT;
+fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
+    let timeout = 2 * SHORT;
     // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
-    let (result, _) = handed_out(4, patience, move |address| {
+    let (result, _) = handed_out(4, timeout, move |address| {
         for rank in 1..4 {
             let _ = ask(address, rank);
-            thread::sleep(patience * 7 / 10);
+            thread::sleep(timeout * 7 / 10);
         }
         Ok(())
     })?;
     ensure!(
         result.is_err(),
-        "rank 3 asked when more than {patience:?} were over, which hand_out has for all of them together, and it \
+        "rank 3 asked when more than {timeout:?} were over, which hand_out has for all of them together, and it \
          returned Ok\n  likely cause: the deadline is set anew for each rank"
     );
     Ok(())
@@ -340,8 +340,8 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
 
 /// Takes part as the rank that the launcher says, and says what it hears in the group.
 fn join() -> anyhow::Result<String> {
-    let [rank, local_rank, world_size] = own_seat()?;
-    let id = exchange(rank, world_size, meeting_point()?, STARTING)?;
+    let [rank, local_rank, world_size] = own_numbers()?;
+    let id = exchange(rank, world_size, root_address()?, STARTING)?;
     let stream = lab::streams(world_size)?.swap_remove(local_rank);
     stream.context().bind_to_thread()?;
     what_it_hears(&Comm::from_rank(stream, rank, world_size, id).readable()?)
@@ -350,9 +350,9 @@ fn join() -> anyhow::Result<String> {
 fn processes_become_a_group() -> anyhow::Result<()> {
     let world_size = lab::world_sizes().into_iter().filter(|&size| size <= 3).max().unwrap_or(2);
     for launcher in LAUNCHERS {
-        let meeting = meeting_at(free_address()?);
+        let root = root_variables(free_address()?);
         let variables: Vec<_> = (0..world_size)
-            .map(|rank| [launcher.sets([rank, rank, world_size]), meeting.clone()].concat())
+            .map(|rank| [launcher.sets([rank, rank, world_size]), root.clone()].concat())
             .collect();
         let said = processes::run(&all_variables(), &variables)?;
         check_heard(&format!("started by {}", launcher.name), world_size, &said)?;
@@ -362,7 +362,7 @@ fn processes_become_a_group() -> anyhow::Result<()> {
 
 fn mpirun_makes_a_group() -> anyhow::Result<()> {
     let mut command = mpirun(2);
-    command.envs(meeting_at(free_address()?));
+    command.envs(root_variables(free_address()?));
     let without: Vec<&str> = LAUNCHERS.iter().flat_map(|launcher| launcher.variables).collect();
     check_heard("started by mpirun", 2, &processes::run_by(command, &without)?)
 }

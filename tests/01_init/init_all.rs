@@ -8,13 +8,16 @@ use cudarc::nccl::Comm;
 use lab::Check;
 use lab::roll_call::{Answer, roll_call_on_one_thread};
 
-use crate::init::init_all::{Seat, communicators, seat};
+use crate::init::init_all::{Identity, communicators, identity};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i),
-        Check::new("init_all::all_are_seats_of_one_group", all_are_seats_of_one_group).min_ranks(2),
-        Check::new("init_all::a_seat_is_rank_world_size_and_gpu", a_seat_is_rank_world_size_and_gpu),
+        Check::new("init_all::all_are_members_of_one_group", all_are_members_of_one_group).min_ranks(2),
+        Check::new(
+            "init_all::an_identity_is_rank_world_size_and_gpu",
+            an_identity_is_rank_world_size_and_gpu,
+        ),
         Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
             .min_ranks(2),
     ]
@@ -54,28 +57,31 @@ fn communicator_i_works_on_stream_i() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn all_are_seats_of_one_group() -> anyhow::Result<()> {
+fn all_are_members_of_one_group() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         for (index, comm) in made(&streams(world_size)?)?.iter().enumerate() {
-            let seats = comm.world_size();
+            let got = comm.world_size();
             ensure!(
-                seats == world_size,
-                "communicator {index} sits in a world of {seats}, expected {world_size}: one call makes the whole group"
+                got == world_size,
+                "communicator {index} sits in a world of {got}, expected {world_size}: one call makes the whole group"
             );
         }
     }
     Ok(())
 }
 
-fn a_seat_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
+fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
-        // Straight from cudarc: this check is about `seat` alone.
+        // Straight from cudarc: this check is about `identity` alone.
         let comms = lab::Readable::readable(Comm::from_devices(streams.clone()))?;
         for (rank, comm) in comms.iter().enumerate() {
-            let expected = Seat { rank, world_size, gpu: gpu(&streams[rank]) };
-            let got = seat(comm);
-            ensure!(got == expected, "the seat of rank {rank} is reported as {got:?}, expected {expected:?}");
+            let expected = Identity { rank, world_size, gpu: gpu(&streams[rank]) };
+            let got = identity(comm);
+            ensure!(
+                got == expected,
+                "the identity of rank {rank} is reported as {got:?}, expected {expected:?}"
+            );
         }
     }
     Ok(())

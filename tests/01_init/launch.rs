@@ -29,29 +29,29 @@ pub(crate) const SLURM: Launcher =
 /// All of them, the innermost first.
 pub(crate) const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
-/// Where a process sits: rank, local rank, world size.
-pub(crate) type Seat = [usize; 3];
+/// What a launcher assigns to a process: rank, local rank, world size.
+pub(crate) type Numbers = [usize; 3];
 
 /// Where rank 0 listens: torchrun's names, which other launchers' users set themselves.
-const RENDEZVOUS: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
+const ROOT: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
 /// All that a launcher of this test run itself may have set.
 pub(crate) fn all_variables() -> Vec<&'static str> {
-    LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(RENDEZVOUS).collect()
+    LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(ROOT).collect()
 }
 
 impl Launcher {
-    /// What it sets for a process in that seat.
-    pub(crate) fn sets(&self, seat: Seat) -> Vec<(&'static str, String)> {
-        self.variables.into_iter().zip(seat.map(|number| number.to_string())).collect()
+    /// What it sets for a process with these numbers.
+    pub(crate) fn sets(&self, numbers: Numbers) -> Vec<(&'static str, String)> {
+        self.variables.into_iter().zip(numbers.map(|number| number.to_string())).collect()
     }
 }
 
-/// The seat that this process's launcher says, for programs that don't ask the exercise.
-pub(crate) fn own_seat() -> anyhow::Result<Seat> {
+/// The numbers that this process's launcher says, for programs that don't ask the exercise.
+pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let seats = LAUNCHERS.iter().map(|launcher| launcher.variables.map(number));
-    let mut whole = seats.filter_map(|seat| Some([seat[0]?, seat[1]?, seat[2]?]));
+    let numbers = LAUNCHERS.iter().map(|launcher| launcher.variables.map(number));
+    let mut whole = numbers.filter_map(|numbers| Some([numbers[0]?, numbers[1]?, numbers[2]?]));
     whole.next().context("no launcher started this process")
 }
 
@@ -67,13 +67,13 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
 }
 
 /// The variables that say where rank 0 listens.
-pub(crate) fn meeting_at(address: SocketAddr) -> Vec<(&'static str, String)> {
-    RENDEZVOUS.into_iter().zip([address.ip().to_string(), address.port().to_string()]).collect()
+pub(crate) fn root_variables(address: SocketAddr) -> Vec<(&'static str, String)> {
+    ROOT.into_iter().zip([address.ip().to_string(), address.port().to_string()]).collect()
 }
 
-/// Where rank 0 listens, as [`meeting_at`] said it.
-pub(crate) fn meeting_point() -> anyhow::Result<SocketAddr> {
-    let [ip, port] = RENDEZVOUS.map(|name| std::env::var(name).context(name));
+/// Where rank 0 listens, as [`root_variables`] said it.
+pub(crate) fn root_address() -> anyhow::Result<SocketAddr> {
+    let [ip, port] = ROOT.map(|name| std::env::var(name).context(name));
     Ok(SocketAddr::new(ip?.parse()?, port?.parse()?))
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn what_it_hears(comm: &Comm) -> anyhow::Result<String> {
     Ok(format!("rank {} hears {}", comm.rank(), heard.join("; ")))
 }
 
-/// Compares what processes said with what every rank of one machine should hear: each sits on the GPU of its own number, or
+/// Compares what processes said with what every rank of one machine should hear: each uses the GPU of its own number, or
 /// shares one where there are fewer.
 pub(crate) fn check_heard(
     by: &str,

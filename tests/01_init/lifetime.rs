@@ -8,7 +8,7 @@ use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Id;
 use lab::{Check, Expected, Guarded, Kernels, NcclLog, Readable, each_rank, irregular};
 
-use crate::init::lifetime::{Place, run, run_anew};
+use crate::init::lifetime::{UnconnectedRank, run, run_anew};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -40,7 +40,7 @@ fn input(rank: usize, iteration: usize, tensor: usize) -> Vec<f32> {
     irregular::integers(100 * rank + 10 * iteration + tensor, LENGTHS[tensor])
 }
 
-/// The inputs of these ranks in all iterations, added up.
+/// The inputs of these ranks in all iterations, summed.
 fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for &rank in ranks {
@@ -65,7 +65,7 @@ fn expected(world_size: usize, tensor: usize) -> Vec<f32> {
 }
 
 type Fill<'a> = &'a mut dyn FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
-type Run = fn(&Place, usize, &mut [CudaViewMut<f32>], Fill) -> anyhow::Result<()>;
+type Run = fn(&UnconnectedRank, usize, &mut [CudaViewMut<f32>], Fill) -> anyhow::Result<()>;
 
 /// Runs the iterations on each rank of a world, and compares. The last rank's stream spins in each `fill`.
 fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
@@ -77,7 +77,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         let kernels = Kernels::load(stream.context())?;
         let asked = Cell::new(0);
         let next_id = || ids.number(asked.replace(asked.get() + 1));
-        let place = Place { rank, world_size, stream: stream.clone(), next_id: &next_id };
+        let unconnected = UnconnectedRank { rank, world_size, stream: stream.clone(), next_id: &next_id };
         let spin = if rank + 1 == world_size { spin } else { 0 };
         let mut inputs = Vec::new();
         for iteration in 0..ITERATIONS {
@@ -93,7 +93,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         kernels.spin(&stream, 0)?;
         stream.synchronize()?;
         let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
-        run(&place, ITERATIONS, &mut views, &mut |iteration, tensors| {
+        run(&unconnected, ITERATIONS, &mut views, &mut |iteration, tensors| {
             kernels.spin(&stream, spin)?;
             for (tensor, view) in tensors.iter_mut().enumerate() {
                 kernels.axpy(&stream, view, &inputs[iteration * LENGTHS.len() + tensor], 1.0)?;

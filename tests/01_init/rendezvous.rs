@@ -38,8 +38,8 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
         let ranks = rendezvous(&streams, |comm| {
-            let (rank, seats) = (comm.rank(), comm.world_size());
-            ensure!(seats == world_size, "rank {rank} sits in a world of {seats}, expected {world_size}");
+            let (rank, got) = (comm.rank(), comm.world_size());
+            ensure!(got == world_size, "rank {rank} sits in a world of {got}, expected {world_size}");
             let (got, expected) = (comm.stream(), &streams[rank]);
             ensure!(
                 got == *expected,
@@ -61,7 +61,7 @@ fn every_rank_has_a_thread_of_its_own() -> anyhow::Result<()> {
         let different: HashSet<_> = threads.iter().collect();
         ensure!(
             different.len() == world_size && !different.contains(&thread::current().id()),
-            "{world_size} ranks ran in {} threads, expected one each, beside the caller's",
+            "{world_size} ranks ran in {} threads, expected one each, apart from the caller's",
             different.len()
         );
     }

@@ -83,7 +83,7 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
             // n − 1 additions of values up to 1 round by at most 2⁻²⁴ of n each; the order of either backend is its own.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
-            Expected::new(rank, "the staged sum, beside that of NCCL,", &by_nccl)
+            Expected::new(rank, "the staged sum, compared with that of NCCL,", &by_nccl)
                 .if_instead(
                     &all[rank],
                     "these are the rank's own values: the sum was not copied back to this GPU",

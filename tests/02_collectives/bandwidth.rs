@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use anyhow::{bail, ensure};
+use approx::{abs_diff_eq, relative_eq};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
 use lab::{Check, Readable, irregular};
@@ -75,9 +76,9 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
         for operation in OPERATIONS {
             let (got, expected) = (bus_factor(operation, n), parts(operation, n) as f64 / n as f64);
             let cause = match got {
-                _ if (got - expected).abs() < 1e-9 => continue,
+                _ if abs_diff_eq!(got, expected, epsilon = 1e-9) => continue,
                 1.0 => "that is the algorithm bandwidth, sold as bus bandwidth",
-                _ if (got * expected - 1.0).abs() < 1e-9 => {
+                _ if abs_diff_eq!(got * expected, 1.0, epsilon = 1e-9) => {
                     "that is the reciprocal: how many bytes of the operation each byte on a link stands for"
                 }
                 _ => "how many of n parts has each rank to send, and how often?",
@@ -128,25 +129,25 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     let Row { bytes: said, microseconds, algbw, busbw } = *row;
     ensure!(said == bytes, "the row of {bytes} bytes says {said} bytes");
     ensure!(microseconds > 0.0, "the row of {bytes} bytes says {microseconds} µs");
-    let near = |got: f64, expected: f64| (got / expected - 1.0).abs() < 1e-9;
+    let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9);
     let expected = bytes as f64 / (microseconds * 1e-6) / 1e9;
     let on_bus = expected * parts(operation, world_size) as f64 / world_size as f64;
     let what = format!("{operation:?} of {bytes} bytes on {world_size} ranks in {microseconds:.3} µs");
     ensure!(
-        near(algbw, expected),
+        alike(algbw, expected),
         "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6}\n  likely cause: {}",
-        if near(algbw, expected * 1e9 / (1u64 << 30) as f64) {
+        if alike(algbw, expected * 1e9 / (1u64 << 30) as f64) {
             "a GB has 10⁹ bytes here; 2³⁰ are a GiB"
-        } else if near(algbw, on_bus) {
+        } else if alike(algbw, on_bus) {
             "that is the bus bandwidth"
         } else {
             "bytes through time, in 10⁹ bytes a second, from microseconds"
         }
     );
     ensure!(
-        near(busbw, on_bus),
+        alike(busbw, on_bus),
         "{what}: expected a busbw of {on_bus:.6} GB/s, got {busbw:.6}{}",
-        if near(busbw, expected) {
+        if alike(busbw, expected) {
             "\n  likely cause: that is the algorithm bandwidth, sold as bus bandwidth"
         } else {
             ""
@@ -197,9 +198,13 @@ fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
 }
 
-fn near(got: Line, expected: Line) -> bool {
-    let near = |got: f64, expected: f64| (got / expected - 1.0).abs() < 1e-6;
-    near(got.alpha, expected.alpha) && near(got.beta, expected.beta)
+/// Two numbers that a fit gives, up to its rounding.
+fn alike(got: f64, expected: f64) -> bool {
+    relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
+}
+
+fn same_line(got: Line, expected: Line) -> bool {
+    alike(got.alpha, expected.alpha) && alike(got.beta, expected.beta)
 }
 
 fn times_on_a_line_give_the_line() -> anyhow::Result<()> {
@@ -212,9 +217,9 @@ fn times_on_a_line_give_the_line() -> anyhow::Result<()> {
         let times: Vec<_> = sizes.iter().map(|&bytes| (bytes, alpha + beta * bytes as f64)).collect();
         let got = fit(&rows(&times))?;
         ensure!(
-            near(got, line),
+            same_line(got, line),
             "the times of {sizes:?} bytes lie on {line:?}, and the fit is {got:?}{}",
-            if near(Line { alpha: got.beta, beta: got.alpha }, line) {
+            if same_line(Line { alpha: got.beta, beta: got.alpha }, line) {
                 "\n  likely cause: α and β are swapped"
             } else {
                 ""
@@ -239,14 +244,14 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
     let last = times[times.len() - 1];
     let through_the_ends = (last.1 - times[0].1) / (last.0 - times[0].0) as f64;
     let cause = match got {
-        _ if near(got, expected) => return Ok(()),
-        _ if near(got, reference(&times, |_| 1.0)) => {
+        _ if same_line(got, expected) => return Ok(()),
+        _ if same_line(got, reference(&times, |_| 1.0)) => {
             "all errors weigh the same: so the largest operation's decides, and α may be anything"
         }
-        _ if near(got, reference(&times, |time| 1.0 / time)) => {
+        _ if same_line(got, reference(&times, |time| 1.0 / time)) => {
             "the weights are 1/t: it is the squared error that is divided by t²"
         }
-        _ if (got.beta / through_the_ends - 1.0).abs() < 1e-6 => {
+        _ if alike(got.beta, through_the_ends) => {
             "the line goes through the first and the last point, and doesn't look at the others"
         }
         _ => "the sum of ((α + β · S − t) / t)² can be smaller",

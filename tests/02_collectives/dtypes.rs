@@ -8,12 +8,13 @@ use init::rendezvous::rendezvous;
 use lab::compare::Element;
 use lab::{Check, Expected, Guarded, Readable, irregular, returns_at_once};
 
-use crate::collectives::dtypes::{average_halves, mean_of_bytes, sum_bound};
+use crate::collectives::dtypes::{average_halves, may_be_sum, mean_of_bytes, sum_bound};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound).min_ranks(2),
         Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed),
+        Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound),
         Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
             .min_ranks(2),
         Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too),
@@ -97,6 +98,53 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Exact sums of values up to `largest`, in parts of the largest sum that there can be. Where the values cancel, the sum is 0.
+const EXACT_SUMS: [f64; 5] = [1.0, 0.5, 0.001, 0.0, -1.0];
+
+fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
+    for (name, bits) in [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)] {
+        for (world_size, largest) in [(2, 1.0), (5, 48.0), (8, 1e-3)] {
+            for part in EXACT_SUMS {
+                let exact = part * world_size as f64 * largest;
+                check_comparison(name, bits, world_size, largest, exact)?;
+            }
+        }
+    }
+    let nan = may_be_sum(f64::NAN, 1.0, 24, 2, 1.0);
+    ensure!(!nan, "a NaN is taken for the sum 1: nothing is within a bound of a NaN");
+    Ok(())
+}
+
+/// Sums that are off by half of the bound must pass, and those that are off by four times the bound must not.
+fn check_comparison(
+    name: &str,
+    bits: u32,
+    world_size: usize,
+    largest: f64,
+    exact: f64,
+) -> anyhow::Result<()> {
+    let additions = world_size as f64 - 1.0;
+    let bound = additions * world_size as f64 * largest * f64::powi(2.0, -(bits as i32));
+    for off in [0.0, 0.5 * bound, -0.5 * bound, 4.0 * bound, -4.0 * bound] {
+        let (expected, got) = (off.abs() < bound, may_be_sum(exact + off, exact, bits, world_size, largest));
+        let cause = match expected {
+            true if exact.abs() < 0.1 * world_size as f64 * largest => {
+                "the values cancel, and their rounding doesn't: the bound is a distance, and no part of the result"
+            }
+            true => "`approx` takes 2⁻⁵² unless it is given an `epsilon`",
+            false => "the bound is `sum_bound`'s, and nothing is added to it",
+        };
+        ensure!(
+            got == expected,
+            "a sum of {world_size} {name} values up to {largest:?} is {exact:?}; {:?}, which is off by {off:e} where {bound:e} is \
+             allowed, is {}taken for it\n  likely cause: {cause}",
+            exact + off,
+            if got { "" } else { "not " }
+        );
+    }
+    Ok(())
+}
+
 /// The average of these values, rounded to an `f16`.
 fn average(inputs: &[Vec<f16>]) -> Vec<f16> {
     let sum = |index: usize| inputs.iter().map(|input| input[index].to_f64()).sum::<f64>();
@@ -117,7 +165,7 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     Expected::new(rank, "the buffer of halves", &average(&inputs))
         .if_instead(
             &[f16::INFINITY; LEN],
-            format!("{world_size} such values add up to more than 65504, the largest f16: what is divided later is lost"),
+            format!("{world_size} such values sum to more than 65504, the largest f16: what is divided later is lost"),
         )
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
         .within(bound, &buffer.read()?)

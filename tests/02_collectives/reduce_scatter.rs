@@ -154,7 +154,7 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
             buffer.read()
         })?;
         for (rank, result) in results.iter().enumerate() {
-            Expected::new(rank, "the average, beside that of rank 0,", &results[0]).exactly(result)?;
+            Expected::new(rank, "the average, compared with that of rank 0,", &results[0]).exactly(result)?;
         }
     }
     Ok(())

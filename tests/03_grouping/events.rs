@@ -39,7 +39,7 @@ impl Bench {
     fn new(rounds: usize) -> anyhow::Result<Self> {
         let producer = lab::streams(1)?.remove(0);
         let context = producer.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
         let kernels = Kernels::load(context)?;

@@ -44,7 +44,7 @@ fn input(rank: usize, tensor: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * rank + tensor, len)
 }
 
-/// The inputs of all ranks in a tensor, added up.
+/// The inputs of all ranks in a tensor, summed.
 fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, tensor, len)).collect();
     (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()

@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 /// How long a rank waits for the others to ask as well.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Who watches over the ranks, for one loss: it knows who is lost, and waits until all others have asked.
 struct Watch {
@@ -55,16 +55,16 @@ impl Watch {
         ensure!(
             asked.len() < self.survivors.len() && !asked.contains(&rank),
             "rank {rank} asks for the survivors a second time, though nobody else is lost\n  likely cause: its stream is still \
-             held up by the old communicator, or another survivor's is: every one of them has to abort its own"
+             blocked by the old communicator, or another survivor's is: every one of them has to abort its own"
         );
         asked.push(rank);
         self.complete.notify_all();
         let waited =
-            self.complete.wait_timeout_while(asked, PATIENCE, |asked| asked.len() < self.survivors.len());
+            self.complete.wait_timeout_while(asked, TIMEOUT, |asked| asked.len() < self.survivors.len());
         let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.len();
         ensure!(
             asked >= self.survivors.len(),
-            "rank {rank} asked for the survivors, and only {asked} of {} did so within {PATIENCE:?}",
+            "rank {rank} asked for the survivors, and only {asked} of {} did so within {TIMEOUT:?}",
             self.survivors.len()
         );
         Ok(Muster { survivors: self.survivors.clone(), id: self.id })
@@ -79,7 +79,7 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
         let since = Instant::now();
         while !event.try_is_complete()? {
             if since.elapsed() > deadline.get() {
-                deadline.set(PATIENCE);
+                deadline.set(TIMEOUT);
                 return Ok(false);
             }
             std::thread::yield_now();
@@ -115,13 +115,13 @@ fn in_use(comm: &Comm) -> anyhow::Result<()> {
 /// Compares the ranks and GPUs of a new world with those of the survivors, as they tell them over the wire.
 fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
     let heard = roll_call(comm)?;
-    let seats: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
+    let got: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
     let expected: Vec<_> =
         survivors.iter().enumerate().map(|(rank, &old)| (rank, survivors.len(), gpu_of[old])).collect();
     ensure!(
-        seats == expected,
+        got == expected,
         "the survivors are ranks {survivors:?}, and old rank {old_rank} hears in the new world, as (rank, world size, GPU): \
-         {seats:?}; expected {expected:?}: a rank's number is its place among the survivors"
+         {got:?}; expected {expected:?}: a rank's number is its place among the survivors"
     );
     Ok(())
 }
@@ -173,12 +173,12 @@ fn the_old_communicator_goes_first() -> anyhow::Result<()> {
             rejoin(comm, |rank| watch.muster(rank)).map(drop)
         })?;
         for &rank in &watch.survivors {
-            let seats = gpu_of.iter().filter(|&&gpu| gpu == gpu_of[rank]).count();
+            let ranks = gpu_of.iter().filter(|&&gpu| gpu == gpu_of[rank]).count();
             let most = log.most_at_once(gpu_of[rank])?;
             ensure!(
-                most <= seats,
+                most <= ranks,
                 "rank {lost} of {world_size} is lost, and the GPU of old rank {rank} had {most} communicators at one time; \
-                 expected {seats}\n  \
+                 expected {ranks}\n  \
                  likely cause: the new one was made before the old one was aborted: making it may wait for all that the GPU \
                  still has to do, the old world's sum too, which never ends"
             );

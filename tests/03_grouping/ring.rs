@@ -37,11 +37,12 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
     for world_size in 1..=8 {
         for rank in (0..world_size).rev() {
             let (left, right) = neighbours(rank, world_size);
-            let seat = format!("rank {rank} of {world_size}: its neighbours are ranks {left} and {right}");
+            let neighbours =
+                format!("rank {rank} of {world_size}: its neighbours are ranks {left} and {right}");
             for neighbour in [left, right] {
                 ensure!(
                     neighbour < world_size,
-                    "{seat}, but there is no rank {neighbour}: the circle closes behind the last one"
+                    "{neighbours}, but there is no rank {neighbour}: the circle closes behind the last one"
                 );
             }
             // The right neighbour of each rank but the last has the next number; the last one's is rank 0.
@@ -49,7 +50,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
                 (left, right) == (previous, next),
-                "{seat}, expected {previous} to the left and {next} to the right{}",
+                "{neighbours}, expected {previous} to the left and {next} to the right{}",
                 if (left, right) == (next, previous) { ": left and right are swapped" } else { "" }
             );
         }

@@ -1,15 +1,16 @@
 //! Checks of `grouping/straggler`.
 
-use std::cell::{Cell, OnceCell};
-use std::sync::{Barrier, Condvar, Mutex, OnceLock};
+mod missing;
+
+use std::cell::Cell;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
-use lab::explain::error_text;
 use lab::kernels::TRAP;
 use lab::{Check, Expected, Kernels};
 
@@ -22,10 +23,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error),
         Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last),
         Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much).min_ranks(2),
-        Check::new("straggler::a_missing_rank_is_named_by_all", a_missing_rank_is_named_by_all).min_ranks(2),
+        Check::new("straggler::a_missing_rank_is_named_by_all", missing::a_missing_rank_is_named_by_all)
+            .min_ranks(2),
         Check::new(
             "straggler::a_gpu_that_is_too_late_is_named_by_all",
-            a_gpu_that_is_too_late_is_named_by_all,
+            missing::a_gpu_that_is_too_late_is_named_by_all,
         )
         .min_ranks(2),
     ]
@@ -35,12 +37,6 @@ const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
 /// Further away than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
-/// After so long, whoever waits for a missing rank without looking at the clock is helped out.
-const RESCUE: Duration = Duration::from_secs(3);
-/// After so long, time is up for a rank whose GPU has come and that doesn't sign. A rank signs as soon as it asks.
-const SIGNING: Duration = Duration::from_secs(1);
-/// How long ranks that do come are waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A clock that goes on by a millisecond with every look at it.
 fn ticking() -> impl Fn() -> Duration {
@@ -72,7 +68,7 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     ensure!(
         !complete,
         "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
-         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronises"
+         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronizes"
     );
     Ok(stream.synchronize()?)
 }
@@ -201,188 +197,6 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
             );
             Ok(())
         })?;
-    }
-    Ok(())
-}
-
-/// What a rank was told, or `None` where it has not called.
-type Told = Option<Result<Vec<f32>, String>>;
-
-/// How far the ranks of a world have come.
-#[derive(Default)]
-struct Returned {
-    number: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Returned {
-    fn one_more(&self) {
-        *self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
-        self.changed.notify_all();
-    }
-
-    /// Waits until so many have returned, but not for ever: says whether they have.
-    fn are(&self, number: usize) -> bool {
-        let returned = self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let waited = self.changed.wait_timeout_while(returned, RESCUE, |returned| *returned < number);
-        waited.is_ok_and(|(returned, _)| *returned >= number)
-    }
-}
-
-/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before. Its own GPU is there.
-fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
-    let (looks, asks) = (Cell::new(0), OnceCell::new());
-    move || {
-        // The deadline is reckoned from the first look.
-        if looks.replace(looks.get() + 1) == 0 {
-            return Duration::ZERO;
-        }
-        let asks: &Instant = asks.get_or_init(Instant::now);
-        if register.missing().contains(&rank) {
-            return if asks.elapsed() < SIGNING { Duration::ZERO } else { LONG_AFTER };
-        }
-        wait_for_the_others(register, late, PATIENCE);
-        LONG_AFTER
-    }
-}
-
-/// Waits until all ranks but `late` have signed, or so long.
-fn wait_for_the_others(register: &Register, late: usize, patience: Duration) {
-    let since = Instant::now();
-    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < patience {
-        std::thread::yield_now();
-    }
-}
-
-/// Judges what a rank was told where `late` did not come in time. `unnamed` says why it may not be named.
-fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str) -> anyhow::Result<()> {
-    let of =
-        format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
-    match told {
-        None => Ok(()),
-        Some(Ok(_)) => bail!(
-            "{of}, and barrier returned Ok when it came at last\n  likely cause: this rank waits without looking at the clock: \
-             the deadline is for every rank, and for both events; or it signs when all have come, and not when its own GPU has"
-        ),
-        Some(Err(text)) => {
-            let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
-            let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
-            let likely = match named.contains(&late) {
-                true => {
-                    "others are named that have come: a rank signs as soon as its own GPU has come, and not when all have"
-                }
-                false => unnamed,
-            };
-            ensure!(
-                named == [late],
-                "{of}: the error must name it, and no other rank; it says: {text}\n  likely cause: {likely}"
-            );
-            Ok(())
-        }
-    }
-}
-
-/// Where somebody waits without end until the sum is there, it asks for the lateness then: those that have given up do so too.
-fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
-    match stuck && matches!(told, Some(Err(_))) {
-        true => lateness(comm, 0.0).map(drop),
-        false => Ok(()),
-    }
-}
-
-fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
-    for world_size in worlds() {
-        let missing = world_size / 2;
-        let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
-        let (returned, rescue, end) = (Returned::default(), OnceLock::new(), Barrier::new(world_size));
-        let told = rendezvous(&lab::streams(world_size)?, |comm| {
-            let rank = comm.rank();
-            let (mut token, _kernels) = prepared(&comm, &warm_up)?;
-            let mut call = |clock: &dyn Fn() -> Duration| -> Told {
-                Some(
-                    barrier(&comm, &mut token, &register, clock, DEADLINE)
-                        .map_err(|error| error_text(&error)),
-                )
-            };
-            if rank == missing {
-                // If somebody waits without end, it comes after all, so that the check ends on any GPU.
-                let stuck = !returned.are(world_size - 1);
-                rescue.set(stuck).ok();
-                if stuck {
-                    call(&|| Duration::ZERO);
-                }
-                end.wait();
-                return Ok(None);
-            }
-            let told = call(&until_the_others_have_signed(&register, rank, missing));
-            returned.one_more();
-            let helped = help_out(&comm, *rescue.wait(), &told);
-            end.wait();
-            // The sum may be in flight, so the communicator goes first.
-            drop(comm);
-            helped.map(|()| told)
-        })?;
-        let unnamed = "the register says who has not signed";
-        told.iter()
-            .enumerate()
-            .try_for_each(|(rank, told)| judge(rank, world_size, missing, told, unnamed))?;
-    }
-    Ok(())
-}
-
-fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
-    for world_size in worlds() {
-        let late = world_size / 2;
-        let (warm_up, register) = (Register::new(world_size), Register::new(world_size));
-        let (start, end) = (Barrier::new(world_size), Barrier::new(world_size));
-        let (returned, rescue) = (Returned::default(), OnceLock::new());
-        let told = rendezvous(&lab::streams(world_size)?, |comm| {
-            let (rank, stream) = (comm.rank(), comm.stream());
-            let (mut token, kernels) = prepared(&comm, &warm_up)?;
-            start.wait();
-            let mut call = |clock: &dyn Fn() -> Duration| -> Told {
-                Some(
-                    barrier(&comm, &mut token, &register, clock, DEADLINE)
-                        .map_err(|error| error_text(&error)),
-                )
-            };
-            let told = if rank == late {
-                // Longer than the others need to sign.
-                kernels.spin(&stream, 100 * MILLISECOND)?;
-                let looks = Cell::new(0);
-                // Up as soon as they have, after the look that the deadline is reckoned from.
-                let told = call(&|| {
-                    if looks.replace(looks.get() + 1) == 0 {
-                        return Duration::ZERO;
-                    }
-                    wait_for_the_others(&register, late, RESCUE);
-                    LONG_AFTER
-                });
-                returned.one_more();
-                rescue.set(!returned.are(world_size)).ok();
-                told
-            } else {
-                let others = until_the_others_have_signed(&register, rank, late);
-                let told = call(&|| {
-                    let time = others();
-                    if time == LONG_AFTER {
-                        returned.are(1);
-                    }
-                    time
-                });
-                returned.one_more();
-                told
-            };
-            let helped = help_out(&comm, *rescue.wait(), &told);
-            // All have called: what is in flight comes to its end.
-            let done = stream.synchronize();
-            end.wait();
-            helped?;
-            done?;
-            Ok(told)
-        })?;
-        let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";
-        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told, unnamed))?;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
 use lab::{Check, Expected, NcclLog, Perceptron};
@@ -96,13 +97,16 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
         let place = format!("world size {world_size}, step {} (samples {:?})", index + 1, step.batch);
         for (rank, made) in ranks.iter().enumerate() {
             let cuts: Vec<_> = (0..world_size).map(|rank| cut(&step.batch, rank, world_size)).collect();
-            compare_step(&samples, step, &cuts, rank, &earlier, &made[index])
+            let attempt = Attempt { samples: &samples, step, cuts: &cuts, rank, earlier: &earlier };
+            attempt
+                .compare_parameters(&made[index].parameters)
+                .and_then(|()| attempt.compare_loss(made[index].loss))
                 .with_context(|| place.clone())?;
         }
         for (rank, made) in ranks.iter().enumerate() {
             Expected::new(
                 rank,
-                "the buffer of parameters, beside those of rank 0,",
+                "the buffer of parameters, compared with those of rank 0,",
                 &ranks[0][index].parameters,
             )
             .exactly(&made[index].parameters)
@@ -113,89 +117,124 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Compares what a step made of a rank's parameters, and its loss. `earlier` is the sum of the earlier steps' gradients.
-fn compare_step(
-    samples: &Samples,
-    step: &Step,
-    cuts: &[Vec<Range<usize>>],
+/// A step of a rank: what it should give, and what else it may give.
+struct Attempt<'a> {
+    samples: &'a Samples,
+    step: &'a Step,
+    /// The micro-batches of each rank.
+    cuts: &'a [Vec<Range<usize>>],
     rank: usize,
-    earlier: &[f64],
-    got: &Made,
-) -> anyhow::Result<()> {
-    let (world_size, batch) = (cuts.len() as f64, step.batch.len() as f64);
-    let own_pieces = cuts[rank].len() as f64;
-    // By its samples, each counts for so much of the batch.
-    let by_samples = |pieces: &[Range<usize>]| -> Vec<_> {
-        pieces.iter().map(|piece| (piece.clone(), piece.len() as f64 / batch)).collect()
-    };
-    let each_as = |weight: &dyn Fn(&[Range<usize>]) -> f64| -> Vec<_> {
-        cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own)))).collect()
-    };
-    let last: Vec<_> = cuts.iter().flat_map(|own| own.last().cloned()).collect();
-    let (last_loss, of_last) = step.sum(samples, &by_samples(&last));
-    let (own_loss, of_own) = step.sum(samples, &by_samples(&cuts[rank]));
-    let (unscaled_loss, unscaled) = step.sum(samples, &each_as(&|_| 1.0 / world_size));
-    let (mean_loss, of_means) = step.sum(samples, &each_as(&|own| 1.0 / (world_size * own.len() as f64)));
-    let with_earlier: Vec<f64> = step.gradient.iter().zip(earlier).map(|(new, old)| new + old).collect();
+    /// The sum of the earlier steps' gradients.
+    earlier: &'a [f64],
+}
 
-    let right = step.after();
-    let mut expected = Expected::new(rank, "the buffer of parameters", &right)
-        .if_instead(&step.unchanged(), "nothing was stepped: is the gradient in `total`?");
-    if world_size > 1.0 {
-        expected = expected
-            .if_instead(
-                &step.along(&times(&step.gradient, world_size)),
-                "the ranks' gradients were added up, not averaged: or is the world size in the weight, and Sum in the collective?",
-            )
-            .if_instead(
-                &step.along(&times(&step.gradient, 1.0 / world_size)),
-                "averaged twice: the average divides by the world size, and the weight does too",
-            )
-            .if_instead(&step.along(&of_own), "this is its own part of the average: nobody told the others")
-            .if_instead(
-                &step.along(&times(&of_own, world_size)),
-                "it stepped along its own gradient: nothing was averaged over the ranks",
-            );
+impl Attempt<'_> {
+    fn world_size(&self) -> f64 {
+        self.cuts.len() as f64
     }
-    let told_scale = format!(
-        "each micro-batch's mean counts in full, {own_pieces} on this rank: the scale is forgotten, \
-         a mean over the batch has each sample count for 1 / {batch}"
-    );
-    let got_it = expected
-        .if_instead(
-            &step.along(&of_last),
-            "only the last micro-batch is in it: `backward` replaces, it doesn't add",
-        )
-        .if_instead(&step.along(&unscaled), told_scale.clone())
-        .if_instead(
-            &step.along(&of_means),
-            "the mean of the micro-batches' means: a longer one must count for more",
-        )
-        .if_instead(
-            &step.along(&with_earlier),
-            "the earlier steps' gradients are in it as well: `total` was not cleared",
-        );
-    let (rate, at_that_rate) = step.rate_of(&got.parameters);
-    got_it.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, &got.parameters)?;
 
-    let distance = (f64::from(got.loss) - step.loss).abs();
-    let alike = |loss: f64| (f64::from(got.loss) - loss).abs() <= step.loss_bound;
-    let cause = match () {
-        () if alike(last_loss) => "only the last micro-batch is in it",
-        () if alike(own_loss) || alike(own_loss * world_size) => {
-            "it is this rank's own: average it like the gradient"
+    /// Loss and gradient of these micro-batches, each sample of which counts for so much of the batch.
+    fn by_samples(&self, pieces: &[Range<usize>]) -> (f64, Vec<f64>) {
+        let batch = self.step.batch.len() as f64;
+        let weighted = pieces.iter().map(|piece| (piece.clone(), piece.len() as f64 / batch));
+        self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
+    }
+
+    /// Loss and gradient of all micro-batches, with a weight that depends on the rank's own.
+    fn each_as(&self, weight: impl Fn(&[Range<usize>]) -> f64) -> (f64, Vec<f64>) {
+        let weighted = self.cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own))));
+        self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
+    }
+
+    /// Only the last micro-batch of each rank.
+    fn of_last(&self) -> (f64, Vec<f64>) {
+        let last: Vec<_> = self.cuts.iter().flat_map(|own| own.last().cloned()).collect();
+        self.by_samples(&last)
+    }
+
+    fn of_own(&self) -> (f64, Vec<f64>) {
+        self.by_samples(&self.cuts[self.rank])
+    }
+
+    /// Each micro-batch's mean in full.
+    fn unscaled(&self) -> (f64, Vec<f64>) {
+        self.each_as(|_| 1.0 / self.world_size())
+    }
+
+    fn mean_of_means(&self) -> (f64, Vec<f64>) {
+        self.each_as(|own| 1.0 / (self.world_size() * own.len() as f64))
+    }
+
+    fn scale_is_forgotten(&self) -> String {
+        format!(
+            "each micro-batch's mean counts in full, {} on this rank: the scale is forgotten, \
+             a mean over the batch has each sample count for 1 / {}",
+            self.cuts[self.rank].len(),
+            self.step.batch.len()
+        )
+    }
+
+    fn compare_parameters(&self, got: &[f32]) -> anyhow::Result<()> {
+        let (step, world_size) = (self.step, self.world_size());
+        let right = step.after();
+        let mut expected = Expected::new(self.rank, "the buffer of parameters", &right)
+            .if_instead(&step.unchanged(), "nothing was stepped: is the gradient in `total`?");
+        if world_size > 1.0 {
+            let of_own = self.of_own().1;
+            expected = expected
+                .if_instead(
+                    &step.along(&times(&step.gradient, world_size)),
+                    "the ranks' gradients were summed, not averaged: or is the world size in the weight, and Sum in the collective?",
+                )
+                .if_instead(
+                    &step.along(&times(&step.gradient, 1.0 / world_size)),
+                    "averaged twice: the average divides by the world size, and the weight does too",
+                )
+                .if_instead(&step.along(&of_own), "this is its own part of the average: nobody told the others")
+                .if_instead(
+                    &step.along(&times(&of_own, world_size)),
+                    "it stepped along its own gradient: nothing was averaged over the ranks",
+                );
         }
-        () if alike(unscaled_loss) => told_scale.as_str(),
-        () if alike(mean_loss) => "the mean of means",
-        () => "it lies behind the gradients, and is added up and averaged as they are",
-    };
-    ensure!(
-        distance <= step.loss_bound,
-        "rank {rank}: the loss is {}, expected {:.6}\n  likely cause: {cause}",
-        got.loss,
-        step.loss
-    );
-    Ok(())
+        let with_earlier: Vec<f64> =
+            step.gradient.iter().zip(self.earlier).map(|(new, old)| new + old).collect();
+        let (rate, at_that_rate) = step.rate_of(got);
+        expected
+            .if_instead(
+                &step.along(&self.of_last().1),
+                "only the last micro-batch is in it: `backward` replaces, it doesn't add",
+            )
+            .if_instead(&step.along(&self.unscaled().1), self.scale_is_forgotten())
+            .if_instead(
+                &step.along(&self.mean_of_means().1),
+                "the mean of the micro-batches' means: a longer one must count for more",
+            )
+            .if_instead(
+                &step.along(&with_earlier),
+                "the earlier steps' gradients are in it as well: `total` was not cleared",
+            )
+            .if_instead(&at_that_rate, another_rate(rate))
+            .within(step.bound, got)
+    }
+
+    fn compare_loss(&self, got: f32) -> anyhow::Result<()> {
+        let Self { step, rank, .. } = self;
+        let alike = |loss: f64| abs_diff_eq!(f64::from(got), loss, epsilon = step.loss_bound);
+        if alike(step.loss) {
+            return Ok(());
+        }
+        let own = self.of_own().0;
+        let cause = match () {
+            () if alike(self.of_last().0) => "only the last micro-batch is in it".to_owned(),
+            () if alike(own) || alike(own * self.world_size()) => {
+                "it is this rank's own: average it like the gradient".to_owned()
+            }
+            () if alike(self.unscaled().0) => self.scale_is_forgotten(),
+            () if alike(self.mean_of_means().0) => "the mean of means".to_owned(),
+            () => "it lies behind the gradients, and is summed and averaged as they are".to_owned(),
+        };
+        bail!("rank {rank}: the loss is {got}, expected {:.6}\n  likely cause: {cause}", step.loss)
+    }
 }
 
 fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
@@ -211,7 +250,7 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         let (made, expected) = (new.len(), world_size * batches.len());
         let cause = match made {
             _ if made == expected * PIECES => {
-                "\n  likely cause: gradients are reduced after each micro-batch: add them up first, and reduce the sum"
+                "\n  likely cause: gradients are reduced after each micro-batch: sum them first, and reduce the sum"
             }
             _ if made == expected * (PIECES + 1) => {
                 "\n  likely cause: each micro-batch is reduced, and their sum once more"

@@ -63,7 +63,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
                 "only if all say yes, it is a yes: whole numbers are averaged without a fraction, \
                  so one in four rounds to 0; or is it the smallest, where the largest was needed?"
             } else if always(&|yes, _| yes.iter().filter(|&&yes| yes).count() == 1) {
-                "two say yes, and it is a no: the answers were added up, and the sum compared with 1"
+                "two say yes, and it is a no: the answers were summed, and the sum compared with 1"
             } else {
                 "every rank's answer counts, and every rank hears the same"
             };

@@ -7,6 +7,7 @@ mod training;
 use std::ops::Range;
 
 use anyhow::{bail, ensure};
+use approx::{abs_diff_eq, abs_diff_ne};
 use init::rendezvous::rendezvous;
 use lab::perceptron::Layout;
 use lab::{Check, Perceptron};
@@ -125,8 +126,7 @@ fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
         for (rank, replica) in training.replicas.iter().enumerate() {
             let pairs = replica.steps[step].parameters.iter().zip(&serial.steps[step].parameters);
             let off = |(_, (got, expected)): &(usize, (&f32, &f64))| {
-                let distance = (f64::from(**got) - **expected).abs();
-                distance.is_nan() || distance > bound
+                abs_diff_ne!(f64::from(**got), **expected, epsilon = bound)
             };
             if let Some((index, (got, expected))) = pairs.enumerate().find(off) {
                 bail!(
@@ -186,7 +186,7 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
                 let got = f64::from(replica.steps[step].loss);
                 let off = (got - expected.loss).abs();
                 ensure!(
-                    off <= bound,
+                    abs_diff_eq!(got, expected.loss, epsilon = bound),
                     "{}, rank {rank}: the loss is {got:.6}, expected {:.6}\n\
                      off by {off:.1e}; rounding explains {bound:.1e}\n\
                      likely cause: {}",

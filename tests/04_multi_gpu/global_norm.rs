@@ -1,8 +1,10 @@
 //! Checks of `multi_gpu/global_norm`: numbers that are made of all ranks' parts.
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
 
 use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
@@ -43,9 +45,6 @@ fn on_all_worlds(check: fn(&Comm, &Kernels) -> anyhow::Result<()>) -> anyhow::Re
     Ok(())
 }
 
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
-
 /// Elements of a rank's part: another length on each rank.
 fn len_of(rank: usize) -> usize {
     300 + 37 * rank
@@ -61,7 +60,7 @@ fn norm(values: &[f32]) -> f64 {
 
 /// The first of these numbers that `got` is, and its cause.
 fn cause<'a>(got: f64, bound: f64, mistakes: &[(f64, &'a str)]) -> &'a str {
-    let found = mistakes.iter().find(|(value, _)| (got - value).abs() <= bound * value);
+    let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
     found.map_or("compare it with the contract", |(_, cause)| cause)
 }
 
@@ -73,11 +72,11 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let expected = parts.iter().map(|part| squares(part)).sum::<f64>().sqrt();
     // Relative: a square, at most as many sums as there are elements and ranks, and half of that through the root, which
     // rounds once more. All terms are positive.
-    let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT;
+    let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
         (norms[rank], "this is the norm of its own part: the others' are missing"),
-        (norms.iter().sum(), "this is the sum of the parts' norms: norms don't add up, their squares do"),
+        (norms.iter().sum(), "this is the sum of the parts' norms: norms can't be summed, their squares can"),
         (
             norms.iter().map(|norm| norm * norm).sum::<f64>(),
             "this is the sum of the squares: the root is missing",
@@ -85,16 +84,13 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
         (norms.iter().copied().fold(0.0, f64::max), "this is the largest of the parts' norms"),
         (
             norms.iter().sum::<f64>() / world_size as f64,
-            "this is the mean of the parts' norms: norms don't add up, their squares do",
+            "this is the mean of the parts' norms: norms can't be summed, their squares can",
         ),
-        (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not added up"),
-        (
-            norms.iter().sum::<f64>().sqrt(),
-            "the norms were added up and a root taken of that: add up squares",
-        ),
+        (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not summed"),
+        (norms.iter().sum::<f64>().sqrt(), "the norms were summed and a root taken of that: sum the squares"),
     ];
     ensure!(
-        (got - expected).abs() <= bound * expected,
+        abs_diff_eq!(got, expected, epsilon = bound * expected),
         "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}\n  likely cause: {}",
         cause(got, bound, &mistakes)
     );
@@ -138,65 +134,111 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     let gradients: Vec<_> = (0..world_size).map(gradient).collect();
     let mut buffer = Guarded::new(&comm.stream(), &gradients[rank])?;
     let told = average_and_clip(comm, kernels, &mut buffer.view_mut(), max_norm)?;
-    let got = buffer.read()?;
+    let clip = Clip { rank, average: mean(&gradients), gradients, max_norm: max_norm.into() };
+    clip.compare(&buffer.read()?)?;
+    clip.compare_norm(told.into())
+}
 
-    let average = mean(&gradients);
-    let right = shortened(&average, max_norm.into());
-    let clipped: Vec<Vec<f32>> = gradients
-        .iter()
-        .map(|own| {
-            let own: Vec<f64> = own.iter().map(|&value| value.into()).collect();
-            shortened(&own, max_norm.into())
-        })
-        .collect();
-    let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<_>>();
-    let sum: Vec<f64> = average.iter().map(|value| value * world_size as f64).collect();
-    // What `global_norm` makes of an average that every rank has the whole of.
-    let summed_norm = length(&average) * (world_size as f64).sqrt();
-    let stretched = |by: f64| narrow(&average.iter().map(|value| value * by).collect::<Vec<_>>());
-    // Values are at most the world size. The average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as
-    // there are elements, at most; the factor and the product once each, and the expected value once.
-    let bound = world_size as f64 * (2 * world_size + LEN + 6) as f64 * UNIT;
-    let mut expected = Expected::new(rank, "the gradient", &right);
-    if world_size > 1 {
-        expected = expected
+/// What clipping the average of these gradients should give on a rank.
+struct Clip {
+    rank: usize,
+    gradients: Vec<Vec<f32>>,
+    average: Vec<f64>,
+    max_norm: f64,
+}
+
+impl Clip {
+    fn world_size(&self) -> usize {
+        self.gradients.len()
+    }
+
+    /// Roundings of an element: the average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as there are
+    /// elements, at most; the factor and the product once each, and the expected value once.
+    fn roundings(&self) -> f64 {
+        (2 * self.world_size() + LEN + 6) as f64
+    }
+
+    /// What `global_norm` makes of an average that every rank has the whole of.
+    fn summed_norm(&self) -> f64 {
+        length(&self.average) * (self.world_size() as f64).sqrt()
+    }
+
+    /// The average, so many times as long.
+    fn stretched(&self, by: f64) -> Vec<f32> {
+        self.average.iter().map(|value| (value * by) as f32).collect()
+    }
+
+    /// A rank's own gradient, shortened.
+    fn clipped(&self, rank: usize) -> Vec<f32> {
+        let own: Vec<f64> = self.gradients[rank].iter().map(|&value| value.into()).collect();
+        shortened(&own, self.max_norm)
+    }
+
+    fn compare(&self, got: &[f32]) -> anyhow::Result<()> {
+        let (norm, max_norm) = (length(&self.average), self.max_norm);
+        // Values are at most the world size.
+        let bound = self.world_size() as f64 * self.roundings() * UNIT_ROUNDOFF;
+        let right = shortened(&self.average, max_norm);
+        let mut expected = Expected::new(self.rank, "the gradient", &right);
+        if self.world_size() > 1 {
+            expected = self.with_mistakes_of_ranks(expected);
+        }
+        expected
+            .if_instead(&self.stretched(1.0), "the average is not shortened")
             .if_instead(
-                &narrow(&mean(&clipped)),
+                &self.stretched(max_norm / norm),
+                "a gradient shorter than max_norm was made longer: only shorten",
+            )
+            .if_instead(
+                &self.stretched(norm / max_norm),
+                "it was scaled by norm / max_norm: the factor is max_norm / norm",
+            )
+            .if_instead(
+                &self.stretched(max_norm / norm.powi(2)),
+                "the factor was made with the sum of the squares: the root is missing",
+            )
+            .within(bound, got)
+    }
+
+    /// Adds what may come out instead where several ranks take part.
+    fn with_mistakes_of_ranks<'a>(&self, expected: Expected<'a, f32>) -> Expected<'a, f32> {
+        let clipped: Vec<Vec<f32>> = (0..self.world_size()).map(|rank| self.clipped(rank)).collect();
+        let mean_of_clipped: Vec<f32> = mean(&clipped).into_iter().map(|value| value as f32).collect();
+        let sum: Vec<f64> = self.average.iter().map(|value| value * self.world_size() as f64).collect();
+        expected
+            .if_instead(
+                &mean_of_clipped,
                 "each rank's gradient was clipped before the sum: average first, and clip what comes of it",
             )
-            .if_instead(&clipped[rank], "these are its own values, clipped: nothing was averaged")
-            .if_instead(&stretched((f64::from(max_norm) / summed_norm).min(1.0)), NORM_OF_THE_AVERAGE_SUMMED)
-            .if_instead(&shortened(&sum, max_norm.into()), "the gradients were added up, not averaged")
-            .if_instead(&narrow(&sum), "the gradients were added up, not averaged, and not clipped");
+            .if_instead(&clipped[self.rank], "these are its own values, clipped: nothing was averaged")
+            .if_instead(
+                &self.stretched((self.max_norm / self.summed_norm()).min(1.0)),
+                NORM_OF_THE_AVERAGE_SUMMED,
+            )
+            .if_instead(&shortened(&sum, self.max_norm), "the gradients were summed, not averaged")
+            .if_instead(
+                &self.stretched(self.world_size() as f64),
+                "the gradients were summed, not averaged, and not clipped",
+            )
     }
-    expected
-        .if_instead(&narrow(&average), "the average is not shortened")
-        .if_instead(
-            &stretched(f64::from(max_norm) / length(&average)),
-            "a gradient shorter than max_norm was made longer: only shorten",
-        )
-        .if_instead(
-            &stretched(length(&average) / f64::from(max_norm)),
-            "it was scaled by norm / max_norm: the factor is max_norm / norm",
-        )
-        .if_instead(
-            &stretched(f64::from(max_norm) / length(&average).powi(2)),
-            "the factor was made with the sum of the squares: the root is missing",
-        )
-        .within(bound, &got)?;
-    let (norm, told) = (length(&average), f64::from(told));
-    let relative = (2 * world_size + LEN + 6) as f64 * UNIT * world_size as f64;
-    let mistakes = [
-        (norm.min(max_norm.into()), "this is the norm after it was shortened: return that before"),
-        (norm * norm, "the root is missing"),
-        (summed_norm, NORM_OF_THE_AVERAGE_SUMMED),
-    ];
-    ensure!(
-        (told - norm).abs() <= relative * norm,
-        "rank {rank} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
-        cause(told, relative, &mistakes)
-    );
-    Ok(())
+
+    /// Compares the norm that the call returns.
+    fn compare_norm(&self, told: f64) -> anyhow::Result<()> {
+        let (norm, world_size) = (length(&self.average), self.world_size());
+        let relative = self.roundings() * UNIT_ROUNDOFF * world_size as f64;
+        let mistakes = [
+            (norm.min(self.max_norm), "this is the norm after it was shortened: return that before"),
+            (norm * norm, "the root is missing"),
+            (self.summed_norm(), NORM_OF_THE_AVERAGE_SUMMED),
+        ];
+        ensure!(
+            abs_diff_eq!(told, norm, epsilon = relative * norm),
+            "rank {} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
+            self.rank,
+            cause(told, relative, &mistakes)
+        );
+        Ok(())
+    }
 }
 
 /// Scores so large that exp overflows unless the largest is taken off, and another largest one on each rank.
@@ -229,7 +271,7 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     // Relative to a probability, of which none is above 0.05 here: the difference, below 8, rounds by 8 · 2⁻²⁴, expf is within 2
     // units of the last place (CUDA C++ Programming Guide), the sums round as often as there are elements and ranks at most,
     // and the quotient and the expected value once each.
-    let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT;
+    let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT_ROUNDOFF;
     let right = over(&own, total);
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
     if let Some(index) = got.iter().position(|value| !value.is_finite()) {
@@ -247,10 +289,10 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
                 &over(&local, local_total),
                 "the local maximum was taken off on each rank: the same number must come off everywhere",
             )
-            .if_instead(&over(&own, own.iter().sum()), "its own part adds up to 1: the sum is over all ranks")
+            .if_instead(&over(&own, own.iter().sum()), "its own part sums to 1: the sum is over all ranks")
             .if_instead(
                 &over(&own, total / world_size as f64),
-                "the ranks' sums were averaged: all parts together add up to the world size",
+                "the ranks' sums were averaged: all parts together sum to the world size",
             );
     }
     expected.if_instead(&over(&own, 1.0), "nothing was divided by the sum").within(bound, &got)

@@ -11,7 +11,7 @@ use lab::perceptron::Layout;
 use lab::{Check, Expected, Perceptron, Readable};
 
 use super::tensor::part;
-use crate::multi_gpu::hybrid::{Groups, Mesh, Place, on_mesh, place, start_equal};
+use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal};
 use training::{HIDDEN, Serial, Training, seed};
 
 /// What four ranks can be.
@@ -22,8 +22,8 @@ static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor:
 pub(crate) fn checks() -> Vec<Check> {
     let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>| {
         let all = move || {
-            // With wrong places, ranks wait for each other where nobody comes.
-            places_are_counted_row_by_row()?;
+            // With wrong coordinates, ranks wait for each other where nobody comes.
+            coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
         Check::new(format!("hybrid::{name}"), all)
@@ -31,7 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
     let of_four = |name, check| of(&OF_FOUR, name, check).min_ranks(4);
     let of_six = |name, check| of(&OF_SIX, name, check).min_ranks(6);
     vec![
-        Check::new("hybrid::places_are_counted_row_by_row", places_are_counted_row_by_row),
+        Check::new("hybrid::coordinates_are_counted_row_by_row", coordinates_are_counted_row_by_row),
         of_four("each_rank_meets_its_row_and_its_column", meets_its_groups),
         of_six("rows_and_columns_may_differ_in_length", meets_its_groups),
         of_four("all_rows_start_as_row_0", rows_start_equal),
@@ -41,24 +41,26 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The place as the picture has it.
-fn true_place(rank: usize, mesh: Mesh) -> Place {
-    Place { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+/// The coordinates as the picture has them.
+fn true_coordinates(rank: usize, mesh: Mesh) -> Coordinates {
+    Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
 }
 
-fn places_are_counted_row_by_row() -> anyhow::Result<()> {
+fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
     for (data, tensor) in [(2, 3), (3, 2), (2, 2), (1, 4), (4, 1), (3, 5)] {
         let mesh = Mesh { data, tensor };
         let transposed = Mesh { data: tensor, tensor: data };
         for rank in 0..data * tensor {
-            let (got, expected) = (place(rank, mesh), true_place(rank, mesh));
-            let swapped = |place: Place| Place { data_rank: place.tensor_rank, tensor_rank: place.data_rank };
-            let cause = if (0..data * tensor).all(|rank| place(rank, mesh) == swapped(true_place(rank, mesh)))
+            let (got, expected) = (coordinates(rank, mesh), true_coordinates(rank, mesh));
+            let swapped =
+                |at: Coordinates| Coordinates { data_rank: at.tensor_rank, tensor_rank: at.data_rank };
+            let cause = if (0..data * tensor)
+                .all(|rank| coordinates(rank, mesh) == swapped(true_coordinates(rank, mesh)))
             {
                 "row and column are swapped"
-            } else if got == swapped(true_place(rank, transposed)) {
+            } else if got == swapped(true_coordinates(rank, transposed)) {
                 "the mesh is transposed: counted column by column"
-            } else if got == true_place(rank, transposed) {
+            } else if got == true_coordinates(rank, transposed) {
                 "a row is as long as there are tensor ranks, not data ranks"
             } else {
                 "which of the mesh's two numbers says how long a row is?"
@@ -110,7 +112,7 @@ fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
     for (rank, (of_stream, row, column)) in met.into_iter().enumerate() {
         let told = format!("rank {rank} of {} × {}", mesh.data, mesh.tensor);
         ensure!(of_stream == rank, "{told} works on the stream of rank {of_stream}");
-        let Place { data_rank, tensor_rank } = true_place(rank, mesh);
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, mesh);
         let of_row: Vec<usize> = (0..mesh.tensor).map(|at| data_rank * mesh.tensor + at).collect();
         let of_column: Vec<usize> = (0..mesh.data).map(|at| at * mesh.tensor + tensor_rank).collect();
         let cause = match (row == of_column, column == of_row) {
@@ -130,7 +132,7 @@ fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
 fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
     let (layout, streams) = (Layout { hidden: HIDDEN }, lab::streams(mesh.data * mesh.tensor)?);
     let starts = on_mesh(&streams, mesh, |groups| {
-        let Place { data_rank, tensor_rank } = true_place(true_rank(&streams, &groups)?, mesh);
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(true_rank(&streams, &groups)?, mesh);
         let stream = groups.data.stream();
         let units = part(HIDDEN, tensor_rank, mesh.tensor);
         let mut model = Perceptron::of_units(&stream, HIDDEN, units, 1, seed(data_rank))?;
@@ -140,7 +142,7 @@ fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
         Ok(parameters)
     })?;
     for (rank, start) in starts.iter().enumerate() {
-        let Place { data_rank, tensor_rank } = true_place(rank, mesh);
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, mesh);
         let initial = |row: usize, column: usize| {
             layout.of_units(&layout.initial(seed(row)), part(HIDDEN, column, mesh.tensor))
         };

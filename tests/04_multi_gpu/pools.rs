@@ -1,5 +1,7 @@
 //! Checks of `multi_gpu/pools`: what a pool says is heard right, and nothing is allocated without need or freed too early.
 
+mod release;
+
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -11,7 +13,8 @@ use cudarc::driver::sys::CUmemPool_attribute::{
 use cudarc::driver::{CudaSlice, CudaStream};
 use lab::{Check, Expected, Kernels, MemoryPool, irregular};
 
-use crate::multi_gpu::pools::{Distances, PoolReport, release, report, watch};
+use crate::multi_gpu::pools::{Distances, PoolReport, report, watch};
+use release::{Spins, released};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -103,29 +106,9 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     })?;
     ensure!(reports.len() == scratch.len(), "{} reports of {} times", reports.len(), scratch.len());
     for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
-        let kept = ((index + 1) * MIB) as u64;
-        let near = |got: u64, expected: u64| got >= expected && got <= expected + ROUNDING;
+        let used = before + ((index + 1) * MIB) as u64;
         let time = format!("time {} of 4, in which {scratch} bytes are allocated and freed:", index + 1);
-        ensure!(
-            near(report.used, before + kept),
-            "{time} {} bytes are in use after it, expected {}",
-            report.used,
-            before + kept
-        );
-        let expected = before + kept + scratch as u64;
-        ensure!(
-            near(report.used_high, expected),
-            "{time} the most in use is told to be {} bytes, expected {expected}\n  likely cause: {}",
-            report.used_high,
-            match report.used_high {
-                high if high > expected => "the mark is that of an earlier time: reset it before each",
-                _ => "the mark was reset after the work, not before it",
-            }
-        );
-        ensure!(
-            report.reserved_high >= report.used_high && report.reserved >= report.used,
-            "{time} more is in use than the pool holds: {report:?}"
-        );
+        check_report(&time, report, used, used + scratch as u64)?;
     }
     let after = watch(&stream, 2, |_| Ok(()))?;
     let (marks, now) = (after[1].reserved_high, after[1].reserved);
@@ -133,6 +116,26 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
         marks == now,
         "a time in which nothing is done: the pool holds {now} bytes, and {marks} at most\n  \
          likely cause: only one of the two marks is reset"
+    );
+    Ok(())
+}
+
+/// Compares a report with what is in use after a time, and with the most that was in use during it.
+fn check_report(time: &str, report: &PoolReport, used: u64, used_high: u64) -> anyhow::Result<()> {
+    let is = |got: u64, expected: u64| (expected..=expected + ROUNDING).contains(&got);
+    ensure!(is(report.used, used), "{time} {} bytes are in use after it, expected {used}", report.used);
+    ensure!(
+        is(report.used_high, used_high),
+        "{time} the most in use is told to be {} bytes, expected {used_high}\n  likely cause: {}",
+        report.used_high,
+        match report.used_high {
+            high if high > used_high => "the mark is that of an earlier time: reset it before each",
+            _ => "the mark was reset after the work, not before it",
+        }
+    );
+    ensure!(
+        report.reserved_high >= report.used_high && report.reserved >= report.used,
+        "{time} more is in use than the pool holds: {report:?}"
     );
     Ok(())
 }
@@ -240,81 +243,5 @@ fn measuring_allocates_nothing() -> anyhow::Result<()> {
             most - before
         );
     }
-    Ok(())
-}
-
-/// How long each of the two streams is busy, in nanoseconds.
-struct Spins {
-    own: u64,
-    other: u64,
-}
-
-/// Elements of the buffer that is released.
-const LEN: usize = 1 << 16;
-
-/// Releases a buffer that two streams still have to read, takes memory anew on both, and sees what was read.
-fn released(spins: Spins) -> anyhow::Result<()> {
-    let own = lab::streams(1)?.remove(0);
-    let context = own.context();
-    // SAFETY: every use on two streams is ordered by `release`, or by a synchronise; whether it is, is what is checked.
-    unsafe { context.disable_event_tracking() };
-    let other = context.new_stream()?;
-    let kernels = Kernels::load(context)?;
-    let pool = MemoryPool::of_gpu(context.ordinal())?;
-    let values = irregular::integers(0, LEN);
-    let mut read = [own.alloc_zeros::<f32>(LEN)?, other.alloc_zeros(LEN)?];
-    kernels.spin(&own, 0)?;
-    other.synchronize()?;
-    own.synchronize()?;
-    let before = pool.figure(USED)?;
-    let buffer = own.clone_htod(&values)?;
-    own.synchronize()?;
-
-    let mut ends = Vec::new();
-    for ((stream, spin), read) in [(&own, spins.own), (&other, spins.other)].into_iter().zip(&mut read) {
-        kernels.spin(stream, spin)?;
-        kernels.axpy(stream, read, &buffer, 1.0)?;
-        ends.push(stream.record_event(None)?);
-    }
-    let busy = |ends: &[cudarc::driver::CudaEvent]| -> anyhow::Result<bool> {
-        let done =
-            ends.iter().map(cudarc::driver::CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
-        Ok(done.contains(&false))
-    };
-    release(buffer, &other)?;
-    ensure!(
-        busy(&ends)?,
-        "`release` came back when all work was done\n  likely cause: it waits on the host: let one stream wait for the other"
-    );
-    let mut next = [own.alloc_zeros::<f32>(LEN)?, other.alloc_zeros(LEN)?];
-    for (stream, next) in [&own, &other].into_iter().zip(&mut next) {
-        kernels.fill(stream, next, -7.0e7)?;
-    }
-    own.synchronize()?;
-    other.synchronize()?;
-    for (stream, (name, read)) in
-        [&own, &other].into_iter().zip(["its own stream", "the other stream"].iter().zip(&read))
-    {
-        let name = format!("what {name} read from the buffer");
-        Expected::new(0, &name, &values)
-            .if_instead(
-                &vec![-7.0e7; LEN],
-                "the memory was freed, and given to somebody else, before it was read",
-            )
-            .if_instead(
-                &vec![0.0; LEN],
-                "the memory was freed, and given to somebody else, before it was read",
-            )
-            .exactly(&stream.clone_dtoh(read)?)?;
-    }
-    drop(next);
-    own.synchronize()?;
-    other.synchronize()?;
-    let after = pool.figure(USED)?;
-    ensure!(
-        after == before,
-        "{} bytes of the pool are still in use\n  likely cause: the buffer was never freed",
-        after - before
-    );
     Ok(())
 }

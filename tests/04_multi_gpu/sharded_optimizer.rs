@@ -100,6 +100,7 @@ fn seed(step: usize, rank: usize) -> usize {
 }
 
 /// One optimizer with the whole gradient, and what becomes of it by mistake.
+#[derive(Clone)]
 struct Serial {
     parameters: Vec<f64>,
     velocity: Vec<f64>,
@@ -166,66 +167,70 @@ fn compare(
     gathered: bool,
     steps: &[Vec<f32>],
 ) -> anyhow::Result<()> {
-    let part = len.div_ceil(world_size);
-    let own = (rank * part).min(len)..((rank + 1) * part).min(len);
     let mut serial = Serial::new(len);
     for (step, got) in steps.iter().enumerate() {
-        let before = serial.values();
-        let aside = |ranks, of_sum| {
-            let mut other =
-                Serial { parameters: serial.parameters.clone(), velocity: serial.velocity.clone() };
-            other.step(step, ranks, of_sum);
-            other.values()
-        };
-        let sum = aside(0..world_size, 1.0);
-        let unaveraged: Vec<f32> = (0..world_size)
-            .flat_map(|rank| {
-                let own = (rank * part).min(len)..((rank + 1) * part).min(len);
-                aside(rank..rank + 1, 1.0)[own].to_vec()
-            })
-            .collect();
-        let without_memory = {
-            let velocity = vec![0.0; len];
-            let mut other = Serial { parameters: serial.parameters.clone(), velocity };
-            other.step(step, 0..world_size, 1.0 / world_size as f64);
-            other.values()
-        };
-        serial.step(step, 0..world_size, 1.0 / world_size as f64);
-        let right = serial.values();
-        // `inside` in this rank's part, `outside` elsewhere.
-        let joined = |inside: &[f32], outside: &[f32]| {
-            let mut values = outside.to_vec();
-            values[own.clone()].copy_from_slice(&inside[own.clone()]);
-            values
-        };
         let name = format!(
             "the buffer of parameters after step {} of {STEPS}, {len} on {world_size} ranks,",
             step + 1
         );
+        let before = serial.clone();
+        serial.step(step, 0..world_size, 1.0 / world_size as f64);
+        let right = serial.values();
         let mut expected = Expected::new(rank, &name, &right);
         if world_size > 1 {
-            let stepped_alone = if gathered {
-                format!("only rank {rank}'s part is new: every rank stepped that one, in place of its own")
-            } else {
-                "only its own part is new, the others' are those from before the step: gather after it"
-                    .to_owned()
-            };
-            expected = expected
-                .if_instead(&before, "nothing was stepped")
-                .if_instead(&joined(&right, &before), stepped_alone)
-                .if_instead(
-                    &joined(&before, &right),
-                    "its own part is that from before the step: gather after it, not before",
-                )
-                .if_instead(&sum, "the gradients were added up, not averaged")
-                .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged");
+            expected = with_mistakes(expected, &before, &right, step, (rank, world_size), gathered);
         }
         if step > 0 {
-            expected = expected.if_instead(&without_memory, "the velocities were forgotten between steps");
+            let mut forgetful = Serial { velocity: vec![0.0; len], ..before };
+            forgetful.step(step, 0..world_size, 1.0 / world_size as f64);
+            expected =
+                expected.if_instead(&forgetful.values(), "the velocities were forgotten between steps");
         }
         expected.within(bound(world_size, step + 1), got)?;
     }
     Ok(())
+}
+
+/// Adds what a step may give instead of `right` where several ranks take part. `before` is what it starts from.
+fn with_mistakes<'a>(
+    expected: Expected<'a, f32>,
+    before: &Serial,
+    right: &[f32],
+    step: usize,
+    (rank, world_size): (usize, usize),
+    gathered: bool,
+) -> Expected<'a, f32> {
+    let part = right.len().div_ceil(world_size);
+    let of = |rank: usize| (rank * part).min(right.len())..((rank + 1) * part).min(right.len());
+    let aside = |ranks, of_sum| {
+        let mut other = before.clone();
+        other.step(step, ranks, of_sum);
+        other.values()
+    };
+    let unaveraged: Vec<f32> =
+        (0..world_size).flat_map(|rank| aside(rank..rank + 1, 1.0)[of(rank)].to_vec()).collect();
+    let before = before.values();
+    // `inside` in this rank's part, `outside` elsewhere.
+    let joined = |inside: &[f32], outside: &[f32]| {
+        let mut values = outside.to_vec();
+        values[of(rank)].copy_from_slice(&inside[of(rank)]);
+        values
+    };
+    let stepped_alone = match gathered {
+        true => format!("only rank {rank}'s part is new: every rank stepped that one, in place of its own"),
+        false => {
+            "only its own part is new, the others' are those from before the step: gather after it".to_owned()
+        }
+    };
+    expected
+        .if_instead(&before, "nothing was stepped")
+        .if_instead(&joined(right, &before), stepped_alone)
+        .if_instead(
+            &joined(&before, right),
+            "its own part is that from before the step: gather after it, not before",
+        )
+        .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
+        .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")
 }
 
 fn replicas_stay_identical() -> anyhow::Result<()> {
@@ -233,8 +238,10 @@ fn replicas_stay_identical() -> anyhow::Result<()> {
         let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, 1031, irregular::fractions))?;
         for step in 0..STEPS {
             for (rank, steps) in ranks.iter().enumerate() {
-                let name =
-                    format!("the buffer of parameters after step {}, beside those of rank 0,", step + 1);
+                let name = format!(
+                    "the buffer of parameters after step {}, compared with those of rank 0,",
+                    step + 1
+                );
                 Expected::new(rank, &name, &ranks[0][step]).exactly(&steps[step])?;
             }
         }

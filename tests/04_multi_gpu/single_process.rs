@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use anyhow::{Context, ensure};
+use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 use lab::{Check, Expected, Kernels, returns_at_once};
@@ -112,18 +113,25 @@ fn equally(step: &Step, count: usize, weight: f64) -> Vec<(Range<usize>, f64)> {
     parts(step, count).into_iter().map(|(part, _)| (part, weight)).collect()
 }
 
+/// The gradient if the other replicas have these models.
+fn stale_gradient(
+    samples: &Samples,
+    step: &Step,
+    parts: &[(Range<usize>, f64)],
+    model_of: &dyn Fn(usize) -> HostPerceptron,
+) -> Vec<f64> {
+    let mut gradient = step.sum(samples, &parts[..1]).1;
+    for (index, (part, weight)) in parts.iter().enumerate().skip(1) {
+        let (_, own) = model_of(index).loss_and_gradient(samples, part.clone());
+        gradient.iter_mut().zip(own).for_each(|(sum, slope)| *sum += weight * slope);
+    }
+    gradient
+}
+
 fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32]) -> anyhow::Result<()> {
     let gpus = count as f64;
     let parts = parts(step, count);
-    // The gradient if the other replicas have these models.
-    let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| {
-        let mut gradient = step.sum(samples, &parts[..1]).1;
-        for (index, (part, weight)) in parts.iter().enumerate().skip(1) {
-            let (_, own) = model_of(index).loss_and_gradient(samples, part.clone());
-            gradient.iter_mut().zip(own).for_each(|(sum, slope)| *sum += weight * slope);
-        }
-        gradient
-    };
+    let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| stale_gradient(samples, step, &parts, model_of);
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
@@ -145,15 +153,15 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "it is along one replica's gradient, the last one's: each replaced the one before, add them up",
+                "it is along one replica's gradient, the last one's: each replaced the one before, sum them",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
-                "it is too small by the number of GPUs: the parts' shares add up to 1 without another division",
+                "it is too small by the number of GPUs: the parts' shares sum to 1 without another division",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
-                "the parts' means were added up: each part has to count by its share of the batch",
+                "the parts' means were summed: each part has to count by its share of the batch",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0 / gpus)).1),
@@ -166,14 +174,14 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
 
 fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyhow::Result<()> {
     let parts = parts(step, count);
-    let is = |loss: f64| (f64::from(got) - loss).abs() <= step.loss_bound;
+    let is = |loss: f64| abs_diff_eq!(f64::from(got), loss, epsilon = step.loss_bound);
     let (first, weight) = parts[0].clone();
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
             "the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
         }
-        () => "the losses are added up as the gradients are",
+        () => "the losses are summed as the gradients are",
     };
     ensure!(
         is(step.loss),

@@ -206,7 +206,7 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
         let own: f32 = input.iter().sum();
         let cause = match () {
             () if sum == own => {
-                "this is the sum of the input: does the GPU multiply in `shared`, and before the host adds up?"
+                "this is the sum of the input: does the GPU multiply in `shared`, and before the host sums?"
             }
             () => "the sum of all products",
         };

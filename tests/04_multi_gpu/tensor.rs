@@ -23,12 +23,12 @@ pub(crate) struct Sizes {
 pub(crate) const ODD: Sizes = Sizes { inputs: 23, hidden: 29, outputs: 19 };
 
 /// One rank of a check.
-pub(crate) struct Seat<'a> {
+pub(crate) struct Case<'a> {
     pub(crate) comm: &'a Comm,
     pub(crate) sizes: Sizes,
 }
 
-impl Seat<'_> {
+impl Case<'_> {
     /// This rank's part of `0..len`.
     pub(crate) fn part(&self, len: usize) -> Range<usize> {
         part(len, self.comm.rank(), self.comm.world_size())
@@ -49,13 +49,13 @@ pub(crate) fn part(len: usize, rank: usize, world_size: usize) -> Range<usize> {
 /// Runs `check` on every rank of a world: with sizes that divide by the world size, then with sizes that don't.
 pub(crate) fn on_all_ranks(
     world_size: usize,
-    check: impl Fn(&Seat<'_>) -> anyhow::Result<()> + Sync,
+    check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
     let even = |size: usize| size.next_multiple_of(world_size);
     let Sizes { inputs, hidden, outputs } = ODD;
     let even = Sizes { inputs: even(inputs), hidden: even(hidden), outputs: even(outputs) };
     for sizes in [even, ODD] {
-        rendezvous(&lab::streams(world_size)?, |comm| check(&Seat { comm: &comm, sizes }))?;
+        rendezvous(&lab::streams(world_size)?, |comm| check(&Case { comm: &comm, sizes }))?;
     }
     Ok(())
 }

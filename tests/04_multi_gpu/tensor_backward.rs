@@ -10,7 +10,7 @@ use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
 
 use super::tensor::{
-    ODD, SAMPLES, Seat, Sizes, added, bias_gradient, columns_of, input_gradient, layer, linear, on_all_ranks,
+    Case, ODD, SAMPLES, Sizes, added, bias_gradient, columns_of, input_gradient, layer, linear, on_all_ranks,
     part, relu, weights_gradient, with_columns, with_rows,
 };
 use crate::multi_gpu::tensor_backward::{column_backward, mlp_backward, row_backward};
@@ -25,14 +25,14 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
         Check::new("tensor_backward::no_layer_waits_on_the_host", || {
-            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Seat { comm: &comm, sizes: ODD }))?;
+            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
         .min_ranks(2),
     ]
 }
 
-fn on_all_worlds(check: impl Fn(&Seat<'_>) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+fn on_all_worlds(check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     lab::world_sizes().into_iter().try_for_each(|world_size| on_all_ranks(world_size, &check))
 }
 
@@ -41,53 +41,53 @@ fn rows(seed: usize, columns: usize) -> Vec<f32> {
     irregular::small_integers(2000 + seed, SAMPLES * columns)
 }
 
-fn read(seat: &Seat<'_>, view: CudaView<'_, f32>) -> anyhow::Result<Vec<f32>> {
-    Ok(seat.comm.stream().clone_dtoh(&view)?)
+fn read(case: &Case<'_>, view: CudaView<'_, f32>) -> anyhow::Result<Vec<f32>> {
+    Ok(case.comm.stream().clone_dtoh(&view)?)
 }
 
-fn check_columns(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let Sizes { inputs, outputs, .. } = seat.sizes;
+fn check_columns(case: &Case<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = case.sizes;
     let whole = layer(0, inputs, outputs);
     let (input, output_gradient) = (rows(0, inputs), rows(1, outputs));
-    let columns = seat.part(outputs);
+    let columns = case.part(outputs);
     let own_gradient = columns_of(&output_gradient, outputs, columns.clone());
 
-    let stream = seat.comm.stream();
+    let stream = case.comm.stream();
     let mut shard = Linear::new(&stream, &with_columns(&whole, columns))?;
     let on_gpu = (Guarded::new(&stream, &input)?, Guarded::new(&stream, &own_gradient)?);
-    let mut back = seat.stale(SAMPLES * inputs)?;
-    column_backward(seat.comm, &mut shard, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
+    let mut back = case.stale(SAMPLES * inputs)?;
+    column_backward(case.comm, &mut shard, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
 
-    compare_columns(seat, &whole, &shard, &input, &output_gradient)?;
-    compare_input_of_columns(seat, &whole, &output_gradient, &back.read()?)?;
-    Expected::new(seat.comm.rank(), "the input", &input).exactly(&on_gpu.0.read()?)?;
-    Expected::new(seat.comm.rank(), "the output's gradient", &own_gradient).exactly(&on_gpu.1.read()?)
+    compare_columns(case, &whole, &shard, &input, &output_gradient)?;
+    compare_input_of_columns(case, &whole, &output_gradient, &back.read()?)?;
+    Expected::new(case.comm.rank(), "the input", &input).exactly(&on_gpu.0.read()?)?;
+    Expected::new(case.comm.rank(), "the output's gradient", &own_gradient).exactly(&on_gpu.1.read()?)
 }
 
-fn check_rows(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let Sizes { inputs, outputs, .. } = seat.sizes;
+fn check_rows(case: &Case<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, outputs, .. } = case.sizes;
     let whole = layer(0, inputs, outputs);
     let (input, output_gradient) = (rows(0, inputs), rows(1, outputs));
-    let own = seat.part(inputs);
+    let own = case.part(inputs);
     let own_input = columns_of(&input, inputs, own.clone());
 
-    let stream = seat.comm.stream();
+    let stream = case.comm.stream();
     let mut shard = Linear::new(&stream, &with_rows(&whole, own.clone()))?;
     let on_gpu = (Guarded::new(&stream, &own_input)?, Guarded::new(&stream, &output_gradient)?);
-    let mut back = seat.stale(SAMPLES * own.len())?;
+    let mut back = case.stale(SAMPLES * own.len())?;
     row_backward(&mut shard, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
 
-    compare_rows(seat, &whole, &shard, &input, &output_gradient)?;
+    compare_rows(case, &whole, &shard, &input, &output_gradient)?;
     let expected = columns_of(&input_gradient(&whole, &output_gradient), inputs, own);
-    Expected::new(seat.comm.rank(), "the input's gradient", &expected).exactly(&back.read()?)?;
-    Expected::new(seat.comm.rank(), "the output's gradient", &output_gradient).exactly(&on_gpu.1.read()?)
+    Expected::new(case.comm.rank(), "the input's gradient", &expected).exactly(&back.read()?)?;
+    Expected::new(case.comm.rank(), "the output's gradient", &output_gradient).exactly(&on_gpu.1.read()?)
 }
 
-fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let Sizes { inputs, hidden: units, outputs } = seat.sizes;
+fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
+    let Sizes { inputs, hidden: units, outputs } = case.sizes;
     let (first, second) = (layer(1, inputs, units), layer(2, units, outputs));
-    let own = seat.part(units);
-    let stream = seat.comm.stream();
+    let own = case.part(units);
+    let stream = case.comm.stream();
     let own_layers = (with_columns(&first, own.clone()), with_rows(&second, own.clone()));
     let mut mlp = Mlp::new(&stream, &own_layers.0, &own_layers.1, SAMPLES)?;
     // Twice, so that what the first pass left behind is in the way of the second.
@@ -97,41 +97,41 @@ fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
         let own_hidden = columns_of(&hidden, units, own.clone());
         stream.memcpy_htod(&own_hidden, &mut mlp.hidden)?;
         let on_gpu = (Guarded::new(&stream, &input)?, Guarded::new(&stream, &output_gradient)?);
-        let mut back = seat.stale(SAMPLES * inputs)?;
-        mlp_backward(seat.comm, &mut mlp, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
+        let mut back = case.stale(SAMPLES * inputs)?;
+        mlp_backward(case.comm, &mut mlp, &on_gpu.0.view(), &on_gpu.1.view(), &mut back.view_mut())?;
 
-        compare_rows(seat, &second, &mlp.second, &hidden, &output_gradient)?;
+        compare_rows(case, &second, &mlp.second, &hidden, &output_gradient)?;
         let unbent = input_gradient(&second, &output_gradient);
         let hidden_gradient = bend(&unbent, &hidden);
         let own_units = |values: &[f32]| columns_of(values, units, own.clone());
-        let mixed = added(all_parts(seat, units).map(|part| columns_of(&unbent, units, part)));
-        Expected::new(seat.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
+        let mixed = added(all_parts(case, units).map(|part| columns_of(&unbent, units, part)));
+        Expected::new(case.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
             .if_instead(&own_units(&unbent), "ReLU is missing on the way back")
             .if_instead(&bend(&mixed, &own_hidden), THE_WRONG_SIDE)
             .if_instead(
-                &added(all_parts(seat, units).map(|part| columns_of(&hidden_gradient, units, part))),
+                &added(all_parts(case, units).map(|part| columns_of(&hidden_gradient, units, part))),
                 THE_WRONG_SIDE,
             )
-            .exactly(&read(seat, mlp.hidden_gradient.as_view())?)?;
-        compare_columns(seat, &first, &mlp.first, &input, &hidden_gradient)?;
-        compare_input_of_columns(seat, &first, &hidden_gradient, &back.read()?)?;
-        Expected::new(seat.comm.rank(), "mlp.hidden", &own_hidden)
-            .exactly(&read(seat, mlp.hidden.as_view())?)?;
+            .exactly(&read(case, mlp.hidden_gradient.as_view())?)?;
+        compare_columns(case, &first, &mlp.first, &input, &hidden_gradient)?;
+        compare_input_of_columns(case, &first, &hidden_gradient, &back.read()?)?;
+        Expected::new(case.comm.rank(), "mlp.hidden", &own_hidden)
+            .exactly(&read(case, mlp.hidden.as_view())?)?;
     }
     Ok(())
 }
 
-fn check_at_once(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let (comm, stream) = (seat.comm, seat.comm.stream());
-    let Sizes { inputs, hidden, outputs } = seat.sizes;
-    let units = seat.part(hidden);
+fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (case.comm, case.comm.stream());
+    let Sizes { inputs, hidden, outputs } = case.sizes;
+    let units = case.part(hidden);
     let first = with_columns(&layer(1, inputs, hidden), units.clone());
     let second = with_rows(&layer(2, hidden, outputs), units.clone());
     let mut mlp = Mlp::new(&stream, &first, &second, SAMPLES)?;
-    let (input, output_gradient) = (seat.stale(SAMPLES * inputs)?, seat.stale(SAMPLES * outputs)?);
-    let own_hidden = seat.stale(SAMPLES * units.len())?;
-    let mut back = seat.stale(SAMPLES * inputs)?;
-    let mut hidden_back = seat.stale(SAMPLES * units.len())?;
+    let (input, output_gradient) = (case.stale(SAMPLES * inputs)?, case.stale(SAMPLES * outputs)?);
+    let own_hidden = case.stale(SAMPLES * units.len())?;
+    let mut back = case.stale(SAMPLES * inputs)?;
+    let mut hidden_back = case.stale(SAMPLES * units.len())?;
     let columns = returns_at_once("column_backward", &stream, || {
         column_backward(comm, &mut mlp.first, &input.view(), &own_hidden.view(), &mut back.view_mut())
     });
@@ -151,11 +151,11 @@ fn check_at_once(seat: &Seat<'_>) -> anyhow::Result<()> {
 }
 
 const THE_WRONG_SIDE: &str =
-    "the ranks' gradients were added up on the wrong side: each rank has hidden units of its own";
+    "the ranks' gradients were summed on the wrong side: each rank has hidden units of its own";
 
 /// What each rank has of `0..len`.
-fn all_parts(seat: &Seat<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
-    let world_size = seat.comm.world_size();
+fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let world_size = case.comm.world_size();
     (0..world_size).map(move |rank| part(len, rank, world_size))
 }
 
@@ -167,8 +167,8 @@ fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
 
 /// Compares a part's gradient with its own, and with what the ranks' parts make when they are mixed. `parts` are those of all
 /// ranks.
-fn compare_part(seat: &Seat<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]) -> anyhow::Result<()> {
-    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
+fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]) -> anyhow::Result<()> {
+    let (rank, world_size) = (case.comm.rank(), case.comm.world_size());
     let own = parts[rank].clone();
     let mut expected = Expected::new(rank, buffer, &own);
     if world_size > 1 {
@@ -185,34 +185,34 @@ fn compare_part(seat: &Seat<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]
 
 /// The gradients that a column shard holds: their columns of the whole layer's. `output_gradient` is the whole one.
 fn compare_columns(
-    seat: &Seat<'_>,
+    case: &Case<'_>,
     whole: &Weights,
     shard: &Linear,
     input: &[f32],
     output_gradient: &[f32],
 ) -> anyhow::Result<()> {
     let parts = |values: &[f32]| -> Vec<Vec<f32>> {
-        all_parts(seat, whole.outputs).map(|part| columns_of(values, whole.outputs, part)).collect()
+        all_parts(case, whole.outputs).map(|part| columns_of(values, whole.outputs, part)).collect()
     };
     let weights = parts(&weights_gradient(whole, input, output_gradient));
-    compare_part(seat, "the gradient of the columns", weights, &read(seat, shard.weights_gradient())?)?;
+    compare_part(case, "the gradient of the columns", weights, &read(case, shard.weights_gradient())?)?;
     let bias = parts(&bias_gradient(whole, output_gradient));
-    compare_part(seat, "the gradient of the columns' biases", bias, &read(seat, shard.bias_gradient())?)
+    compare_part(case, "the gradient of the columns' biases", bias, &read(case, shard.bias_gradient())?)
 }
 
 /// The gradients that a row shard holds: their rows of the whole layer's, and the whole bias'.
 fn compare_rows(
-    seat: &Seat<'_>,
+    case: &Case<'_>,
     whole: &Weights,
     shard: &Linear,
     input: &[f32],
     output_gradient: &[f32],
 ) -> anyhow::Result<()> {
-    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
+    let (rank, world_size) = (case.comm.rank(), case.comm.world_size());
     let all = weights_gradient(whole, input, output_gradient);
     let of_rows = |rows: Range<usize>| all[rows.start * whole.outputs..rows.end * whole.outputs].to_vec();
-    let weights = all_parts(seat, whole.inputs).map(of_rows).collect();
-    compare_part(seat, "the gradient of the rows", weights, &read(seat, shard.weights_gradient())?)?;
+    let weights = all_parts(case, whole.inputs).map(of_rows).collect();
+    compare_part(case, "the gradient of the rows", weights, &read(case, shard.weights_gradient())?)?;
     let bias = bias_gradient(whole, output_gradient);
     let sum: Vec<f32> = bias.iter().map(|value| value * world_size as f32).collect();
     let mut expected = Expected::new(rank, "the gradient of the bias", &bias);
@@ -220,18 +220,18 @@ fn compare_rows(
         let cause = format!("it is in it {world_size} times: every rank has the whole of it already");
         expected = expected.if_instead(&sum, cause);
     }
-    expected.exactly(&read(seat, shard.bias_gradient())?)
+    expected.exactly(&read(case, shard.bias_gradient())?)
 }
 
 /// The gradient of the input that every column goes into. `output_gradient` is the whole one.
 fn compare_input_of_columns(
-    seat: &Seat<'_>,
+    case: &Case<'_>,
     whole: &Weights,
     output_gradient: &[f32],
     got: &[f32],
 ) -> anyhow::Result<()> {
-    let (rank, world_size) = (seat.comm.rank(), seat.comm.world_size());
-    let columns = seat.part(whole.outputs);
+    let (rank, world_size) = (case.comm.rank(), case.comm.world_size());
+    let columns = case.part(whole.outputs);
     let own_gradient = columns_of(output_gradient, whole.outputs, columns.clone());
     let right = input_gradient(whole, output_gradient);
     let mut expected = Expected::new(rank, "the input's gradient", &right);

@@ -5,7 +5,7 @@ use init::rendezvous::rendezvous;
 use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
 
 use super::tensor::{
-    ODD, SAMPLES, Seat, Sizes, biased, columns_of, layer, linear, on_all_ranks, product, relu, with_columns,
+    Case, ODD, SAMPLES, Sizes, biased, columns_of, layer, linear, on_all_ranks, product, relu, with_columns,
     with_rows,
 };
 use crate::multi_gpu::tensor_forward::{column_parallel, column_shard, mlp, row_parallel, row_shard};
@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
         Check::new("tensor_forward::no_layer_waits_on_the_host", || {
-            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Seat { comm: &comm, sizes: ODD }))?;
+            rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
         .min_ranks(2),
@@ -103,16 +103,16 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
 
 fn each_rank_computes_its_columns() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        on_all_ranks(world_size, |seat| {
-            let (comm, stream) = (seat.comm, seat.comm.stream());
-            let Sizes { inputs, outputs, .. } = seat.sizes;
+        on_all_ranks(world_size, |case| {
+            let (comm, stream) = (case.comm, case.comm.stream());
+            let Sizes { inputs, outputs, .. } = case.sizes;
             let whole = layer(0, inputs, outputs);
             let input = irregular::small_integers(0, SAMPLES * inputs);
-            let columns = seat.part(outputs);
+            let columns = case.part(outputs);
             let own = with_columns(&whole, columns.clone());
             let shard = Linear::new(&stream, &own)?;
             let on_gpu = Guarded::new(&stream, &input)?;
-            let mut output = seat.stale(SAMPLES * columns.len())?;
+            let mut output = case.stale(SAMPLES * columns.len())?;
             column_parallel(&shard, &on_gpu.view(), &mut output.view_mut())?;
             let expected = columns_of(&linear(&whole, &input), outputs, columns.clone());
             Expected::new(comm.rank(), &format!("the output, of columns {columns:?},"), &expected)
@@ -127,19 +127,19 @@ fn each_rank_computes_its_columns() -> anyhow::Result<()> {
 
 fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        on_all_ranks(world_size, |seat| {
-            let (comm, stream) = (seat.comm, seat.comm.stream());
-            let Sizes { inputs, outputs, .. } = seat.sizes;
+        on_all_ranks(world_size, |case| {
+            let (comm, stream) = (case.comm, case.comm.stream());
+            let Sizes { inputs, outputs, .. } = case.sizes;
             let whole = layer(0, inputs, outputs);
             let input = irregular::small_integers(0, SAMPLES * inputs);
-            let rows = seat.part(inputs);
+            let rows = case.part(inputs);
             let own = with_rows(&whole, rows.clone());
             let own_input = columns_of(&input, inputs, rows);
             let shard = Linear::new(&stream, &own)?;
             let on_gpu = Guarded::new(&stream, &own_input)?;
-            let mut output = seat.stale(SAMPLES * outputs)?;
+            let mut output = case.stale(SAMPLES * outputs)?;
             row_parallel(comm, &shard, &on_gpu.view(), &mut output.view_mut())?;
-            compare_output(seat, &whole, &input, &output.read()?)?;
+            compare_output(case, &whole, &input, &output.read()?)?;
             Expected::new(comm.rank(), "the input", &own_input).exactly(&on_gpu.read()?)
         })?;
     }
@@ -147,20 +147,20 @@ fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
 }
 
 /// Compares what a layer gives, of which each rank has rows, with what it must give and what it gives by mistake.
-fn compare_output(seat: &Seat<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
-    let world_size = seat.comm.world_size();
-    let rows = seat.part(whole.inputs);
+fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
+    let world_size = case.comm.world_size();
+    let rows = case.part(whole.inputs);
     let own_input = columns_of(input, whole.inputs, rows.clone());
     let own = product(&with_rows(whole, rows), &own_input);
     let all = product(whole, input);
     let mean: Vec<f32> = all.iter().map(|value| value / world_size as f32).collect();
     let right = biased(whole, &all, 1);
-    let mut expected = Expected::new(seat.comm.rank(), "the output", &right);
+    let mut expected = Expected::new(case.comm.rank(), "the output", &right);
     if world_size > 1 {
         expected = expected
             .if_instead(
                 &biased(whole, &own, 1),
-                "this is the term of its own rows: the terms of all ranks must be added up",
+                "this is the term of its own rows: the terms of all ranks must be summed",
             )
             .if_instead(&own, "this is the term of its own rows, without the bias")
             .if_instead(
@@ -182,11 +182,11 @@ fn two_layers_are_those_of_one_gpu() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let (comm, stream) = (seat.comm, seat.comm.stream());
-    let Sizes { inputs, hidden: hidden_units, outputs } = seat.sizes;
+fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (case.comm, case.comm.stream());
+    let Sizes { inputs, hidden: hidden_units, outputs } = case.sizes;
     let (first, second) = (layer(1, inputs, hidden_units), layer(2, hidden_units, outputs));
-    let units = seat.part(hidden_units);
+    let units = case.part(hidden_units);
     let (own_first, own_second) = (with_columns(&first, units.clone()), with_rows(&second, units.clone()));
     let mut layers = Mlp::new(&stream, &own_first, &own_second, SAMPLES)?;
     let mut verdict = Ok(());
@@ -194,7 +194,7 @@ fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
     for pass in 0..2 {
         let input = irregular::small_integers(pass, SAMPLES * inputs);
         let on_gpu = Guarded::new(&stream, &input)?;
-        let mut output = seat.stale(SAMPLES * outputs)?;
+        let mut output = case.stale(SAMPLES * outputs)?;
         mlp(comm, &mut layers, &on_gpu.view(), &mut output.view_mut())?;
         let before_relu = linear(&first, &input);
         let hidden = relu(&before_relu);
@@ -204,20 +204,20 @@ fn check_mlp(seat: &Seat<'_>) -> anyhow::Result<()> {
             .if_instead(&units_of(&before_relu), "ReLU is missing")
             .if_instead(&vec![0.0; got.len()], "nothing was written")
             .exactly(&got);
-        verdict = verdict.and(own_units).and(compare_output(seat, &second, &hidden, &output.read()?));
+        verdict = verdict.and(own_units).and(compare_output(case, &second, &hidden, &output.read()?));
     }
     verdict
 }
 
-fn check_at_once(seat: &Seat<'_>) -> anyhow::Result<()> {
-    let (comm, stream) = (seat.comm, seat.comm.stream());
-    let Sizes { inputs, hidden, outputs } = seat.sizes;
-    let units = seat.part(hidden);
+fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (case.comm, case.comm.stream());
+    let Sizes { inputs, hidden, outputs } = case.sizes;
+    let units = case.part(hidden);
     let first = with_columns(&layer(1, inputs, hidden), units.clone());
     let second = with_rows(&layer(2, hidden, outputs), units);
     let mut layers = Mlp::new(&stream, &first, &second, SAMPLES)?;
-    let input = seat.stale(SAMPLES * inputs)?;
-    let mut output = seat.stale(SAMPLES * outputs)?;
+    let input = case.stale(SAMPLES * inputs)?;
+    let mut output = case.stale(SAMPLES * outputs)?;
     let columns = returns_at_once("column_parallel", &stream, || {
         column_parallel(&layers.first, &input.view(), &mut layers.hidden.as_view_mut())
     });

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use lab::compare::UNIT_ROUNDOFF;
 use lab::digits::{CLASSES, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 
@@ -9,8 +10,6 @@ pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
 /// The seed of the parameters that everything starts from.
 pub(super) const SEED: u64 = 500;
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// One step, as it should be.
 pub(super) struct Step {
@@ -40,7 +39,7 @@ pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) 
     let longest = batches.iter().map(Range::len).max().unwrap_or(0);
     let roundings = (PIXELS + HIDDEN + CLASSES + longest + pieces) as f64;
     let per_step = f64::from(LEARNING_RATE) * roundings * 2.0 + 1.0;
-    let bound = |steps: usize| 2.0 * steps as f64 * per_step * UNIT;
+    let bound = |steps: usize| 2.0 * steps as f64 * per_step * UNIT_ROUNDOFF;
     let mut made = Vec::new();
     for (index, batch) in batches.iter().cloned().enumerate() {
         let (loss, gradient) = model.loss_and_gradient(samples, batch.clone());
@@ -48,7 +47,7 @@ pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) 
         before.parameters_mut().copy_from_slice(model.parameters());
         model.descend(&gradient, LEARNING_RATE.into());
         let slopes: f64 = gradient.iter().map(|slope| slope.abs()).sum();
-        let loss_bound = 2.0 * 5.0 * roundings * UNIT + slopes * bound(index);
+        let loss_bound = 2.0 * 5.0 * roundings * UNIT_ROUNDOFF + slopes * bound(index);
         made.push(Step { batch, before, loss, gradient, bound: bound(index + 1), loss_bound });
     }
     made
@@ -79,7 +78,7 @@ impl Step {
         self.along(&vec![0.0; self.gradient.len()])
     }
 
-    /// The sum over the pieces of the loss and of the gradient over each, times the weight beside it.
+    /// The sum over the pieces of the loss and of the gradient over each, times its weight.
     pub(super) fn sum(&self, samples: &Samples, pieces: &[(Range<usize>, f64)]) -> (f64, Vec<f64>) {
         let mut loss = 0.0;
         let mut gradient = vec![0.0; self.gradient.len()];

@@ -1,6 +1,7 @@
 //! Checks of `overlap/analysis`.
 
 use anyhow::{Context, ensure};
+use approx::abs_diff_eq;
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::timeline::{Kind, Row, Span, Timeline};
@@ -23,7 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// Sums of few milliseconds in `f64` are off by far less.
-const TINY: f64 = 1e-9;
+const ROUNDING: f64 = 1e-9;
 
 fn span(kind: Kind, start: f64, end: f64) -> Span {
     Span { kind, name: format!("{start} to {end}"), start, end }
@@ -43,7 +44,7 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
         let got = busy(&spans.iter().collect::<Vec<_>>());
         let all: f64 = times.iter().map(|(start, end)| end - start).sum();
         ensure!(
-            (got - expected).abs() < TINY,
+            abs_diff_eq!(got, expected, epsilon = ROUNDING),
             "spans {times:?}: something runs for {expected} ms, got {got}{}",
             if got == all {
                 "\n  likely cause: where two spans overlap, the time is counted twice; an efficiency above 1 comes of that"
@@ -74,16 +75,16 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
         got.total,
         got.efficiency().unwrap_or_default()
     );
-    let near = |one: f64, other: f64| (one - other).abs() < TINY;
-    let cause = if near(got.compute, 8.0) {
-        "the lengths were added up. Two spans of a kind may overlap, and `busy` counts each moment once"
+    let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
+    let cause = if alike(got.compute, 8.0) {
+        "the lengths were summed. Two spans of a kind may overlap, and `busy` counts each moment once"
     } else if got.total < 13.5 {
         "the spans come in any order: T is from the earliest start to the latest end, and copies count"
     } else {
         "each of C and M is of spans of its own kind"
     };
     ensure!(
-        near(got.compute, 7.0) && near(got.communication, 7.0) && near(got.total, 13.5),
+        alike(got.compute, 7.0) && alike(got.communication, 7.0) && alike(got.total, 13.5),
         "from 2.5 ms, with a copy, to 16 ms, expected {expected:?}, got {got:?}\n  likely cause: {cause}"
     );
     Ok(())
@@ -105,7 +106,7 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
             .efficiency()
             .context("there is something to overlap")?;
         ensure!(
-            (got - expected).abs() < TINY,
+            abs_diff_eq!(got, expected, epsilon = ROUNDING),
             "C = {compute}, M = {communication}, T = {total} ms: η is {expected}, got {got}{}",
             if compute < communication {
                 "\n  likely cause: the time saved was divided by M. At most the shorter one can be hidden, and here that is C"
@@ -124,12 +125,12 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
         let got = predicted(compute, communication, efficiency);
         let ideal = Overlap { compute, communication, total }.ideal();
         ensure!(
-            got > ideal - TINY,
+            got > ideal - ROUNDING,
             "C = {compute}, M = {communication} ms and η = {efficiency}: {got} ms is less than the longer one alone takes, {ideal}\n  \
              likely cause: C + M · (1 − η) is right only where M is the shorter one"
         );
         ensure!(
-            (got - total).abs() < TINY,
+            abs_diff_eq!(got, total, epsilon = ROUNDING),
             "C = {compute}, M = {communication} ms and η = {efficiency}: T is {total} ms, got {got}"
         );
     }
@@ -163,8 +164,9 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     let own: Vec<Vec<Span>> = expected.iter().zip(clocks).map(|(spans, by)| shifted(spans, by)).collect();
     let rows = align(own.clone())?;
     ensure!(rows.len() == 3, "there are 3 GPUs, but {} rows", rows.len());
-    let near = |one: &Span, other: &Span| {
-        (one.start - other.start).abs() < TINY && (one.end - other.end).abs() < TINY
+    let alike = |one: &Span, other: &Span| {
+        abs_diff_eq!(one.start, other.start, epsilon = ROUNDING)
+            && abs_diff_eq!(one.end, other.end, epsilon = ROUNDING)
     };
     for (gpu, (row, expected)) in rows.iter().zip(&expected).enumerate() {
         ensure!(
@@ -180,7 +182,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
         };
         for (got, expected) in row.spans.iter().zip(expected) {
             ensure!(
-                near(got, expected),
+                alike(got, expected),
                 "GPU {gpu}: {:?} from {} to {} ms by its own clock is from {} to {} ms by that of GPU 0, got {:.3} to {:.3}\n  likely cause: \
                  {cause}",
                 got.kind,
@@ -195,7 +197,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     }
     for (gpu, (row, apart)) in rows.iter().zip([0.0, 0.004, 0.002]).enumerate() {
         ensure!(
-            (row.uncertainty - apart).abs() < TINY,
+            abs_diff_eq!(row.uncertainty, apart, epsilon = ROUNDING),
             "GPU {gpu}: its collectives end up to {apart} ms from those of GPU 0, but its times are said to be uncertain by {} ms",
             row.uncertainty
         );
@@ -215,8 +217,8 @@ fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
 
 const BUCKETS: usize = 4;
 
-/// Computes each bucket and sums it, one after the other or with sums beside the next bucket. Rank 1 begins to count later.
-fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
+/// Computes each bucket and sums it, one after the other or with sums while the next bucket is computed. Rank 1 begins to count later.
+fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each bucket is summed behind its computation, and freed behind the sum.
     unsafe { context.disable_event_tracking() };
@@ -239,7 +241,7 @@ fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
             comm.all_reduce_in_place(bucket, &ReduceOp::Sum).readable()?;
             Ok(())
         })?;
-        if !beside {
+        if !overlaps {
             compute.wait(&stream.record_event(None)?)?;
         }
     }
@@ -249,22 +251,23 @@ fn run(comm: &Comm, beside: bool) -> anyhow::Result<Vec<Span>> {
 }
 
 fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
-    for beside in [false, true] {
-        let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, beside))?;
+    for overlaps in [false, true] {
+        let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, overlaps))?;
         for (rank, spans) in gpus.iter().enumerate() {
             let overlap = measure(spans);
             let efficiency = overlap.efficiency().context("it has computed and communicated")?;
             ensure!(
-                (efficiency > 0.25) == beside && efficiency <= 1.0 + TINY,
+                (efficiency > 0.25) == overlaps && efficiency <= 1.0 + ROUNDING,
                 "rank {rank}: {} buckets were summed {}, but η is {efficiency:.2} ({overlap:.2?})",
                 BUCKETS,
-                if beside { "beside the next computation" } else { "one after the other" }
+                if overlaps { "in parallel with the next computation" } else { "one after the other" }
             );
             // B equal buckets: c + (B − 1) · max(c, m) + m; without overlap B · (c + m).
             let (c, m, buckets) = (mean(spans, "computing"), mean(spans, "summing"), BUCKETS as f64);
-            let formula = if beside { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
+            let formula = if overlaps { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
             ensure!(
-                lab::attach(2)? != Tier::Virtual || (overlap.total / formula - 1.0).abs() <= 0.03,
+                lab::attach(2)? != Tier::Virtual
+                    || abs_diff_eq!(overlap.total / formula, 1.0, epsilon = 0.03),
                 "rank {rank}: T is {:.2} ms, the formula for {buckets} buckets says {formula:.2}",
                 overlap.total
             );

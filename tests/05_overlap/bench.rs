@@ -1,6 +1,7 @@
 //! What the checks of several exercises share: ranks, and spans that are looked at.
 
 use anyhow::{Context, ensure};
+use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::Tier;
@@ -84,7 +85,7 @@ pub(super) fn ensure_takes(
     let end = spans.iter().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
     let took = end - start;
     ensure!(
-        (took / milliseconds - 1.0).abs() <= WITHIN,
+        abs_diff_eq!(took / milliseconds, 1.0, epsilon = WITHIN),
         "rank {rank}: it took {took:.2} ms, but {formula} is {milliseconds:.2} ms"
     );
     Ok(())

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::ensure;
+use approx::relative_eq;
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
@@ -132,28 +133,35 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn near(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
-    ensure!((got - expected).abs() <= 1e-9 * expected, "{what} is {got}, expected {expected}");
+fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
+    ensure!(
+        relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9),
+        "{what} is {got}, expected {expected}"
+    );
     Ok(())
 }
 
 fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
     // One bucket: nothing overlaps.
-    near("1 bucket, compute 8, communication 12, latency 1: the time", predicted(1.0, 8.0, 12.0, 1.0), 21.0)?;
+    check_close(
+        "1 bucket, compute 8, communication 12, latency 1: the time",
+        predicted(1.0, 8.0, 12.0, 1.0),
+        21.0,
+    )?;
     // Communication is the longer part: 2 + 4 · (3 + 1).
-    near(
+    check_close(
         "4 buckets, compute 8, communication 12, latency 1: the time",
         predicted(4.0, 8.0, 12.0, 1.0),
         18.0,
     )?;
     // Computation is: 5 + 3 · 5 + (1 + 1).
-    near(
+    check_close(
         "4 buckets, compute 20, communication 4, latency 1: the time",
         predicted(4.0, 20.0, 4.0, 1.0),
         22.0,
     )?;
-    near("compute 900, latency 9: the best number of buckets", best_number(900.0, 9.0), 10.0)?;
-    near("compute 8, latency 0.5: the best number of buckets", best_number(8.0, 0.5), 4.0)
+    check_close("compute 900, latency 9: the best number of buckets", best_number(900.0, 9.0), 10.0)?;
+    check_close("compute 8, latency 0.5: the best number of buckets", best_number(8.0, 0.5), 4.0)
 }
 
 /// Equal parameters, each computed by a spin.
@@ -213,56 +221,75 @@ fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     rank.interval(&marks[2]).map(|interval| interval.length())
 }
 
+/// What a backward pass with some number of buckets took, and its parts, in milliseconds.
+struct Measured {
+    total: f32,
+    compute: f32,
+    latency: f32,
+    /// What the bytes of all buckets take.
+    bytes: f32,
+}
+
+/// Elements of a parameter in the sweep.
+const ELEMENTS: usize = 1024;
+
+fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
+    let in_each = ELEMENTS * PARAMETERS / buckets;
+    let mut model = Equal {
+        rank,
+        layout: layout(&[ELEMENTS; PARAMETERS]),
+        gradients: rank.compute.alloc_zeros(ELEMENTS * PARAMETERS)?,
+        spin: 60_000,
+        computed: Vec::new(),
+        begin: None,
+        end: None,
+    };
+    let averaged = alone(rank, in_each)?;
+    // T is linear in the bytes: what twice the bytes don't take twice is the latency.
+    let latency = 2.0 * averaged - alone(rank, 2 * in_each)?;
+    rank.synchronize()?;
+    let plan = plan(&model.layout, 4 * in_each);
+    ensure!(
+        plan.len() == buckets,
+        "{PARAMETERS} equal parameters in {buckets} buckets: the plan is {plan:?}"
+    );
+    step(&rank.comm, &mut model, &plan)?;
+    let computed: Vec<_> =
+        model.computed.iter().map(|mark| rank.interval(mark)).collect::<anyhow::Result<_>>()?;
+    let (Some(begin), Some(end)) = (&model.begin, &model.end) else {
+        anyhow::bail!("rank {}: there was no backward pass, or no step", rank.number())
+    };
+    Ok(Measured {
+        total: rank.interval(end)?.start - rank.interval(begin)?.end,
+        compute: mean(&computed) * PARAMETERS as f32,
+        latency,
+        bytes: (averaged - latency) * buckets as f32,
+    })
+}
+
 /// All numbers of buckets, where communication is the longer part.
 fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
-    const ELEMENTS: usize = 1024;
     on_two_ranks(|rank| {
         let mut took = Vec::new();
         let (mut compute, mut latency) = (0.0, 0.0);
         for buckets in [1, 2, 4, 8, 16] {
-            let in_each = ELEMENTS * PARAMETERS / buckets;
-            let mut model = Equal {
-                rank,
-                layout: layout(&[ELEMENTS; PARAMETERS]),
-                gradients: rank.compute.alloc_zeros(ELEMENTS * PARAMETERS)?,
-                spin: 60_000,
-                computed: Vec::new(),
-                begin: None,
-                end: None,
-            };
-            let averaged = alone(rank, in_each)?;
-            // T is linear in the bytes: what twice the bytes don't take twice is the latency.
-            latency = 2.0 * averaged - alone(rank, 2 * in_each)?;
-            rank.synchronize()?;
-            let plan = plan(&model.layout, 4 * in_each);
-            ensure!(
-                plan.len() == buckets,
-                "{PARAMETERS} equal parameters in {buckets} buckets: the plan is {plan:?}"
-            );
-            step(&rank.comm, &mut model, &plan)?;
-            let computed: Vec<_> =
-                model.computed.iter().map(|mark| rank.interval(mark)).collect::<anyhow::Result<_>>()?;
-            compute = mean(&computed) * PARAMETERS as f32;
-            let (Some(begin), Some(end)) = (&model.begin, &model.end) else {
-                anyhow::bail!("rank {}: there was no backward pass, or no step", rank.number())
-            };
-            let measured = rank.interval(end)?.start - rank.interval(begin)?.end;
-            let bytes_take = f64::from((averaged - latency) * buckets as f32);
-            let formula = predicted(buckets as f64, compute.into(), bytes_take, latency.into());
+            let measured = measured(rank, buckets)?;
+            (compute, latency) = (measured.compute, measured.latency);
+            let formula = predicted(buckets as f64, compute.into(), measured.bytes.into(), latency.into());
             check_formula(
                 rank,
                 &format!("a backward pass with {buckets} buckets"),
-                measured,
+                measured.total,
                 formula as f32,
                 "`step` keeps a stream waiting that could work, or `predicted` is not the lesson's formula",
             )?;
-            took.push((buckets, measured));
+            took.push((buckets, measured.total));
         }
         let &(best, _) = took.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(&(0, 0.0));
         let wanted = best_number(compute.into(), latency.into());
         // The sweep goes in steps of 2: the best one lies no further away than that.
         ensure!(
-            (wanted / 2.0..=wanted * 2.0).contains(&(best as f64)) || !lab::tier::times_are_modelled(),
+            (wanted / 2.0..=wanted * 2.0).contains(&(best as f64)) || !lab::tier::times_are_modeled(),
             "rank {}: {took:?} (buckets, ms): the best are {best} buckets, and best_number says {wanted:.1}",
             rank.number()
         );

@@ -69,7 +69,7 @@ fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHo
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };

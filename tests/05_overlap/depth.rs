@@ -1,6 +1,7 @@
 //! Checks of `overlap/depth`.
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::driver::result::device::get_default_mem_pool;
 use cudarc::driver::sys::{CUmemPool_attribute, cuMemPoolGetAttribute, cuMemPoolSetAttribute};
 use cudarc::driver::{CudaContext, CudaSlice, CudaViewMut};
@@ -270,7 +271,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             // What else is in use is far less than half a buffer.
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
-                (used - depth as f64).abs() < 0.5,
+                abs_diff_eq!(used, depth as f64, epsilon = 0.49),
                 "rank {}: a pipeline of depth {depth} had the memory of {used:.1} buffers in use at once, expected {depth}\n  \
                  likely cause: an iteration has to take the buffer of an earlier one, and gets one of its own",
                 rank.number()
@@ -298,7 +299,7 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
                 let post = mean(&postprocessed);
                 let one = (postprocessed[6].end - postprocessed[3].end) / 3.0;
                 let formula = if depth == 1 { pre + comm + post } else { comm.max(pre + post) };
-                let cause = "a stream stands still: it waits for more than it needs, or stands behind something that waits";
+                let cause = "a stream is blocked: it waits for more than it needs, or for something in front of it that waits";
                 check_formula(rank, &format!("an iteration with {depth} buffers"), one, formula, cause)?;
             }
         }

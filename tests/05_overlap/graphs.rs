@@ -58,7 +58,7 @@ fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let kernels = Kernels::load(context)?;
@@ -215,7 +215,7 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     );
     ensure!(
         stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
-        "the stream is still captured: what is put into it from now on never runs\n  likely cause: a `?` between \
+        "the stream is still captured: what is enqueued on it from now on never runs\n  likely cause: a `?` between \
          `begin_capture` and `end_capture`"
     );
     Ok(())

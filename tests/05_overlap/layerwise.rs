@@ -103,7 +103,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
         let (rank, context) = (comm.rank(), comm.context());
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let kernels = Kernels::load(context)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
@@ -78,7 +79,7 @@ fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
 impl<'a> Line<'a> {
     fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let kernels = Kernels::load(context)?;
@@ -277,7 +278,7 @@ fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
     for (stages, micro_batches, idle, steps) in [(1, 7, 0, 7), (2, 1, 1, 2), (4, 4, 3, 7), (3, 100, 2, 102)] {
         let (expected, got) = (f64::from(idle) / f64::from(steps), bubble(stages, micro_batches));
         ensure!(
-            (got - expected).abs() < 1e-12,
+            abs_diff_eq!(got, expected, epsilon = 1e-12),
             "{stages} stages and {micro_batches} micro-batches: the last one is done after {steps} steps, and each stage is \
              idle in {idle} of them, which is {expected:.4}. Got {got:.4}"
         );

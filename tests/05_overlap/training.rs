@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::{Expected, Guarded, Trainable, irregular};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
@@ -50,7 +51,7 @@ pub(super) struct Known<'a> {
     step: usize,
     parameters: CudaSlice<f32>,
     gradients: Guarded<f32>,
-    /// Measures each gradient and what its hook puts into the comm stream, behind a spin of its own.
+    /// Measures each gradient and what its hook enqueues on the comm stream, behind a spin of its own.
     watched: bool,
     computed: Vec<Mark>,
     averaged: Vec<Mark>,
@@ -113,59 +114,97 @@ impl<'a> Known<'a> {
     fn compare(&self, steps: usize) -> anyhow::Result<()> {
         let (rank, world_size) = (self.rank.number(), self.rank.comm.world_size());
         self.rank.synchronize()?;
-        let step = steps - 1;
-        let averages = |step: usize| -> Vec<f32> {
-            sum(self.unused, world_size, step).iter().map(|sum| sum / world_size as f32).collect()
-        };
-        let descended = |from: &[f32], by: &[f32]| -> Vec<f32> {
-            from.iter().zip(by).map(|(value, slope)| value - LEARNING_RATE * slope).collect()
-        };
-        let before = (0..step).fold(initial(), |parameters, step| descended(&parameters, &averages(step)));
-        let expected = descended(&before, &averages(step));
-        let own = gradient(self.unused, rank, step);
-        let left = step.checked_sub(1).map_or_else(uncleared, averages);
-        let not_cleared: Vec<f32> = sum(self.unused, world_size, step)
-            .iter()
-            .enumerate()
-            .map(|(at, sum)| {
-                let parameter = self.layout.iter().position(|place| place.contains(&at)).unwrap_or(0);
-                let others = (0..world_size).filter(|&rank| (self.unused)(rank, step, parameter)).count();
-                (sum + others as f32 * left[at]) / world_size as f32
-            })
-            .collect();
+        let run = SerialStep::new(self, steps - 1);
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
         // An average of values up to 1000 is off by 3n roundings at most, the parameters by two more in each step.
-        let bound = (steps * (3 * world_size + 2)) as f64 * 1000.0 * f64::from(f32::EPSILON);
+        let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
-            let at = |values: &[f32]| values[place.clone()].to_vec();
-            let users: Vec<usize> =
-                (0..world_size).filter(|&rank| !(self.unused)(rank, step, parameter)).collect();
+            let users = run.users(parameter);
             let name = format!(
-                "{world_size} ranks: parameter {parameter}, used by ranks {users:?}, after step {step}"
+                "{world_size} ranks: parameter {parameter}, used by ranks {users:?}, after step {}",
+                run.step
             );
-            let expected = at(&expected);
-            let comparison = Expected::new(rank, &name, &expected)
-                .if_instead(
-                    &at(&before),
-                    "it has not changed in this step: its gradient is 0, or there was no step",
-                )
-                .if_instead(
-                    &at(&descended(&before, &own)),
-                    "it went by this rank's own gradient: the optimizer's step did not wait for the average",
-                )
-                .if_instead(
-                    &at(&descended(&before, &sum(self.unused, world_size, step))),
-                    "it went by the sum of the gradients, not by their average",
-                )
-                .if_instead(
-                    &at(&descended(&before, &not_cleared)),
-                    "where a rank does not use it, what lay there before was averaged too: it has to be cleared",
-                );
+            let at = |values: &[f32]| values[place.clone()].to_vec();
+            let expected = at(&run.along(&run.average));
+            let mut comparison = Expected::new(rank, &name, &expected);
+            for (values, cause) in run.mistakes() {
+                comparison = comparison.if_instead(&at(&values), cause);
+            }
             comparison.within(bound, &at(&got))?;
         }
         self.gradients.read()?;
         Ok(())
     }
+}
+
+/// One step of the serial run.
+struct SerialStep<'a> {
+    known: &'a Known<'a>,
+    step: usize,
+    /// The parameters before the step.
+    before: Vec<f32>,
+    average: Vec<f32>,
+}
+
+impl<'a> SerialStep<'a> {
+    fn new(known: &'a Known<'a>, step: usize) -> Self {
+        let before = (0..step).fold(initial(), |from, step| descended(&from, &average(known, step)));
+        Self { known, step, before, average: average(known, step) }
+    }
+
+    /// The parameters after a step along this gradient.
+    fn along(&self, gradient: &[f32]) -> Vec<f32> {
+        descended(&self.before, gradient)
+    }
+
+    /// The ranks that use a parameter in this step.
+    fn users(&self, parameter: usize) -> Vec<usize> {
+        let ranks = 0..self.known.rank.comm.world_size();
+        ranks.filter(|&rank| !(self.known.unused)(rank, self.step, parameter)).collect()
+    }
+
+    /// The average if a rank that does not use a parameter sends what lay there before.
+    fn not_cleared(&self) -> Vec<f32> {
+        let Known { rank, layout, unused, .. } = self.known;
+        let world_size = rank.comm.world_size();
+        let left = self.step.checked_sub(1).map_or_else(uncleared, |step| average(self.known, step));
+        let averaged = |(at, sum): (usize, &f32)| {
+            let parameter = layout.iter().position(|place| place.contains(&at)).unwrap_or(0);
+            let others = world_size - self.users(parameter).len();
+            (sum + others as f32 * left[at]) / world_size as f32
+        };
+        sum(*unused, world_size, self.step).iter().enumerate().map(averaged).collect()
+    }
+
+    /// What the parameters may be instead, and why.
+    fn mistakes(&self) -> [(Vec<f32>, &'static str); 4] {
+        let Known { rank, unused, .. } = self.known;
+        let own = gradient(*unused, rank.number(), self.step);
+        [
+            (self.before.clone(), "it has not changed in this step: its gradient is 0, or there was no step"),
+            (
+                self.along(&own),
+                "it went by this rank's own gradient: the optimizer's step did not wait for the average",
+            ),
+            (
+                self.along(&sum(*unused, rank.comm.world_size(), self.step)),
+                "it went by the sum of the gradients, not by their average",
+            ),
+            (
+                self.along(&self.not_cleared()),
+                "where a rank does not use it, what lay there before was averaged too: it has to be cleared",
+            ),
+        ]
+    }
+}
+
+fn average(known: &Known, step: usize) -> Vec<f32> {
+    let world_size = known.rank.comm.world_size();
+    sum(known.unused, world_size, step).iter().map(|sum| sum / world_size as f32).collect()
+}
+
+fn descended(from: &[f32], by: &[f32]) -> Vec<f32> {
+    from.iter().zip(by).map(|(value, slope)| value - LEARNING_RATE * slope).collect()
 }
 
 impl Trainable for Known<'_> {
@@ -311,7 +350,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
                 world_size == 1 || snapshot[place.clone()] != *own,
                 "rank {number}: every gradient was ready, the backward pass was over, and that of parameter {parameter} was \
                  still this rank's own\n  likely cause: its all-reduce is enqueued behind the backward pass, and can't run \
-                 beside it; the last parameter is ready first"
+                 in parallel with it; the last parameter is ready first"
             );
         }
         Ok(())

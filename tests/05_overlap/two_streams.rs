@@ -1,8 +1,9 @@
-//! A rank with a compute stream beside its communicator's, and when work ran in them.
+//! A rank with a compute stream and its communicator's, and when work ran in them.
 
 use std::sync::Arc;
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
@@ -55,7 +56,7 @@ impl Rank {
     /// wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let kernels = Kernels::load(context)?;
@@ -87,7 +88,7 @@ impl Rank {
         self.mark(&stream, || self.kernels.spin(&stream, nanoseconds))
     }
 
-    /// Events around `work`, which goes into `stream`.
+    /// Events around `work`, which is enqueued on `stream`.
     pub(super) fn mark(
         &self,
         stream: &CudaStream,
@@ -171,7 +172,7 @@ pub(super) fn check_formula(
 ) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
-        off.abs() <= WITHIN || !lab::tier::times_are_modelled(),
+        abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
         "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)\n  \
          likely cause: {cause}",
         rank.number(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
 use lab::{Check, Expected, Guarded, irregular};
 
@@ -61,7 +62,7 @@ fn stale(buffer: usize) -> Vec<f32> {
 /// Averages of whole numbers up to 1000. NCCL multiplies each by 1/n, and adds: n products and n − 1 sums, each rounded by at
 /// most half a unit in the last place of 1000, and 1/n itself by as much.
 fn bound(world_size: usize) -> f64 {
-    (3 * world_size) as f64 * 1000.0 * f64::from(f32::EPSILON) / 2.0
+    (3 * world_size) as f64 * 1000.0 * UNIT_ROUNDOFF
 }
 
 /// Buffers that the compute stream fills, and the places where their averages are copied to.
@@ -293,7 +294,7 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
 }
 
 /// How often the check lets itself be polled, a millisecond each time.
-const PATIENCE: usize = 1000;
+const MOST_POLLS: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {
     alone(|rank| {
@@ -308,15 +309,15 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
         let independent = || {
             polled.set(polled.get() + 1);
             std::thread::sleep(Duration::from_millis(1));
-            ensure!(polled.get() < PATIENCE, "the check has seen enough");
+            ensure!(polled.get() < MOST_POLLS, "the check has seen enough");
             Ok(())
         };
         let answer = data.go(&rank, Way::Polling, independent, || Ok(()));
         // The GPU's context is lost, and nothing of it can be given back in order.
         std::mem::forget((rank, data, trap));
         ensure!(
-            polled.get() < PATIENCE,
-            "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {PATIENCE} \
+            polled.get() < MOST_POLLS,
+            "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {MOST_POLLS} \
              times, and went on\n  likely cause: cudarc's `is_complete` says `false` of an error too; `try_is_complete` tells it"
         );
         ensure!(

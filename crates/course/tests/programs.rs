@@ -12,7 +12,7 @@ fn course(arguments: &[&str]) -> Output {
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
         .envs([("NO_COLOR", "1"), ("LAB_TIER", "virtual"), ("VIRTUAL_GPU_COUNT", "2")])
         // The doctor names every variable.
-        .env_remove("LAB_PATIENCE")
+        .env_remove("LAB_TIMEOUT")
         .output()
         .unwrap()
 }

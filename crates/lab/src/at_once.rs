@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use cudarc::driver::{CudaStream, sys};
 
-/// How long a stream is held up: far longer than a host takes to enqueue something.
+/// How long a stream is blocked: far longer than a host takes to enqueue something.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Makes the call `name` while `stream` is held up, and looks whether it is back before that is over. Makes it twice: the first one
+/// Makes the call `name` while `stream` is blocked, and checks that it returns before that is over. Makes it twice: the first call
 /// loads kernels and sets up connections, for which it may wait. A call of several ranks is made by all of them. Waits for the stream.
 ///
 /// # Errors
@@ -22,22 +22,22 @@ pub fn returns_at_once(
 ) -> anyhow::Result<()> {
     call()?;
     stream.synchronize()?;
-    let gate = Gate::shut(stream)?;
+    let block = Block::enqueue(stream)?;
     let called = call();
-    let was_shut = gate.open();
+    let was_blocked = block.release();
     stream.synchronize()?;
     called?;
     ensure!(
-        was_shut,
-        "the stream was held up for {} s, and {name} did not return before that: does it wait on the host?",
+        was_blocked,
+        "the stream was blocked for {} s, and {name} did not return before that: does it wait on the host?",
         LONGEST.as_secs()
     );
     Ok(())
 }
 
-/// Keeps a stream from going on.
+/// A host function that blocks a stream until it is released.
 #[derive(Default)]
-struct Gate {
+struct Block {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -45,46 +45,46 @@ struct Gate {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum State {
     #[default]
-    Shut,
-    Opened,
-    /// Nobody came to open it.
-    GivenUp,
+    Blocked,
+    Released,
+    /// It was not released in time.
+    TimedOut,
 }
 
-impl Gate {
-    /// A gate behind all that is in the stream.
-    fn shut(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
-        let gate = Arc::new(Self::default());
+impl Block {
+    /// Blocks the stream after all that is enqueued on it.
+    fn enqueue(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
+        let block = Arc::new(Self::default());
         stream.context().bind_to_thread()?;
-        let data = Arc::into_raw(gate.clone()).cast_mut().cast();
-        // SAFETY: `wait` takes a gate, which is its own, and is called once.
+        let data = Arc::into_raw(block.clone()).cast_mut().cast();
+        // SAFETY: `wait` takes a block, which is its own, and is called once.
         let enqueued = unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(Self::wait), data) };
         if let Err(error) = enqueued.result() {
-            // SAFETY: it has come from `into_raw`, and nobody else takes it.
+            // SAFETY: it has come from `into_raw`, and nothing else takes it.
             drop(unsafe { Arc::from_raw(data.cast::<Self>()) });
             return Err(error.into());
         }
-        Ok(gate)
+        Ok(block)
     }
 
     /// What the stream does: it waits.
     unsafe extern "C" fn wait(data: *mut c_void) {
-        // SAFETY: `shut` has given it away for this call.
-        let gate = unsafe { Arc::from_raw(data.cast::<Self>()) };
-        let state = gate.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = gate.changed.wait_timeout_while(state, LONGEST, |state| *state == State::Shut);
+        // SAFETY: `enqueue` has given it away for this call.
+        let block = unsafe { Arc::from_raw(data.cast::<Self>()) };
+        let state = block.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = block.changed.wait_timeout_while(state, LONGEST, |state| *state == State::Blocked);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if *state == State::Shut {
-            *state = State::GivenUp;
+        if *state == State::Blocked {
+            *state = State::TimedOut;
         }
     }
 
-    /// Lets the stream go on. Says whether it was held up until now.
-    fn open(&self) -> bool {
+    /// Lets the stream go on. Returns whether it was blocked until now.
+    fn release(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_shut = *state == State::Shut;
-        *state = State::Opened;
+        let was_blocked = *state == State::Blocked;
+        *state = State::Released;
         self.changed.notify_all();
-        was_shut
+        was_blocked
     }
 }

@@ -1,8 +1,8 @@
 //! The errors of CUDA and NCCL as text. cudarc's `NcclError` prints as `NcclError`, without its code.
 
 use std::ffi::{CStr, c_char};
-use std::panic::Location;
-use std::ptr;
+use std::panic::{Location, PanicHookInfo};
+use std::{ptr, thread};
 
 use anyhow::anyhow;
 use cudarc::driver::DriverError;
@@ -57,6 +57,32 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
 /// An error with its causes behind it on the same line, as `{error:#}` has them.
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(cause_text).collect::<Vec<_>>().join(": ")
+}
+
+/// A panic's message, and below it the place and the thread.
+pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
+    let message = panic.payload_as_str().unwrap_or("a panic without a message");
+    let place = panic.location().map_or_else(String::new, |place| format!("\n  at {place}"));
+    let thread = match thread::current().name() {
+        None | Some("main") => String::new(),
+        Some(name) => format!(", in thread `{name}`"),
+    };
+    format!("{message}{place}{thread}")
+}
+
+/// An error and below it its causes, one to a line, without a backtrace.
+pub(crate) fn causes_text(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(cause_text);
+    let mut text = causes.next().unwrap_or_default();
+    let mut above = text.clone();
+    for cause in causes {
+        // Some errors print their source themselves; once is enough.
+        if !above.contains(&cause) {
+            text.push_str(&format!("\n  because: {}", cause.replace('\n', "\n  ")));
+        }
+        above = cause;
+    }
+    text
 }
 
 fn error_string(code: ncclResult_t) -> Option<String> {
@@ -122,6 +148,15 @@ mod tests {
         assert!(text.starts_with("ncclInvalidArgument at "), "{text}");
         assert!(text.contains(file!()), "{text}");
         assert!(text.contains("help: one argument of this call is wrong"), "{text}");
+    }
+
+    #[test]
+    fn causes_follow_the_error_one_to_a_line() {
+        let error = anyhow::anyhow!("no such GPU\nhelp: count them").context("rank 2").context("rendezvous");
+        assert_eq!(
+            causes_text(&error),
+            "rendezvous\n  because: rank 2\n  because: no such GPU\n  help: count them"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Buffers that notice when somebody writes beside them.
+//! Buffers that notice a write outside of them.
 
 use std::sync::Arc;
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::bail;
 
 /// How long a rank waits for the others.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of threads, one for each rank.
 pub struct HostGroup {
     round: Mutex<Round>,
     complete: Condvar,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// What has come so far.
@@ -29,7 +29,7 @@ impl HostGroup {
     /// A group of so many ranks.
     pub fn new(world_size: usize) -> Self {
         let round = Round { number: 0, parts: vec![None; world_size], last: Arc::default() };
-        Self { round: Mutex::new(round), complete: Condvar::new(), patience: PATIENCE }
+        Self { round: Mutex::new(round), complete: Condvar::new(), timeout: TIMEOUT }
     }
 
     /// Gives this rank's values to all, and returns those of all ranks, in their order. Every rank must call it.
@@ -51,7 +51,7 @@ impl HostGroup {
             self.complete.notify_all();
             return Ok(round.last.clone());
         }
-        let waited = self.complete.wait_timeout_while(round, self.patience, |round| round.number == number);
+        let waited = self.complete.wait_timeout_while(round, self.timeout, |round| round.number == number);
         let (mut round, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if round.number == number {
             let missing: Vec<usize> = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn who_never_comes_is_named() {
-        let group = HostGroup { patience: Duration::from_millis(50), ..HostGroup::new(3) };
+        let group = HostGroup { timeout: Duration::from_millis(50), ..HostGroup::new(3) };
         let error = group.all_gather(1, vec![1.0]).unwrap_err().to_string();
         assert!(error.ends_with("ranks [0, 2] never came"), "{error}");
         assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("no rank of 3"));

@@ -17,7 +17,6 @@ pub mod momentum;
 pub mod nccl_log;
 pub mod network;
 pub mod perceptron;
-pub mod processes;
 pub mod random;
 pub mod ranks;
 pub mod roll_call;
@@ -26,7 +25,7 @@ pub mod tier;
 pub mod timeline;
 
 pub use at_once::returns_at_once;
-pub use check::Check;
+pub use check::{Check, processes};
 pub use compare::Expected;
 pub use explain::Readable;
 pub use guarded::Guarded;

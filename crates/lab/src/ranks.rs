@@ -32,23 +32,38 @@ pub fn each_rank<T: Send>(
         };
         threads.into_iter().map(join).collect()
     });
-    let mut failures: Vec<(Vec<usize>, String)> = Vec::new();
+    match report(&ended) {
+        None => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
+        Some(failures) => bail!("{failures}"),
+    }
+}
+
+/// What went wrong, and on which ranks.
+struct Failure {
+    ranks: Vec<usize>,
+    text: String,
+}
+
+/// All failures in one text; `None` if there are none.
+fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
+    let mut failures: Vec<Failure> = Vec::new();
     for (rank, error) in
         ended.iter().enumerate().filter_map(|(rank, result)| Some((rank, result.as_ref().err()?)))
     {
         let text = error.replace('\n', "\n  ");
-        match failures.iter_mut().find(|(_, known)| *known == text) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => failures.push((vec![rank], text)),
+        match failures.iter_mut().find(|known| known.text == text) {
+            Some(known) => known.ranks.push(rank),
+            None => failures.push(Failure { ranks: vec![rank], text }),
         }
     }
-    failures.sort_by_key(|(_, text)| waited_in_vain(text));
-    let failed = failures.iter().map(|(ranks, _)| ranks.len()).sum::<usize>();
-    let told: Vec<String> = failures.iter().map(|(ranks, text)| with_ranks(&named(ranks), text)).collect();
+    failures.sort_by_key(|failure| waited_in_vain(&failure.text));
+    let failed = failures.iter().map(|failure| failure.ranks.len()).sum::<usize>();
+    let told: Vec<String> =
+        failures.iter().map(|Failure { ranks, text }| with_ranks(&named(ranks), text)).collect();
     match told.as_slice() {
-        [] => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
-        [only] if failed == 1 => bail!("{only}"),
-        several => bail!("{failed} of {world_size} ranks failed\n  {}", several.join("\n  ")),
+        [] => None,
+        [only] if failed == 1 => Some(only.clone()),
+        several => Some(format!("{failed} of {} ranks failed\n  {}", ended.len(), several.join("\n  "))),
     }
 }
 

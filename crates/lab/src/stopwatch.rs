@@ -12,7 +12,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Marks where the stream is now: behind all that was put into it.
+    /// Marks where the stream is now: after all that was enqueued on it.
     ///
     /// # Errors
     /// What the driver answers.
@@ -21,7 +21,7 @@ impl Stopwatch {
         Ok(Self { stream: stream.clone(), start })
     }
 
-    /// Waits until all is done that was put into the stream since the mark, and says how many microseconds that took.
+    /// Waits until all is done that was enqueued since the mark, and says how many microseconds that took.
     ///
     /// # Errors
     /// What the driver answers.

@@ -92,7 +92,7 @@ fn sample() -> Vec<Check> {
 
 fn command(arguments: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(arguments).env(BE_THE_SAMPLE, "1").env_remove("RUST_BACKTRACE").env_remove("LAB_PATIENCE");
+    command.args(arguments).env(BE_THE_SAMPLE, "1").env_remove("RUST_BACKTRACE").env_remove("LAB_TIMEOUT");
     Ok(command)
 }
 
@@ -165,12 +165,12 @@ fn a_panic_during_a_panic_still_tells_the_first() -> anyhow::Result<()> {
 fn a_hang_ends_with_all_that_it_started() -> anyhow::Result<()> {
     let started = Instant::now();
     let mut command = command(&["hangs"])?;
-    command.env("LAB_PATIENCE", "1");
+    command.env("LAB_TIMEOUT", "1");
     let (_, text) = told(command)?;
     ensure!(started.elapsed() < Duration::from_secs(20), "it took {:?}", started.elapsed());
     in_order(
         &text,
-        &["---- fate::hangs ----\nThe check was still running after 1 s", "LAB_PATIENCE", "sleeper "],
+        &["---- fate::hangs ----\nThe check was still running after 1 s", "LAB_TIMEOUT", "sleeper "],
     )?;
     let sleeper =
         text.split("sleeper ").nth(1).and_then(|rest| rest.split_whitespace().next()).context("its id")?;
@@ -206,7 +206,7 @@ fn list_and_filter_are_those_of_libtest() -> anyhow::Result<()> {
 }
 
 fn bad_settings_are_named() -> anyhow::Result<()> {
-    for (variable, value) in [("LAB_PATIENCE", "soon"), ("RUST_TEST_THREADS", "0")] {
+    for (variable, value) in [("LAB_TIMEOUT", "soon"), ("RUST_TEST_THREADS", "0")] {
         let mut command = command(&["passes"])?;
         command.env(variable, value);
         let (output, text) = told(command)?;

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{bail, ensure};
+use approx::abs_diff_eq;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use lab::compare::UNIT_ROUNDOFF;
 use lab::digits::Digits;
 use lab::kernels::{Matrix, Product};
 use lab::perceptron::HostPerceptron;
@@ -54,9 +56,6 @@ fn at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
-
 struct Bench {
     kernels: Kernels,
     stream: Arc<CudaStream>,
@@ -87,10 +86,13 @@ impl Bench {
 /// Compares, allowing `roundings` roundings of values of size `scale`.
 fn expect(what: &str, got: &[f32], expected: &[f64], roundings: usize, scale: f64) -> anyhow::Result<()> {
     ensure!(got.len() == expected.len(), "{what}: {} values, expected {}", got.len(), expected.len());
-    let bound = roundings as f64 * UNIT * scale;
+    let bound = roundings as f64 * UNIT_ROUNDOFF * scale;
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         let off = (f64::from(*got) - expected).abs();
-        ensure!(off <= bound, "{what}: {got} at {index}, expected {expected}, off by {off:e} > {bound:e}");
+        ensure!(
+            abs_diff_eq!(f64::from(*got), *expected, epsilon = bound),
+            "{what}: {got} at {index}, expected {expected}, off by {off:e} > {bound:e}"
+        );
     }
     Ok(())
 }
@@ -180,8 +182,8 @@ fn layers() -> anyhow::Result<()> {
         let after = bench.read(&matrix_device)?;
         expect("relu", &after[..len], &rectified, 1, 2.0)?;
         ensure!(after[len] == matrix[len], "an element behind the matrix was changed");
-        let gate = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
-        let expected: Vec<f64> = upstream.iter().zip(&rectified).map(gate).collect();
+        let back = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
+        let expected: Vec<f64> = upstream.iter().zip(&rectified).map(back).collect();
         expect("relu_gradient", &bench.read(&upstream_device)?[..len], &expected, 0, 1.0)?;
     }
     Ok(())
@@ -394,7 +396,8 @@ fn perceptron() -> anyhow::Result<()> {
     let unseen = digits.test.to_device(&stream)?;
     let (got, expected) = (model.accuracy(&unseen)?, host.accuracy(&digits.test));
     // Scores of two classes may lie so close together that rounding decides: at most one sample here.
-    ensure!((got - expected).abs() <= 1.0 / digits.test.len() as f64, "accuracy {got}, expected {expected}");
+    let one_sample = 1.0 / digits.test.len() as f64;
+    ensure!(abs_diff_eq!(got, expected, epsilon = one_sample), "accuracy {got}, expected {expected}");
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
     ensure!(refused == Err("a batch of 54 samples, but buffers for 53".to_owned()), "{refused:?}");
     ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
@@ -455,14 +458,17 @@ fn network() -> anyhow::Result<()> {
         };
         let slope = (error_at(step) - error_at(-step)) / (2.0 * step);
         // A few dozen roundings of values of size 1, and the difference's own error of about 1e-10.
-        let off = (slope - f64::from(gradients[at])).abs();
         ensure!(
-            off < 1e-5,
+            abs_diff_eq!(slope, f64::from(gradients[at]), epsilon = 1e-5),
             "the gradient of value {at} is {}, finite differences say {slope}",
             gradients[at]
         );
         let stepped = before[at] - 0.5 * gradients[at];
-        ensure!((stepped - after[at]).abs() < 1e-6, "value {at} became {}, expected {stepped}", after[at]);
+        ensure!(
+            abs_diff_eq!(stepped, after[at], epsilon = 1e-6),
+            "value {at} became {}, expected {stepped}",
+            after[at]
+        );
     }
     Ok(())
 }

@@ -56,18 +56,13 @@ pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(T
     bail!("nobody came in time")
 }
 
-/// Rank 0's part: gives the id to each of the other ranks once. `patience` is for all of them together.
+/// Rank 0's part: gives the id to each of the other ranks once. `timeout` is for all of them together.
 ///
 /// # Errors
 /// Ranks that never came (the error names them), a rank that comes twice or is none of this world (with its number), or what the
 /// system answers.
-pub fn hand_out(
-    listener: &TcpListener,
-    id: &Id,
-    world_size: usize,
-    patience: Duration,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + patience;
+pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     // ANCHOR: hand_out
     // Write the id to every other rank, and keep `missing` up to date.
@@ -76,13 +71,13 @@ pub fn hand_out(
     // ANCHOR_END: hand_out
 }
 
-/// The part of all others: asks rank 0 for the id. Rank 0 may start later than this one, by `patience` at most, and takes no
+/// The part of all others: asks rank 0 for the id. Rank 0 may start later than this one, by `timeout` at most, and takes no
 /// longer than that to answer.
 ///
 /// # Errors
 /// Rank 0 can't be reached in time, says nothing for so long, or leaves before the id is whole: with its address.
-pub fn fetch(address: SocketAddr, rank: usize, patience: Duration) -> anyhow::Result<Id> {
-    let deadline = Instant::now() + patience;
+pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Result<Id> {
+    let deadline = Instant::now() + timeout;
     // ANCHOR: fetch
     // Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id.
     // Every call that waits needs an end, also where a machine says nothing at all. TCP keeps the order of bytes, and not what was
@@ -100,7 +95,7 @@ pub fn exchange(
     rank: usize,
     world_size: usize,
     address: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<Id> {
     // ANCHOR: exchange
     // Make the id on one rank, listen there, and fetch it on all others.

@@ -3,6 +3,7 @@
 //! NCCL adds in the type of the buffer. A type with p significant bits rounds each addition by at most 2⁻ᵖ, relative to
 //! its result: p is 53 for `f64`, 24 for `f32`, 11 for `f16`, and 8 for `bf16`. Whole numbers are exact, and wrap.
 
+use approx::abs_diff_eq;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use half::f16;
@@ -16,6 +17,17 @@ pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 
     // No result on the way is larger than all values together. A bound that is much too large fails the checks too.
     todo!("Multiply the number of additions by the most that one of them can round")
     // ANCHOR_END: sum_bound
+}
+
+/// Whether `got` may be the sum of a value from each rank, where `exact` is that sum without rounding. The other arguments are those
+/// of [`sum_bound`]. A NaN is no sum.
+pub fn may_be_sum(got: f64, exact: f64, significant_bits: u32, world_size: usize, largest: f64) -> bool {
+    // ANCHOR: may_be_sum
+    // Compare the two with `approx`, and give it the bound.
+    // Without `epsilon = …`, it takes 2⁻⁵², which suits neither the type nor the number of ranks. `relative_eq!` measures by the
+    // result, and where the ranks' values cancel, that is nearly 0: their rounding is not.
+    todo!("Compare the two with `approx`, and give it the bound")
+    // ANCHOR_END: may_be_sum
 }
 
 /// Replaces every rank's `buffer` by the average of all of them, also where their sum is beyond the largest `f16`, 65504.
@@ -38,8 +50,8 @@ pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Res
 /// What NCCL or the driver answers.
 pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
     // ANCHOR: mean_of_bytes
-    // Add up the bytes of all ranks in a type that holds the sum, then divide on the host.
+    // Sum the bytes of all ranks in a type that holds the sum, then divide on the host.
     // A `u8` wraps beyond 255, and the average of whole numbers is a whole number again.
-    todo!("Add up the bytes of all ranks in a type that holds the sum, then divide on the host")
+    todo!("Sum the bytes of all ranks in a type that holds the sum, then divide on the host")
     // ANCHOR_END: mean_of_bytes
 }

@@ -19,7 +19,7 @@ pub struct Muster {
 }
 
 /// Gives up the communicator, and then makes one of the survivors on the same stream: not before the old one is gone, whose sum may
-/// hold up the GPU. They keep their order, and their ranks have no gaps. `muster(rank)` asks, for a rank of the old world, what has
+/// block the GPU. They keep their order, and their ranks have no gaps. `muster(rank)` asks, for a rank of the old world, what has
 /// become of that world, and returns when all survivors have asked. Every survivor must call it.
 ///
 /// # Errors

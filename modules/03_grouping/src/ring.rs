@@ -44,9 +44,9 @@ pub fn sum_around(
     total: &mut CudaViewMut<f32>,
 ) -> anyhow::Result<()> {
     // ANCHOR: sum_around
-    // Add up what comes by, and pass it on.
+    // Sum what comes by, and pass it on.
     // Everybody's values come around, your own are there already. `kernels.axpy(&stream, y, x, 1.0)` adds x to y.
     // How many shifts does it take? And what goes out in the second one?
-    todo!("Add up what comes by, and pass it on")
+    todo!("Sum what comes by, and pass it on")
     // ANCHOR_END: sum_around
 }

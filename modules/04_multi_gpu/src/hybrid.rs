@@ -30,7 +30,7 @@ pub struct Mesh {
 
 /// Where a rank stands in its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Coordinates {
     /// Its row, and its rank in its data group.
     pub data_rank: usize,
     /// Its column, and its rank in its tensor group.
@@ -46,16 +46,16 @@ pub struct Groups {
 }
 
 /// Where `rank` stands, counted row by row as in the picture.
-pub fn place(rank: usize, mesh: Mesh) -> Place {
-    // ANCHOR: place
+pub fn coordinates(rank: usize, mesh: Mesh) -> Coordinates {
+    // ANCHOR: coordinates
     // Find the row and the column of `rank`.
     // Which of the mesh's two numbers says how long a row is?
     todo!("Find the row and the column of `rank`")
-    // ANCHOR_END: place
+    // ANCHOR_END: coordinates
 }
 
 /// Runs `work` for each stream in a thread of its own, as module 01's `rendezvous` does, but with two communicators: those
-/// of the rank's place in the mesh. Returns the results in the order of ranks.
+/// of the rank's coordinates in the mesh. Returns the results in the order of ranks.
 ///
 /// # Errors
 /// There are not as many streams as places, or those of every rank that failed, each with its rank.

@@ -28,7 +28,7 @@ pub struct PoolReport {
 }
 
 impl PoolReport {
-    /// Which share of what the pool holds is in no use. Much of that for long means that memory is in pieces between
+    /// Which share of what the pool holds is in no use. Much of that for long means that memory is fragmented between
     /// allocations that stay, too small for those that come. 0 if it holds nothing.
     pub fn idle_share(&self) -> f64 {
         1.0 - self.used as f64 / (self.reserved as f64).max(self.used as f64).max(1.0)

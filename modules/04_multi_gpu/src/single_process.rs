@@ -1,7 +1,7 @@
 //! Data parallelism the older way: one thread drives all GPUs, and the first of them does all the talking.
 //!
 //! GPU 0 has the batch and the parameters that count. In each step it sends both to the others, a part of the batch to each; they
-//! send their gradients back; GPU 0 adds them up and steps. No NCCL, no ranks, and little to go wrong; but all of it passes through
+//! send their gradients back; GPU 0 sums them and steps. No NCCL, no ranks, and little to go wrong; but all of it passes through
 //! one GPU's links, the more the more GPUs there are, while an AllReduce spreads it evenly.
 //! (PyTorch's `DataParallel` works like this, and its own documentation recommends the other way.)
 
@@ -125,7 +125,7 @@ impl SingleProcess {
         // Have every replica compute over its part.
         // `part(batch, index, count)` says which, and `samples.batch(range)?` are these samples on GPU 0. Replica 0 has them
         // where it is: `compute(&own, weight)`; to the others they are sent: `compute_sent(bytes, &own, weight)`. In the end
-        // all contributions are added up: which weight has each sample of the batch count for 1 / its length?
+        // all contributions are summed: which weight has each sample of the batch count for 1 / its length?
         todo!("Have every replica compute over its part")
         // ANCHOR_END: scatter
     }

@@ -113,7 +113,7 @@ impl Results {
     }
 }
 
-/// The sum of factor × `input`, where the GPU multiplies and the host adds up, both in `shared`: unified memory, which host
+/// The sum of factor × `input`, where the GPU multiplies and the host sums, both in `shared`: unified memory, which host
 /// and GPU use at the same address, and no line of the program copies. Afterwards `shared` has the products.
 ///
 /// # Errors
@@ -126,9 +126,9 @@ pub fn scaled_sum(
     factor: f32,
 ) -> anyhow::Result<f32> {
     // ANCHOR: scaled_sum
-    // Write the input to `shared`, let the GPU multiply it there, and add up what is there then.
+    // Write the input to `shared`, let the GPU multiply it there, and sum what is there then.
     // `shared` has `as_slice` and `as_mut_slice` as pinned memory has, and they wait in the same way.
     // `kernels.scale(stream, shared, factor)` takes it as it takes a buffer of the GPU.
-    todo!("Write the input to `shared`, let the GPU multiply it there, and add up what is there then")
+    todo!("Write the input to `shared`, let the GPU multiply it there, and sum what is there then")
     // ANCHOR_END: scaled_sum
 }

@@ -11,7 +11,7 @@ use lab::Trainable;
 use collectives::all_reduce::average_in_place;
 
 /// One step of training, all ranks together: the backward pass, the average over the ranks of each gradient, and the optimizer's
-/// step. Each average is an all-reduce of its own on the communicator's stream, and free to run beside the rest of the backward
+/// step. Each average is an all-reduce of its own on the communicator's stream, and free to run in parallel with the rest of the backward
 /// pass. A parameter that a rank's samples do not use counts with a gradient of 0 there. Every rank must call it; returns at once.
 ///
 /// Both streams are on one GPU, and cudarc's event tracking is off.

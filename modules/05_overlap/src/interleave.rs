@@ -30,9 +30,9 @@ pub trait Stages {
 }
 
 /// Runs one iteration for each buffer: iteration `i` goes through its three stages in `buffers[i]`. The all-reduce of an
-/// iteration is free to run beside the preprocessing of the next one.
+/// iteration is free to run in parallel with the preprocessing of the next one.
 ///
-/// Returns at once, with everything enqueued. Whatever is put into either stream afterwards comes after all iterations.
+/// Returns at once, with everything enqueued. Whatever is enqueued on either stream afterwards comes after all iterations.
 /// Before, the buffers must be ready for the compute stream. Both streams are on one GPU, and cudarc's event tracking
 /// is off.
 ///

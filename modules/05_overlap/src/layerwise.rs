@@ -55,13 +55,13 @@ pub fn forward(
 ) -> anyhow::Result<Pending> {
     // ANCHOR: forward
     // Do both parts, each for both halves.
-    // The all-reduce of a half must be free to run beside the product of the other one. Before a half's product come its residual
+    // The all-reduce of a half must be free to run in parallel with the product of the other one. Before a half's product come its residual
     // and norm, and they need its sums: those of the part before, or of the layer before.
     todo!("Do both parts, each for both halves")
     // ANCHOR_END: forward
 }
 
-/// Ends the last layer: adds what is still pending. Returns at once; whatever is put into the compute stream afterwards comes
+/// Ends the last layer: adds what is still pending. Returns at once; whatever is enqueued on the compute stream afterwards comes
 /// after everything.
 ///
 /// # Errors

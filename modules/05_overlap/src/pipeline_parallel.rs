@@ -32,7 +32,7 @@ pub trait Stage {
 /// Takes all micro-batches, in their order, through one stage; every rank is one, and calls this with the same number of them.
 /// Micro-batch i uses `buffers[i % 2]`. The next one is free to come in while one is computed.
 ///
-/// Returns at once, with everything enqueued. Whatever is put into the comm stream afterwards comes after all of it. Before, the buffers
+/// Returns at once, with everything enqueued. Whatever is enqueued on the comm stream afterwards comes after all of it. Before, the buffers
 /// must be ready for both streams. cudarc's event tracking is off.
 ///
 /// # Errors

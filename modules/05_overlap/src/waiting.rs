@@ -58,7 +58,7 @@ impl<'a> Pending<'a> {
 }
 
 /// The first way, for comparison: waits at once. `independent` enqueues work in the compute stream that doesn't need the
-/// average, `dependent` work that does. Nothing of it runs beside the collective.
+/// average, `dependent` work that does. Nothing of it runs in parallel with the collective.
 ///
 /// # Errors
 /// Those of `independent` and `dependent`, and what NCCL and the driver answer.
@@ -74,7 +74,7 @@ pub fn at_once(
     dependent(&average)
 }
 
-/// The second way: waits before the average is used. `independent` is free to run beside the collective. Returns at once.
+/// The second way: waits before the average is used. `independent` is free to run in parallel with the collective. Returns at once.
 ///
 /// # Errors
 /// As [`at_once`].

@@ -1,6 +1,6 @@
-//! One process for each GPU: where each of them sits.
+//! One process for each GPU: which rank it is, and which GPU is its own.
 //!
-//! A launcher starts the same program many times, on one machine or on several, and tells each process its place in
+//! A launcher starts the same program many times, on one machine or on several, and tells each process its assignment in
 //! environment variables. The *rank* counts through all machines; the *local rank* counts anew on each of them, and so do its
 //! GPUs.
 
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 
-/// A process's place in its group.
+/// What a launcher assigns to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Assignment {
     /// Its number among all processes, from 0.
     pub rank: usize,
     /// Its number among those of its machine, from 0.
@@ -57,15 +57,15 @@ pub const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// This process's place, as the innermost launcher that started it says.
+/// This process's assignment, as the innermost launcher that started it says.
 ///
 /// # Errors
 /// No launcher started it: the error names the variables that would have told so. Or one did, and a variable of its three is
 /// missing, is no whole number, or is no number that a world of that size has: the error names the variable and its value.
-pub fn place() -> anyhow::Result<Place> {
-    // ANCHOR: place
+pub fn assignment() -> anyhow::Result<Assignment> {
+    // ANCHOR: assignment
     // Find the innermost launcher, and read its three variables, and no other's.
-    // What is missing can't be guessed: rank 0 of 1 is a place too, and every process would have it.
+    // What is missing can't be guessed: rank 0 of 1 is an assignment too, and every process would have it.
     let launcher = LAUNCHERS.iter().find(|launcher| env::var_os(launcher.local_rank).is_some());
     let launcher = launcher.with_context(|| {
         format!("no launcher started this process: it has none of {:?}", LAUNCHERS.map(|one| one.local_rank))
@@ -81,20 +81,20 @@ pub fn place() -> anyhow::Result<Place> {
         Ok(number)
     };
     let rank = below_world_size(launcher.rank)?;
-    Ok(Place { rank, local_rank: below_world_size(launcher.local_rank)?, world_size })
-    // ANCHOR_END: place
+    Ok(Assignment { rank, local_rank: below_world_size(launcher.local_rank)?, world_size })
+    // ANCHOR_END: assignment
 }
 
-/// A new stream on the GPU of the process in this place.
+/// A new stream on the GPU of the process with this assignment.
 ///
 /// # Errors
 /// Its machine has no GPU for it (the error says which one, and how many there are), or what the driver answers.
-pub fn own_stream(place: &Place) -> anyhow::Result<Arc<CudaStream>> {
+pub fn own_stream(assignment: &Assignment) -> anyhow::Result<Arc<CudaStream>> {
     // ANCHOR: own_stream
     // Open this process's own GPU, and make a stream on it.
     // GPUs are counted on each machine from 0. Which of the two ranks is that, too?
     let gpus = usize::try_from(CudaContext::device_count()?)?;
-    let gpu = place.local_rank;
+    let gpu = assignment.local_rank;
     ensure!(gpu < gpus, "local rank {gpu} needs GPU {gpu}, and this process sees {gpus} GPUs");
     Ok(CudaContext::new(gpu)?.new_stream()?)
     // ANCHOR_END: own_stream

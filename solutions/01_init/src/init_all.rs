@@ -1,7 +1,7 @@
 //! A communicator for each GPU, all driven by one thread.
 //!
-//! A *communicator* is a GPU's seat in a group. The group has as many seats as its *world size*, and each seat has a
-//! number, its *rank*. A rank is not a GPU's number: rank 0 may well sit on GPU 3.
+//! A *communicator* makes a GPU a member of a group. The group has as many members as its *world size*, and each member has a
+//! number, its *rank*. A rank is not a GPU's number: rank 0 may well be on GPU 3.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use lab::Readable;
 
-/// Where a communicator sits.
+/// What a communicator is in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct Identity {
     /// Its number in the group, from 0.
     pub rank: usize,
-    /// Seats in the group.
+    /// Ranks in the group.
     pub world_size: usize,
     /// The number of the GPU that it works on.
     pub gpu: usize,
@@ -32,14 +32,14 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     // ANCHOR_END: communicators
 }
 
-/// Reports the seat of a communicator.
-pub fn seat(communicator: &Comm) -> Seat {
-    // ANCHOR: seat
+/// Reports the identity of a communicator.
+pub fn identity(communicator: &Comm) -> Identity {
+    // ANCHOR: identity
     // Ask the communicator for its rank, its world size and the ordinal of its GPU.
-    Seat {
+    Identity {
         rank: communicator.rank(),
         world_size: communicator.world_size(),
         gpu: communicator.stream().context().ordinal(),
     }
-    // ANCHOR_END: seat
+    // ANCHOR_END: identity
 }

@@ -11,7 +11,7 @@ use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::Readable;
 
 /// A rank before it has a communicator.
-pub struct Place<'a> {
+pub struct UnconnectedRank<'a> {
     /// Its number in the group, from 0.
     pub rank: usize,
     /// Ranks in the group.
@@ -22,7 +22,7 @@ pub struct Place<'a> {
     pub next_id: &'a dyn Fn() -> anyhow::Result<Id>,
 }
 
-impl Place<'_> {
+impl UnconnectedRank<'_> {
     /// Makes a communicator, with a new id. Returns when all ranks have called it.
     ///
     /// # Errors
@@ -44,13 +44,13 @@ pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
 }
 
 /// Runs so many iterations with one communicator. In each of them `fill(iteration, tensors)` puts what this rank has into
-/// the tensors, by the stream of `place`, and then each tensor is summed over all ranks. When it returns, all of it is
+/// the tensors, by the stream of `rank`, and then each tensor is summed over all ranks. When it returns, all of it is
 /// done.
 ///
 /// # Errors
 /// Those of `fill`, and what NCCL and the driver answer.
 pub fn run(
-    place: &Place,
+    rank: &UnconnectedRank,
     iterations: usize,
     tensors: &mut [CudaViewMut<f32>],
     mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
@@ -58,14 +58,14 @@ pub fn run(
     // ANCHOR: run
     // Run all iterations, and connect once for all of them.
     // `fill` and `sum` return before their work is done. The communicator is dropped at the end of this function.
-    let comm = place.connect()?;
+    let comm = rank.connect()?;
     for iteration in 0..iterations {
         fill(iteration, tensors)?;
         for tensor in tensors.iter_mut() {
             sum(&comm, tensor)?;
         }
     }
-    Ok(place.stream.synchronize()?)
+    Ok(rank.stream.synchronize()?)
     // ANCHOR_END: run
 }
 
@@ -74,10 +74,10 @@ pub fn run(
 /// # Errors
 /// As [`run`].
 pub fn run_anew(
-    place: &Place,
+    rank: &UnconnectedRank,
     iterations: usize,
     tensors: &mut [CudaViewMut<f32>],
     mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    (0..iterations).try_for_each(|iteration| run(place, 1, tensors, |_, tensors| fill(iteration, tensors)))
+    (0..iterations).try_for_each(|iteration| run(rank, 1, tensors, |_, tensors| fill(iteration, tensors)))
 }

@@ -12,7 +12,7 @@ use lab::{Readable, each_rank};
 /// Runs `work` once for each stream, each in a thread of its own with a communicator of its own: rank `i` works on
 /// `streams[i]`, and the world has as many ranks as there are streams. Returns the results in the order of ranks.
 ///
-/// `work` owns its communicator, and dropping one ends whatever it still has in flight: synchronise before that.
+/// `work` owns its communicator, and dropping one ends whatever it still has in flight: synchronize before that.
 ///
 /// # Errors
 /// Those of every rank that failed, each with its rank: NCCL refused it, or `work` returned an error or panicked.

@@ -1,6 +1,6 @@
 //! Timing: the GPU's clock, by events, and the host's, which sees only when a call returns.
 //!
-//! Work for a GPU is put into a stream, and the call returns. How long the call took says nothing of the work.
+//! Work for a GPU is enqueued on a stream, and the call returns. How long the call took says nothing of the work.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Events: how one stream waits for another, and the host for neither.
 //!
 //! An event marks a place in a stream: behind everything that was enqueued there when it was recorded. A stream that waits
-//! for it keeps back what is enqueued in it from then on. cudarc's tracking does this for you; here it is off.
+//! for it blocks what is enqueued on it from then on. cudarc's tracking does this for you; here it is off.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A group: several calls that NCCL takes as one.
 //!
-//! A call may wait until every rank has made it. With a thread for each rank it does so beside the others; a thread that
+//! A call may wait until every rank has made it. With a thread for each rank it does so at the same time as the others; a thread that
 //! drives all the ranks would wait for itself. Between the start and the end of a group, calls only write down what they
 //! want, and the end launches everything together.
 

@@ -1,7 +1,7 @@
 //! Gradient accumulation: a batch that doesn't fit on the GPUs, a piece at a time.
 //!
 //! Activations take memory for each sample of a pass. So a rank cuts its part of a batch into micro-batches, makes one
-//! pass after the other, and adds up their gradients. Parameters must not change in between, since all of it is one step; so
+//! pass after the other, and sums their gradients. Parameters must not change in between, since all of it is one step; so
 //! the ranks have nothing to tell each other either, until the last micro-batch is done.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use cudarc::nccl::Comm;
 use lab::digits::DeviceSamples;
 use lab::{Kernels, Perceptron};
 
-/// Where the gradients of micro-batches are added up.
+/// Where the gradients of micro-batches are summed.
 pub struct Accumulator {
     kernels: Kernels,
     /// As many as the model has parameters, and behind them the loss.
@@ -47,7 +47,7 @@ impl Accumulator {
     ) -> anyhow::Result<f32> {
         let stream = comm.stream();
         // ANCHOR: step
-        // Add up the micro-batches in `self.total`, average that over the ranks, once, and step.
+        // Sum the micro-batches in `self.total`, average that over the ranks, once, and step.
         // Of a micro-batch, `samples.batch(range)`, `model.forward(&own)` and `model.backward(&own, weight)` leave in
         // `model.gradient_and_loss()` `weight` × its means, in place of those of the one before. `self.total` still holds the
         // last step's. `self.kernels.axpy(&stream, &mut self.total, &x, 1.0)` adds x to it, `stream.memset_zeros(&mut self.total)`

@@ -30,7 +30,7 @@ pub struct Mesh {
 
 /// Where a rank stands in its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Coordinates {
     /// Its row, and its rank in its data group.
     pub data_rank: usize,
     /// Its column, and its rank in its tensor group.
@@ -46,16 +46,16 @@ pub struct Groups {
 }
 
 /// Where `rank` stands, counted row by row as in the picture.
-pub fn place(rank: usize, mesh: Mesh) -> Place {
-    // ANCHOR: place
+pub fn coordinates(rank: usize, mesh: Mesh) -> Coordinates {
+    // ANCHOR: coordinates
     // Find the row and the column of `rank`.
     // Which of the mesh's two numbers says how long a row is?
-    Place { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
-    // ANCHOR_END: place
+    Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+    // ANCHOR_END: coordinates
 }
 
 /// Runs `work` for each stream in a thread of its own, as module 01's `rendezvous` does, but with two communicators: those
-/// of the rank's place in the mesh. Returns the results in the order of ranks.
+/// of the rank's coordinates in the mesh. Returns the results in the order of ranks.
 ///
 /// # Errors
 /// There are not as many streams as places, or those of every rank that failed, each with its rank.
@@ -74,7 +74,7 @@ pub fn on_mesh<T: Send>(
     // twice. It waits for the whole group: in which order do the ranks make the two?
     let (rows, columns) = (ids(mesh.data)?, ids(mesh.tensor)?);
     each_rank(streams.len(), |rank| {
-        let (stream, Place { data_rank, tensor_rank }) = (&streams[rank], place(rank, mesh));
+        let (stream, Coordinates { data_rank, tensor_rank }) = (&streams[rank], coordinates(rank, mesh));
         stream.context().bind_to_thread()?;
         let tensor = Comm::from_rank(stream.clone(), tensor_rank, mesh.tensor, rows[data_rank]).readable()?;
         let data = Comm::from_rank(stream.clone(), data_rank, mesh.data, columns[tensor_rank]).readable()?;

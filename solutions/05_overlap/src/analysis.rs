@@ -20,7 +20,7 @@ pub struct Overlap {
 /// The time in which at least one of the spans runs. They come in any order, and may overlap.
 pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
-    // Add up the time in which something runs, each moment once.
+    // Sum the time in which something runs, each moment once.
     // In the order of their starts, each span adds what lies behind everything before it.
     let mut spans = spans.to_vec();
     spans.sort_by(|one, other| one.start.total_cmp(&other.start));

@@ -33,7 +33,7 @@ pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
 }
 
 /// One step of training, all ranks together, with an all-reduce for each of the `buckets` that [`plan`] makes. Each begins as
-/// soon as its gradients are ready, and is free to run beside the rest of the backward pass. A parameter that a rank's samples
+/// soon as its gradients are ready, and is free to run in parallel with the rest of the backward pass. A parameter that a rank's samples
 /// do not use counts with a gradient of 0 there. Every rank must call it, with the same buckets; returns at once.
 ///
 /// Both streams are on one GPU, and cudarc's event tracking is off.
@@ -69,9 +69,9 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
 /// `communication` that of one all-reduce of everything without its latency, and `latency` what each all-reduce takes besides.
 pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
     // ANCHOR: predicted
-    // Add up what one bucket takes after the other.
+    // Sum what one bucket takes after the other.
     // The first bucket's computation overlaps with nothing, and neither does the last one's all-reduce. Between them, one
-    // bucket's all-reduce runs beside the next one's computation: which of the two counts?
+    // bucket's all-reduce runs in parallel with the next one's computation: which of the two counts?
     let (computed, averaged) = (compute / buckets, communication / buckets + latency);
     computed + (buckets - 1.0) * computed.max(averaged) + averaged
     // ANCHOR_END: predicted

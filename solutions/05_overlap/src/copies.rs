@@ -1,7 +1,7 @@
 //! A third stream, for the copies: the next batch comes in and the last result goes out while the GPU computes and
 //! communicates.
 //!
-//! A GPU has engines of its own for copies. They work beside its kernels if the copies are in another stream, and if the host's
+//! A GPU has engines of its own for copies. They work in parallel with its kernels if the copies are in another stream, and if the host's
 //! side of them is *pinned*: memory that the system never moves. From and to other memory, such as a `Vec`, a call may stage
 //! the bytes, and wait until that is done.
 
@@ -38,7 +38,7 @@ pub trait Work {
 /// as inputs, and all have the length of a buffer. Batch i uses `buffers[i % 2]`, so that the next one can come in and be
 /// computed while this one communicates.
 ///
-/// Returns at once, with everything enqueued. Whatever is put into the copy stream afterwards comes after all batches. Before,
+/// Returns at once, with everything enqueued. Whatever is enqueued on the copy stream afterwards comes after all batches. Before,
 /// the buffers must be ready for the copy stream. cudarc's event tracking is off.
 ///
 /// # Errors

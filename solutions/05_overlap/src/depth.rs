@@ -13,9 +13,9 @@ use crate::interleave::Stages;
 /// Runs so many iterations, at most `depth` of them at once: in `depth` buffers of `len` elements, which are allocated here and
 /// given back at the end. Iteration `i` goes through its three stages in one of the buffers; `postprocess` takes from there
 /// what is wanted of it. Preprocessing runs ahead as far as there are buffers: that of iteration `i + depth - 1` is free to
-/// run beside the all-reduce of `i`.
+/// run in parallel with the all-reduce of `i`.
 ///
-/// Returns at once, with everything enqueued. Whatever is put into the compute stream afterwards comes after all iterations.
+/// Returns at once, with everything enqueued. Whatever is enqueued on the compute stream afterwards comes after all iterations.
 /// Both streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors

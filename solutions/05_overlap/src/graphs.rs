@@ -1,6 +1,6 @@
 //! A graph: work that is enqueued once, written down, and launched as a whole from then on.
 //!
-//! While a stream is *captured*, what is put into it does not run: it becomes a node of a graph. So does what is put into a
+//! While a stream is *captured*, what is enqueued on it does not run: it becomes a node of a graph. So does what is enqueued on a
 //! stream that waits for an event of a captured one. A launch then enqueues all of it with one call, with the very same
 //! arguments: the same kernels on the same addresses.
 
@@ -10,7 +10,7 @@ use anyhow::Context;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 
-/// Captures what `enqueue` puts into `stream`, and into streams that wait for it and that it waits for in the end. Nothing of
+/// Captures what `enqueue` adds to `stream`, and to streams that wait for it and that it waits for in the end. Nothing of
 /// it runs. Other threads may do meanwhile what they like, such as allocate. However it ends, `stream` is not captured afterwards.
 ///
 /// # Errors

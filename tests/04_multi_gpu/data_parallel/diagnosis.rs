@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use approx::abs_diff_eq;
 use lab::perceptron::{HostPerceptron, Layout};
 
 use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed};
@@ -71,7 +72,7 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
     let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(batch, rank, world_size)).collect();
     let losses: Vec<f64> =
         shards.iter().map(|rows| model.loss_and_gradient(&training.samples, rows.clone()).0).collect();
-    let alike = |expected: f64| (got - expected).abs() <= ALIKE * expected.abs();
+    let alike = |expected: f64| abs_diff_eq!(got, expected, epsilon = ALIKE * expected.abs());
     let is_of_shard = |rank: &usize| {
         let weight = (shards[*rank].len() * world_size) as f64 / batch.len() as f64;
         alike(losses[*rank]) || alike(weight * losses[*rank])
@@ -89,7 +90,7 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
 }
 
 fn of_factor(factor: f64, world_size: usize) -> String {
-    let is = |expected: f64| (factor / expected - 1.0).abs() < ALIKE;
+    let is = |expected: f64| abs_diff_eq!(factor / expected, 1.0, epsilon = ALIKE);
     let worlds = world_size as f64;
     if is(1.0) {
         "this step is right, an earlier one went astray".to_owned()

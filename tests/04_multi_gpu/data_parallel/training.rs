@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use init::rendezvous::rendezvous;
 use lab::Perceptron;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::digits::{CLASSES, Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
 
@@ -105,14 +106,14 @@ impl Training {
         let growth = 2.0;
         let largest_part = 2.0;
         let per_step = f64::from(LEARNING_RATE) * self.roundings() * largest_part + 1.0;
-        growth * steps as f64 * per_step * UNIT
+        growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
     /// How far the loss may be from the serial one's: its own rounding (each sample's is below 5), and what the
     /// difference in parameters before this step makes of it, by the gradient.
     pub(super) fn loss_bound(&self, steps: usize, serial: &SerialStep) -> f64 {
         let slopes: f64 = serial.gradient.iter().map(|slope| slope.abs()).sum();
-        2.0 * 5.0 * self.roundings() * UNIT + slopes * self.bound(steps - 1)
+        2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(steps - 1)
     }
 
     fn roundings(&self) -> f64 {
@@ -120,9 +121,6 @@ impl Training {
         (PIXELS + HIDDEN + CLASSES + samples + self.world_size()) as f64
     }
 }
-
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// The same training on the host, whole batches, from parameters of its own at every step.
 pub(super) struct Serial {

@@ -3,21 +3,21 @@
 use std::ops::Range;
 
 use anyhow::bail;
+use approx::{abs_diff_eq, abs_diff_ne};
 use lab::Perceptron;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::digits::{CLASSES, Digits, PIXELS, Samples};
 use lab::perceptron::{HostPerceptron, Layout};
 
 use super::super::tensor::part;
 use super::super::whole_batch::{LEARNING_RATE, another_rate, times};
-use super::{true_place, true_rank};
-use crate::multi_gpu::hybrid::{Mesh, Place, on_mesh, start_equal, step};
+use super::{true_coordinates, true_rank};
+use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 /// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// Each row's own, so that the rows differ until they are made equal.
 pub(super) fn seed(data_rank: usize) -> u64 {
@@ -53,7 +53,8 @@ impl Training {
         let streams = lab::streams(mesh.data * mesh.tensor)?;
         let room = BATCHES.into_iter().max().unwrap_or(1).div_ceil(mesh.data);
         let ranks = on_mesh(&streams, mesh, |groups| {
-            let Place { data_rank, tensor_rank } = true_place(true_rank(&streams, &groups)?, mesh);
+            let Coordinates { data_rank, tensor_rank } =
+                true_coordinates(true_rank(&streams, &groups)?, mesh);
             let stream = groups.data.stream();
             let device_samples = samples.to_device(&stream)?;
             let units = part(HIDDEN, tensor_rank, mesh.tensor);
@@ -81,12 +82,12 @@ impl Training {
             for (rank, steps) in self.ranks.iter().enumerate() {
                 let told =
                     format!("mesh {data} × {tensor}, step {} (samples {batch:?}), rank {rank}", index + 1);
-                let units = part(HIDDEN, true_place(rank, self.mesh).tensor_rank, tensor);
+                let units = part(HIDDEN, true_coordinates(rank, self.mesh).tensor_rank, tensor);
                 let of_rank = LAYOUT.of_units(&expected.parameters, units.clone());
                 let bound = serial.bound(index + 1);
                 for (at, (got, value)) in steps[index].parameters.iter().zip(&of_rank).enumerate() {
-                    let off = (f64::from(*got) - value).abs();
-                    if off.is_nan() || off > bound {
+                    if abs_diff_ne!(f64::from(*got), *value, epsilon = bound) {
+                        let off = (f64::from(*got) - value).abs();
                         bail!(
                             "{told}: parameter {at} ({}) is {got}, expected {value:.7}\n\
                              off by {off:.1e}; rounding explains {bound:.1e}\n\
@@ -97,8 +98,8 @@ impl Training {
                     }
                 }
                 let (got, bound) = (steps[index].loss, serial.loss_bound(index));
-                let off = (f64::from(got) - expected.loss).abs();
-                if off.is_nan() || off > bound {
+                if abs_diff_ne!(f64::from(got), expected.loss, epsilon = bound) {
+                    let off = (f64::from(got) - expected.loss).abs();
                     bail!(
                         "{told}: the loss is {got}, expected {:.6}\n\
                          off by {off:.1e}; rounding explains {bound:.1e}\n\
@@ -114,7 +115,7 @@ impl Training {
     /// Computes what known mistakes would have made of this step.
     fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
-        let Place { data_rank, tensor_rank } = true_place(rank, self.mesh);
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
         let units = part(HIDDEN, tensor_rank, self.mesh.tensor);
         let own = row_of(&batch, data_rank, self.mesh.data);
         let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;
@@ -129,7 +130,8 @@ impl Training {
         let explains = |gradient: Vec<f64>| {
             let pairs = self.ranks[rank][step].parameters.iter().zip(start.iter().zip(gradient));
             pairs.into_iter().all(|(got, (start, slope))| {
-                (f64::from(*got) - (start - f64::from(LEARNING_RATE) * slope)).abs() <= serial.bound(step + 1)
+                let stepped = start - f64::from(LEARNING_RATE) * slope;
+                abs_diff_eq!(f64::from(*got), stepped, epsilon = serial.bound(step + 1))
             })
         };
         let of_units = |gradient: Vec<f64>| LAYOUT.of_units(&gradient, units.clone());
@@ -206,14 +208,14 @@ impl Serial {
     /// each rank in either direction. Each rounds by at most 2⁻²⁴ of the values added; the step itself rounds once.
     fn bound(&self, steps: usize) -> f64 {
         let per_step = f64::from(LEARNING_RATE) * self.roundings() * 2.0 + 1.0;
-        self.growth * steps as f64 * per_step * UNIT
+        self.growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
     /// How far the loss of a step may be off: its own rounding (each sample's is below 5), and what the difference in
     /// parameters before the step makes of it, by the gradient.
     fn loss_bound(&self, step: usize) -> f64 {
         let slopes: f64 = self.steps[step].gradient.iter().map(|slope| slope.abs()).sum();
-        2.0 * 5.0 * self.roundings() * UNIT + slopes * self.bound(step)
+        2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(step)
     }
 
     fn roundings(&self) -> f64 {

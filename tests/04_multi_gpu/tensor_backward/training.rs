@@ -6,8 +6,10 @@
 use std::ops::Range;
 
 use anyhow::ensure;
+use approx::abs_diff_eq;
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
+use lab::compare::UNIT_ROUNDOFF;
 use lab::{Kernels, Mlp, Readable, Weights, irregular};
 
 use super::super::tensor::{ODD, SAMPLES, Sizes, part, with_columns, with_rows};
@@ -15,8 +17,6 @@ use crate::multi_gpu::tensor_backward::mlp_backward;
 
 pub(super) const STEPS: usize = 8;
 const LEARNING_RATE: f32 = 0.25;
-/// Half the distance from 1 to the next f32: what one rounding may change, relatively.
-const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// What a rank has after a step.
 pub(super) struct Step {
@@ -150,7 +150,7 @@ impl Serial {
             let output_gradient = second.forward(&hidden).zip(&target, |output, target| {
                 let (value, size) = (output.value - target.value, output.size() + target.size());
                 // The difference, 1 / samples and the product each round.
-                Bounded { value, off: output.off + 3.0 * UNIT * size }.over(SAMPLES as f64)
+                Bounded { value, off: output.off + 3.0 * UNIT_ROUNDOFF * size }.over(SAMPLES as f64)
             });
             let hidden_gradient = second.backward(&hidden, &output_gradient);
             let hidden_gradient = hidden_gradient.zip(&before_relu, Bounded::bend);
@@ -268,8 +268,8 @@ impl Matrix {
         Self { columns: rows, values: (0..self.values.len()).map(at).collect() }
     }
 
-    /// A sum of n products rounds n times, and once more for each rank that it is cut over; each time by at most [`UNIT`] of
-    /// what the products' sizes add up to.
+    /// A sum of n products rounds n times, and once more for each rank that it is cut over; each time by at most [`UNIT_ROUNDOFF`] of
+    /// what the products' sizes sum to.
     fn times(&self, other: &Self) -> Self {
         let other = other.transposed();
         let dot = |row: &[Bounded], column: &[Bounded]| {
@@ -280,7 +280,7 @@ impl Matrix {
                 sum.off += a.value.abs() * b.off + a.off * b.size();
                 size += a.size() * b.size();
             }
-            sum.off += (row.len() as f64 + MOST_RANKS) * UNIT * size;
+            sum.off += (row.len() as f64 + MOST_RANKS) * UNIT_ROUNDOFF * size;
             sum
         };
         let rows = self.values.chunks_exact(self.columns);
@@ -292,7 +292,7 @@ impl Matrix {
     /// Adds a bias to each row.
     fn plus_each(&self, bias: &Self) -> Self {
         let add = |(a, b): (&Bounded, &Bounded)| {
-            let off = a.off + b.off + UNIT * (a.size() + b.size());
+            let off = a.off + b.off + UNIT_ROUNDOFF * (a.size() + b.size());
             Bounded { value: a.value + b.value, off }
         };
         let values = self.values.iter().zip(bias.values.iter().cycle()).map(add).collect();
@@ -303,7 +303,7 @@ impl Matrix {
     fn descend(&mut self, gradient: &Self) {
         let rate = f64::from(LEARNING_RATE);
         for (value, slope) in self.values.iter_mut().zip(&gradient.values) {
-            value.off += rate * slope.off + 2.0 * UNIT * (value.size() + rate * slope.size());
+            value.off += rate * slope.off + 2.0 * UNIT_ROUNDOFF * (value.size() + rate * slope.size());
             value.value -= rate * slope.value;
         }
     }
@@ -328,7 +328,7 @@ impl Matrix {
         for (index, (got, Bounded { value, off })) in got.iter().zip(&self.values).enumerate() {
             let (distance, bound) = ((f64::from(*got) - value).abs(), off + earlier);
             ensure!(
-                distance <= bound,
+                abs_diff_eq!(f64::from(*got), *value, epsilon = bound),
                 "{name}: {got} at index {index}, expected {value:.7}\n\
                  off by {distance:.1e}; rounding explains {bound:.1e}\n\
                  the checks of a single pass say which gradient is wrong, and why"

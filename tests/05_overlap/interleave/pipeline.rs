@@ -69,7 +69,7 @@ impl<'a> Pipeline<'a> {
     /// `iterations` inputs of `len` elements. Switches event tracking off: what is not ordered by hand isn't ordered.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronise; whether it is, is what is checked.
+        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));

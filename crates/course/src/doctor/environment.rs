@@ -2,18 +2,18 @@
 
 use std::ffi::OsString;
 
-use super::{Finding, Status};
+use super::diagnosis::{Diagnosis, Status};
 
 /// What a variable does. NCCL's: <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
 const KNOWN: &[(&str, &str)] = &[
     ("CUDA_VISIBLE_DEVICES", "hides GPUs and gives the others new numbers"),
     ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel: nothing overlaps"),
-    ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialise streams"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialize streams"),
     ("LAB_TIER", "the tier on which the checks run"),
-    ("LAB_PATIENCE", "seconds after which a check that hangs is ended"),
+    ("LAB_TIMEOUT", "seconds after which a check that hangs is ended"),
     ("NCCL_ALGO", "which algorithms NCCL may choose"),
     ("NCCL_BUFFSIZE", "bytes of the buffers between two GPUs"),
-    ("NCCL_COLLNET_ENABLE", "1 lets the network's switches add up, where NCCL has a plugin for them"),
+    ("NCCL_COLLNET_ENABLE", "1 lets the network's switches reduce, where NCCL has a plugin for them"),
     ("NCCL_COMM_ID", "the address at which all ranks meet, in the place of the id's own"),
     ("NCCL_CONF_FILE", "a file of further variables, in the place of ~/.nccl.conf"),
     ("NCCL_CROSS_NIC", "whether rings use other network cards on other nodes"),
@@ -40,7 +40,7 @@ const KNOWN: &[(&str, &str)] = &[
         "NCCL_NTHREADS",
         "threads of a block: 64, 128, 256 or 512; NCCL takes its own number for others, such as 16",
     ),
-    ("NCCL_NVLS_ENABLE", "whether NVLink's switches add up"),
+    ("NCCL_NVLS_ENABLE", "whether NVLink's switches reduce"),
     ("NCCL_P2P_DISABLE", "1 makes GPUs talk through the host's memory"),
     ("NCCL_P2P_LEVEL", "how near two GPUs must be to talk directly"),
     ("NCCL_PLUGIN_P2P", "by what NVIDIA's network plugin sends: ib or ucx"),
@@ -48,9 +48,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_SHM_DISABLE", "1 makes GPUs without direct access talk over the network"),
     ("NCCL_SOCKET_IFNAME", "the network interfaces on which ranks meet"),
     ("NCCL_TOPO_FILE", "a file that says how the machine is wired"),
-    ("VIRTUAL_GPU_CHECKS", "what a finding of the virtual GPU does: error, warn or off"),
+    ("VIRTUAL_GPU_CHECKS", "what a diagnosis of the virtual GPU does: error, warn or off"),
     ("VIRTUAL_GPU_COUNT", "GPUs of the virtual tier"),
-    ("VIRTUAL_GPU_PATIENCE", "seconds before a wait that can't be decided is given up"),
+    ("VIRTUAL_GPU_TIMEOUT", "seconds before a wait that can't be decided is given up"),
     ("VIRTUAL_GPU_TOPOLOGY", "whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
 ];
@@ -61,24 +61,24 @@ const NOTHING: &[(&str, &str)] =
 
 const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
 
-/// A finding for each variable that is set and concerns the course.
-pub(super) fn findings(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// A diagnosis for each variable that is set and concerns the course.
+pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Diagnosis> {
+    let mut diagnoses = Vec::new();
     for (name, value) in variables {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         let of =
             |list: &[(&str, &'static str)]| list.iter().find(|known| known.0 == name).map(|known| known.1);
-        let finding = |says: &str| Finding::new(format!("{name}={value}"), Status::Note, says);
+        let diagnosis = |says: &str| Diagnosis::new(format!("{name}={value}"), Status::Note, says);
         if let Some(says) = of(NOTHING) {
-            findings.push(finding(says).help(format!("unset {name}")));
+            diagnoses.push(diagnosis(says).help(format!("unset {name}")));
         } else if let Some(says) = of(KNOWN) {
-            findings.push(finding(says));
+            diagnoses.push(diagnosis(says));
         } else if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            findings.push(finding("is none of the variables that this course knows; is it spelt right?"));
+            diagnoses.push(diagnosis("is none of the variables that this course knows; is it spelt right?"));
         }
     }
-    findings.sort_by(|one, other| one.what.cmp(&other.what));
-    findings
+    diagnoses.sort_by(|one, other| one.what.cmp(&other.what));
+    diagnoses
 }
 
 #[cfg(test)]
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn each_variable_is_told_with_what_it_does() {
         let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
-        let findings = super::findings(set.map(|(name, value)| (name.into(), value.into())));
-        let told: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
+        let diagnoses = super::diagnoses(set.map(|(name, value)| (name.into(), value.into())));
+        let told: Vec<_> = diagnoses.iter().map(|diagnosis| diagnosis.what.as_str()).collect();
         assert_eq!(told, ["NCCL_ALGO=Ring", "NCCL_ALGOS=Ring", "NCCL_TIMEOUT=3"]);
-        assert!(findings[1].says.contains("spelt right"));
-        assert_eq!(findings[2].help.as_deref(), Some("unset NCCL_TIMEOUT"));
+        assert!(diagnoses[1].says.contains("spelt right"));
+        assert_eq!(diagnoses[2].help.as_deref(), Some("unset NCCL_TIMEOUT"));
     }
 }

@@ -10,41 +10,41 @@ use anyhow::Context;
 use course::checks::cargo;
 use course::progress::{folder, replace};
 
-use super::{Finding, Status};
+use super::diagnosis::{Diagnosis, Status};
 
 /// A build of everything takes about so much.
 const DISK_GIB: f64 = 10.0;
 
 /// The toolchain, the disk, a build without a network, the ports, and a build from nothing, timed.
-pub(super) fn findings(root: &Path) -> anyhow::Result<Vec<Finding>> {
-    let mut findings = vec![version("rustc"), version("cargo"), disk(root)?, ports()];
+pub(super) fn diagnoses(root: &Path) -> anyhow::Result<Vec<Diagnosis>> {
+    let mut diagnoses = vec![version("rustc"), version("cargo"), disk(root)?, ports()];
     eprintln!("building the course from nothing, without a network; this takes a few minutes …");
-    findings.push(cold_build(root)?);
-    Ok(findings)
+    diagnoses.push(cold_build(root)?);
+    Ok(diagnoses)
 }
 
-fn version(tool: &str) -> Finding {
+fn version(tool: &str) -> Diagnosis {
     match Command::new(tool).arg("--version").output() {
         Ok(output) if output.status.success() => {
-            Finding::good(tool, String::from_utf8_lossy(&output.stdout).trim())
+            Diagnosis::good(tool, String::from_utf8_lossy(&output.stdout).trim())
         }
-        _ => Finding::new(tool, Status::Bad, "can't be run").help("https://rustup.rs"),
+        _ => Diagnosis::new(tool, Status::Bad, "can't be run").help("https://rustup.rs"),
     }
 }
 
-fn disk(root: &Path) -> anyhow::Result<Finding> {
+fn disk(root: &Path) -> anyhow::Result<Diagnosis> {
     let stats =
         rustix::fs::statvfs(root).with_context(|| format!("can't ask for the disk of {}", root.display()))?;
     let free = (stats.f_bavail * stats.f_frsize) as f64 / f64::from(1 << 30);
     let says = format!("{free:.0} GiB free at {}", root.display());
     Ok(match free < DISK_GIB {
-        true => Finding::new("disk", Status::Bad, says).help(format!("free {DISK_GIB} GiB")),
-        false => Finding::good("disk", says),
+        true => Diagnosis::new("disk", Status::Bad, says).help(format!("free {DISK_GIB} GiB")),
+        false => Diagnosis::good("disk", says),
     })
 }
 
 /// Ranks in several processes meet over TCP.
-fn ports() -> Finding {
+fn ports() -> Diagnosis {
     let meet = || -> std::io::Result<u16> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -53,13 +53,13 @@ fn ports() -> Finding {
         Ok(address.port())
     };
     match meet() {
-        Ok(port) => Finding::good("ports", format!("processes reach each other, on port {port} for one")),
-        Err(error) => Finding::new("ports", Status::Bad, format!("a process can't reach another: {error}"))
+        Ok(port) => Diagnosis::good("ports", format!("processes reach each other, on port {port} for one")),
+        Err(error) => Diagnosis::new("ports", Status::Bad, format!("a process can't reach another: {error}"))
             .help("exercises with several processes need TCP on 127.0.0.1"),
     }
 }
 
-fn cold_build(root: &Path) -> anyhow::Result<Finding> {
+fn cold_build(root: &Path) -> anyhow::Result<Diagnosis> {
     let target = folder(root).join("cold-build");
     // One that was interrupted has left something.
     remove(&target)?;
@@ -73,8 +73,8 @@ fn cold_build(root: &Path) -> anyhow::Result<Finding> {
     let took = started.elapsed().as_secs();
     remove(&target)?;
     Ok(match output.status.success() {
-        true => Finding::good("cold build", format!("{took} s, without a network")),
-        false => Finding::new("cold build", Status::Bad, String::from_utf8_lossy(&output.stderr).trim())
+        true => Diagnosis::good("cold build", format!("{took} s, without a network")),
+        false => Diagnosis::new("cold build", Status::Bad, String::from_utf8_lossy(&output.stderr).trim())
             .help("with a network, once: cargo fetch"),
     })
 }
@@ -88,9 +88,9 @@ fn remove(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Writes all findings into the one file that is sent in.
-pub(super) fn write(root: &Path, findings: &[Finding]) -> anyhow::Result<PathBuf> {
+/// Writes all diagnoses into the one file that is sent in.
+pub(super) fn write(root: &Path, diagnoses: &[Diagnosis]) -> anyhow::Result<PathBuf> {
     let file = root.join("doctor.json");
-    replace(&file, serde_json::to_string_pretty(findings)?)?;
+    replace(&file, serde_json::to_string_pretty(diagnoses)?)?;
     Ok(file)
 }

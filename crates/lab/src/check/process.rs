@@ -1,15 +1,16 @@
-//! The side that starts a check's process, waits for it with patience, and says how it ended.
+//! The side that starts a check's process, waits for it up to a timeout, and says how it ended.
 
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use super::child::{ORDER, Order};
+use super::failure::failure;
+use super::order::{ORDER, Order};
 use super::verdict::Record;
 
 /// How a check's process ended.
@@ -20,11 +21,11 @@ pub(super) struct Ended {
     pub(super) output: String,
 }
 
-/// Runs one check in a new process of this executable, and ends it after `patience`.
+/// Runs one check in a new process of this executable, and ends it after `timeout`.
 ///
 /// # Errors
 /// The process can't be started.
-pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Result<Ended> {
+pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Result<Ended> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(ORDER, Order::text(check));
     // Reports are looked for in what it prints, by their first words.
@@ -45,7 +46,7 @@ pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Res
     // The command holds this process's copies of the write ends; the readers see the end only without them.
     drop(command);
 
-    let in_time = wait_in_background(&child).recv_timeout(patience).is_ok();
+    let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
     end_group(&child);
     let status = child.wait().context("the check's process")?;
     let records = Record::read_all(&finish(&verdict));
@@ -53,7 +54,7 @@ pub(super) fn run(check: &str, patience: Duration, capture: bool) -> anyhow::Res
         let bytes = finish(&output);
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    Ok(Ended { failure: failure(&records, status, (!in_time).then_some(patience)), output })
+    Ok(Ended { failure: failure(&records, status, (!in_time).then_some(timeout)), output })
 }
 
 /// Reads a pipe to its end in the background.
@@ -106,141 +107,5 @@ fn end_group(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()) {
         // SAFETY: `kill` takes two numbers. The group was made for this child by `process_group(0)`.
         unsafe { libc::kill(-group, libc::SIGKILL) };
-    }
-}
-
-/// Why the check failed, the most telling part first; `None` if it passed.
-fn failure(records: &[Record], status: ExitStatus, out_of_patience: Option<Duration>) -> Option<String> {
-    let mut verdict = None;
-    let mut panics: Vec<&str> = Vec::new();
-    let mut passed = false;
-    for record in records {
-        match record {
-            Record::Panic(text) => panics.push(text),
-            Record::Passed => (verdict, passed) = (Some(""), true),
-            Record::Failed(text) => verdict = Some(text),
-            Record::Leaving => break,
-        }
-    }
-    let mut parts: Vec<String> = Vec::new();
-    if let Some(patience) = out_of_patience {
-        let seconds = patience.as_secs();
-        let doing = if passed { "The check was done, but its process was" } else { "The check was" };
-        parts.push(format!(
-            "{doing} still running after {seconds} s, and was ended. Does one rank wait for another that never comes? \
-             (LAB_PATIENCE=SECONDS waits longer.)"
-        ));
-    } else if passed {
-        if status.success() {
-            return None;
-        }
-        parts.push(format!("The check was done, but then its process ended with {}.", describe(status)));
-    } else if verdict.is_none() && panics.is_empty() {
-        parts.push(format!(
-            "The check's process ended in the middle of the check, with {}.",
-            describe(status)
-        ));
-    }
-    let error = verdict.filter(|text| !text.is_empty());
-    parts.extend(error.map(str::to_owned));
-    parts.extend(merge(&panics, error.unwrap_or_default()));
-    if verdict.is_none() && !panics.is_empty() && out_of_patience.is_none() {
-        parts.push(format!("Then the check's process ended with {}.", describe(status)));
-    }
-    Some(parts.join("\n"))
-}
-
-/// The panics in their order, each message once, without those whose message the error already has.
-fn merge(panics: &[&str], error: &str) -> Vec<String> {
-    let mut merged: Vec<(&str, usize)> = Vec::new();
-    for panic in panics {
-        // The place stays, the thread's name goes: ranks that fail alike fail once.
-        let text = panic.rsplit_once(", in thread `").map_or(*panic, |(text, _)| text);
-        match merged.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, count)) => *count += 1,
-            None => merged.push((text, 1)),
-        }
-    }
-    let place = |text: &str| text.rsplit_once("\n  at ").map(|(_, place)| format!("  at {place}"));
-    merged
-        .into_iter()
-        .filter_map(|(text, count)| {
-            let message = text.rsplit_once("\n  at ").map_or(text, |(message, _)| message);
-            let shown = if error.contains(message) { place(text)? } else { text.to_owned() };
-            Some(if count > 1 { format!("{shown} (in {count} threads)") } else { shown })
-        })
-        .collect()
-}
-
-/// An exit status in words that name the signal.
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => {
-            let name = match signal {
-                libc::SIGABRT => "SIGABRT: abort, such as a panic during a panic",
-                libc::SIGSEGV => "SIGSEGV: an access to memory that isn't there",
-                libc::SIGBUS => "SIGBUS: an access to memory that isn't there",
-                libc::SIGILL => "SIGILL: an illegal instruction",
-                libc::SIGFPE => "SIGFPE: an arithmetic error",
-                libc::SIGKILL => "SIGKILL: ended from outside, perhaps for want of memory",
-                _ => return format!("signal {signal}"),
-            };
-            format!("signal {signal} ({name})")
-        }
-        (None, None) => "an unknown status".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn exit(code: i32) -> ExitStatus {
-        ExitStatus::from_raw(code << 8)
-    }
-
-    #[test]
-    fn leaving_early_with_success_is_no_pass() {
-        let text = failure(&[], exit(0), None).unwrap();
-        assert!(text.contains("in the middle of the check, with exit code 0"), "{text}");
-    }
-
-    #[test]
-    fn what_other_threads_say_while_the_process_ends_is_not_the_cause() {
-        let late = Record::Panic("the driver is shutting down\n  at a.rs:3:5".to_owned());
-        let text = failure(&[Record::Leaving, late.clone()], exit(1), None).unwrap();
-        assert_eq!(text, "The check's process ended in the middle of the check, with exit code 1.");
-        assert_eq!(failure(&[Record::Passed, Record::Leaving, late], exit(0), None), None);
-        assert!(failure(&[Record::Leaving, Record::Passed], exit(0), None).is_some());
-    }
-
-    #[test]
-    fn a_crash_after_the_verdict_is_no_pass() {
-        let text = failure(&[Record::Passed], ExitStatus::from_raw(libc::SIGSEGV), None).unwrap();
-        assert!(text.contains("SIGSEGV"), "{text}");
-        assert_eq!(failure(&[Record::Passed], exit(0), None), None);
-    }
-
-    #[test]
-    fn ranks_that_panic_alike_are_told_once_and_first() {
-        let panic = |rank: u32| {
-            Record::Panic(format!("not yet implemented: x\n  at a.rs:3:5, in thread `rank {rank}`"))
-        };
-        let text = failure(&[panic(0), panic(1), Record::Failed(String::new())], exit(101), None).unwrap();
-        assert_eq!(text, "not yet implemented: x\n  at a.rs:3:5 (in 2 threads)");
-    }
-
-    #[test]
-    fn a_panic_that_the_error_repeats_only_adds_its_place() {
-        let records =
-            [Record::Panic("oh\n  at a.rs:3:5".to_owned()), Record::Failed("rank 1 panicked: oh".to_owned())];
-        assert_eq!(failure(&records, exit(101), None).unwrap(), "rank 1 panicked: oh\n  at a.rs:3:5");
-    }
-
-    #[test]
-    fn patience_that_ran_out_is_said_first() {
-        let text = failure(&[], ExitStatus::from_raw(libc::SIGKILL), Some(Duration::from_secs(60))).unwrap();
-        assert!(text.starts_with("The check was still running after 60 s, and was ended."), "{text}");
     }
 }

@@ -9,14 +9,10 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 
-use super::{Matrix, Product};
+use super::shape::Matrix;
 
 /// Threads per block where each thread has one element or one row. Reductions are written for exactly so many.
 const THREADS: u32 = 256;
-/// Rows and columns of a matrix product's tile, as in `matmul.cu`.
-const TILE: u32 = 16;
-/// A grid's limit in y (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-const MOST_ROWS_OF_BLOCKS: u32 = 65_535;
 
 /// One PTX file, loaded.
 pub(super) struct File {
@@ -128,33 +124,9 @@ impl Call<'_> {
     }
 }
 
-pub(super) fn product(
-    call: &Call<'_>,
-    c: &mut impl DevicePtrMut<f32>,
-    a: &impl DevicePtr<f32>,
-    b: &impl DevicePtr<f32>,
-    Product { m, n, k }: Product,
-) -> anyhow::Result<()> {
-    call.expect_matrix("c", c.len(), Matrix { rows: m, columns: n })?;
-    call.expect_matrix("a", a.len(), Matrix { rows: m, columns: k })?;
-    call.expect_matrix("b", b.len(), Matrix { rows: k, columns: n })?;
-    let (m, n, k) = (call.index("m", m)?, call.index("n", n)?, call.index("k", k)?);
-    ensure!(
-        m.div_ceil(TILE) <= MOST_ROWS_OF_BLOCKS,
-        "kernel `{}`: {m} rows are more than a grid can hold",
-        call.kernel
-    );
-    let (a, _a_read) = a.device_ptr(call.stream);
-    let (b, _b_read) = b.device_ptr(call.stream);
-    let (c, _written) = c.device_ptr_mut(call.stream);
-    let shape = LaunchConfig {
-        grid_dim: (n.div_ceil(TILE), m.div_ceil(TILE), 1),
-        block_dim: (TILE, TILE, 1),
-        shared_mem_bytes: 0,
-    };
-    // SAFETY: all three are (float*, const float*, const float*, unsigned, unsigned, unsigned), for blocks of 16 × 16
-    // threads; the buffers hold m × n, m × k and k × n elements, whichever of them is read as its transpose.
-    unsafe { call.launch(shape, &[&c, &a, &b, &m, &n, &k]) }
+/// One thread per element.
+pub(super) fn elements(n: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
 }
 
 /// One number of a vector; `name` is the argument that takes it.
@@ -170,24 +142,4 @@ pub(super) fn reduction(
     let (result, _written) = result.device_ptr_mut(call.stream);
     // SAFETY: every reduction is (float*, const float*, unsigned), for one block of 256 threads; 1 and n elements.
     unsafe { call.launch(elements(1), &[&result, &x, &n]) }
-}
-
-/// Each element by the one number, named `name`, that lies in another buffer.
-pub(super) fn by_one_number(
-    call: &Call<'_>,
-    x: &mut impl DevicePtrMut<f32>,
-    name: &str,
-    number: &impl DevicePtr<f32>,
-) -> anyhow::Result<()> {
-    let n = call.index("x", x.len())?;
-    call.expect_length(name, number.len(), 1)?;
-    let (number, _read) = number.device_ptr(call.stream);
-    let (x, _written) = x.device_ptr_mut(call.stream);
-    // SAFETY: both are (float*, const float*, unsigned); n elements and 1.
-    unsafe { call.launch(elements(n), &[&x, &number, &n]) }
-}
-
-/// One thread per element.
-pub(super) fn elements(n: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
 }

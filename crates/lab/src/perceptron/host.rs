@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use super::layout::Layout;
 use crate::digits::{CLASSES, PIXELS, Samples};
-use crate::perceptron::Layout;
 
 /// A perceptron in host memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,6 +130,8 @@ fn add(to: &mut [f64], from: &[f64], factor: f64) {
 
 #[cfg(test)]
 mod tests {
+    use approx::{abs_diff_eq, assert_abs_diff_eq};
+
     use super::*;
     use crate::digits::Digits;
 
@@ -155,7 +157,8 @@ mod tests {
             };
             // Central difference: its error is step² / 6 times the third derivative, about 1e-10 here.
             let slope = (loss_at(step) - loss_at(-step)) / (2.0 * step);
-            assert!((slope - expected).abs() < 1e-8, "{} {index}: {slope} {expected}", layout.part(index));
+            let part = layout.part(index);
+            assert!(abs_diff_eq!(slope, *expected, epsilon = 1e-8), "{part} {index}: {slope} {expected}");
         }
     }
 
@@ -167,9 +170,9 @@ mod tests {
         let (first, second) =
             (model.loss_and_gradient(&samples, 0..5), model.loss_and_gradient(&samples, 5..7));
         let mean = |first: f64, second: f64| (5.0 * first + 2.0 * second) / 7.0;
-        assert!((mean(first.0, second.0) - loss).abs() < 1e-14);
+        assert_abs_diff_eq!(mean(first.0, second.0), loss, epsilon = 1e-14);
         for (index, whole) in gradient.iter().enumerate() {
-            assert!((mean(first.1[index], second.1[index]) - whole).abs() < 1e-14);
+            assert_abs_diff_eq!(mean(first.1[index], second.1[index]), *whole, epsilon = 1e-14);
         }
         let (loss, gradient) = model.loss_and_gradient(&samples, 3..3);
         assert_eq!((loss, gradient.iter().any(|&value| value != 0.0)), (0.0, false));

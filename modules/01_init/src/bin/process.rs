@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use lab::Readable;
 use lab::explain::error_text;
 use lab::roll_call::roll_call;
-use m01_init::environment::{own_stream, place};
+use m01_init::environment::{assignment, own_stream};
 use m01_init::id_exchange::exchange;
 
 /// One rank of a group, as mpirun, srun or torchrun starts it
@@ -41,16 +41,17 @@ fn main() -> ExitCode {
 
 /// Takes this process's place in the group: what it hears from each rank, in a line.
 fn run(arguments: &Arguments) -> anyhow::Result<String> {
-    let place = place()?;
+    let assignment = assignment()?;
     let addresses = arguments.meet.to_socket_addrs();
     let address = addresses.with_context(|| format!("--meet {}", arguments.meet))?.next();
     let address = address.with_context(|| format!("--meet {}: no such host", arguments.meet))?;
     // A process needs one GPU. Whether the machine has one for each of its processes is asked where this one is opened.
     let tier = lab::attach(1)?;
-    let stream = own_stream(&place)?;
-    let id = exchange(place.rank, place.world_size, address, Duration::from_secs(arguments.patience))?;
+    let stream = own_stream(&assignment)?;
+    let id =
+        exchange(assignment.rank, assignment.world_size, address, Duration::from_secs(arguments.patience))?;
     stream.context().bind_to_thread()?;
-    let comm = Comm::from_rank(stream, place.rank, place.world_size, id).readable()?;
+    let comm = Comm::from_rank(stream, assignment.rank, assignment.world_size, id).readable()?;
     let heard: Vec<String> = roll_call(&comm)?.iter().map(ToString::to_string).collect();
-    Ok(format!("rank {} ({tier}) hears {}", place.rank, heard.join("; ")))
+    Ok(format!("rank {} ({tier}) hears {}", assignment.rank, heard.join("; ")))
 }

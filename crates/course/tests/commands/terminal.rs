@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// A build may be in between.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Terminal {
     keyboard: File,
@@ -51,7 +51,7 @@ impl Terminal {
     /// Waits until the words are printed, and forgets what came before them.
     #[track_caller]
     pub(crate) fn shows(&mut self, words: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let plain = anstream::adapter::strip_str(&self.screen).to_string();
             if let Some((_, behind)) = plain.split_once(words) {
@@ -68,7 +68,7 @@ impl Terminal {
 
     /// Whether the program ends by itself, and well.
     pub(crate) fn ends_well(&mut self) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.success();

@@ -11,7 +11,9 @@ use std::thread;
 
 use anyhow::{Context, anyhow, bail, ensure};
 
-use crate::check::{Check, ORDER, chain, describe, own_check};
+use super::definition::Check;
+use super::order::{ORDER, own_check};
+use crate::explain::{causes_text, panic_text};
 
 /// Names the check whose process function this process is to run.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
@@ -105,12 +107,12 @@ fn said_in(output: &[u8]) -> Vec<Said> {
 }
 
 /// Runs the process function that this process was started for, if it was.
-pub(crate) fn obey(checks: &[Check]) -> Option<ExitCode> {
+pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
     let name = std::env::var(PROCESS).ok()?;
     let panicked = Arc::new(Mutex::new(None));
     let told = panicked.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        told.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| describe(panic));
+        told.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| panic_text(panic));
     }));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let check = checks.iter().find(|check| check.name() == name);
@@ -123,7 +125,7 @@ pub(crate) fn obey(checks: &[Check]) -> Option<ExitCode> {
     let panicked = panicked.lock().unwrap_or_else(|e| e.into_inner()).take();
     let (kind, text) = match result {
         Ok(Ok(text)) => ("ok", text),
-        Ok(Err(error)) => ("error", chain(&error)),
+        Ok(Err(error)) => ("error", causes_text(&error)),
         Err(_) => ("error", panicked.unwrap_or_default()),
     };
     let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));

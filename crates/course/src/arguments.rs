@@ -1,0 +1,225 @@
+//! What can be said on the command line.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::session::STRONG;
+use crate::{bench, teach};
+
+/// Learn multi-GPU programming with NCCL in Rust, on any machine.
+#[derive(Parser)]
+#[command(name = "cargo course", bin_name = "cargo course")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// A command of `cargo course`.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Check the current exercise each time you save, until you quit
+    #[command(after_help = "Example: cargo course watch init/devices")]
+    Watch {
+        /// The exercise to start with, such as init/devices; without it, the first that is not right
+        id: Option<String>,
+    },
+    /// List the exercises with their states, or a path with its times
+    #[command(after_help = "Example: cargo course list --path half-day")]
+    List {
+        /// The path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
+    },
+    /// Check one exercise
+    #[command(after_help = "Example: cargo course run init/devices")]
+    Run {
+        /// The exercise, such as init/devices; without it, the first that is not right
+        id: Option<String>,
+    },
+    /// Show one more hint for an exercise, or the first N
+    #[command(after_help = "Example: cargo course hint init/devices")]
+    Hint {
+        /// The exercise, such as init/devices; without it, the first that is not right
+        id: Option<String>,
+        /// How many hints: each is clearer than the one before
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        count: Option<u16>,
+    },
+    /// Check all exercises of a module
+    #[command(after_help = "Example: cargo course test 02")]
+    Test {
+        /// The module: its number, its name or its folder
+        module: String,
+    },
+    /// Check all exercises, up to the first module that is not right
+    #[command(after_help = "Example: cargo course verify --keep-going --json")]
+    Verify {
+        /// Check the modules after it too
+        #[arg(long)]
+        keep_going: bool,
+        /// Print the states as JSON, for a program
+        #[arg(long)]
+        json: bool,
+    },
+    /// Restore the starter of an exercise; your file is kept
+    #[command(after_help = "Example: cargo course reset init/devices")]
+    Reset {
+        /// The exercise, such as init/devices
+        id: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show how your answer differs from the solution, once it is right
+    #[command(after_help = "Example: cargo course diff init/devices")]
+    Diff {
+        /// The exercise, such as init/devices
+        id: String,
+        /// Show it before, too
+        #[arg(long)]
+        spoil: bool,
+    },
+    /// Show the first exercise that is not right
+    #[command(after_help = "Example: cargo course next")]
+    Next,
+    /// Copy in the solutions of all earlier modules; your files are kept
+    #[command(after_help = "Example: cargo course catch-up 04")]
+    CatchUp {
+        /// The module that you want to begin: its number, its name or its folder
+        module: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Report what this machine has, what runs on it, and what is missing
+    #[command(after_help = "Example: cargo course doctor --workshop")]
+    Doctor {
+        /// Print the diagnoses as JSON, for a program
+        #[arg(long)]
+        json: bool,
+        /// Before a workshop: also build from nothing without a network, look at the disk, and write one file to send in
+        #[arg(long)]
+        workshop: bool,
+    },
+    /// Measure a collective: nccl-tests' table, as a file and a picture too
+    #[command(
+        after_help = "Example: cargo course bench --svg all-gather.svg -- --gpus 4 --operation all-gather --to 16M"
+    )]
+    Bench {
+        #[command(flatten)]
+        files: bench::Files,
+        /// Passed on to module 02's program: operation, types, sizes, ranks; `-- --help` shows all
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Compare two tables: of bench, or of module 05's ladder
+    #[command(after_help = "Example: cargo course compare before.csv after.csv")]
+    Compare {
+        /// The first table
+        one: PathBuf,
+        /// The second table
+        other: PathBuf,
+    },
+    /// Work out what overlapping communication with compute can gain
+    #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
+    Overlap {
+        /// Compute of one step, in ms
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+        compute: f64,
+        /// Communication of one step, in ms
+        #[arg(long, value_name = "MS", allow_negative_numbers = true)]
+        comm: f64,
+        /// How much of what can overlap does, from 0 to 1
+        #[arg(long, value_name = "ETA", default_value_t = 1.0, allow_negative_numbers = true)]
+        efficiency: f64,
+    },
+    /// Run a program of your own on the virtual GPU, unchanged
+    ///
+    /// It may call CUDA's driver API, as cudarc does, and NCCL. A program of the CUDA runtime (what nvcc builds, PyTorch) asks a driver for more, and ends with an error.
+    #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
+    Exec {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
+    },
+    /// Report on a class, show known mistakes, archive the starters
+    #[command(after_help = "Example: cargo course teach mistakes init/devices")]
+    Teach {
+        #[command(subcommand)]
+        command: teach::Command,
+    },
+    /// Run a module's program, solved: what you are about to build
+    #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
+    Demo {
+        /// The module: its number, its name or its folder
+        module: String,
+        /// Passed on to the program; `-- --help` shows what it takes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+/// The commands by audience, as help lists them.
+const GROUPS: [(&str, &[&str]); 3] = [
+    (
+        "For students: the exercises (without a command: where you are, and what is next)",
+        &["watch", "next", "list", "run", "test", "verify", "hint", "diff", "reset", "catch-up"],
+    ),
+    (
+        "For everyone: this machine, programs, and measurements",
+        &["doctor", "demo", "bench", "compare", "overlap", "exec"],
+    ),
+    ("For instructors", &["teach"]),
+];
+
+impl Arguments {
+    /// Reads this process's command line. Ends the process where it asks for help, or can't be understood.
+    pub(crate) fn read() -> Self {
+        Self::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command line, with a help that fits on a screen of 24 lines.
+fn command() -> clap::Command {
+    let command = Arguments::command();
+    let help = help(&command);
+    command.override_help(help)
+}
+
+/// Help of the whole: clap lists commands in one group only.
+fn help(command: &clap::Command) -> String {
+    let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
+    let mut text = format!(
+        "{}.\n{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help\n",
+        about(command)
+    );
+    for (audience, names) in GROUPS {
+        let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");
+        for name in names {
+            let words = command.find_subcommand(name).map(about).unwrap_or_default();
+            let _ = write!(text, "\n  {name:8}  {words}");
+        }
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_every_command_once_and_fits_on_a_screen() {
+        let command = command();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let mut names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        listed.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(listed, names);
+        let help = anstream::adapter::strip_str(&help(&command)).to_string();
+        // The prompt takes the last line.
+        assert!(help.lines().count() < 24, "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}

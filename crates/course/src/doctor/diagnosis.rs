@@ -1,0 +1,63 @@
+//! One thing that the doctor looked at, and how a person reads it.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::session::{BAD, DIM, GOOD};
+
+/// How well something is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Status {
+    Good,
+    /// The course runs, but not as it could.
+    Note,
+    /// Something does not work.
+    Bad,
+}
+
+/// What the doctor says about one thing.
+#[derive(Serialize)]
+pub(super) struct Diagnosis {
+    pub(super) what: String,
+    pub(super) status: Status,
+    pub(super) says: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) help: Option<String>,
+}
+
+impl Diagnosis {
+    pub(super) fn new(what: impl Into<String>, status: Status, says: impl Into<String>) -> Self {
+        Self { what: what.into(), status, says: says.into(), help: None }
+    }
+
+    pub(super) fn good(what: impl Into<String>, says: impl Into<String>) -> Self {
+        Self::new(what, Status::Good, says)
+    }
+
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// All diagnoses as text.
+pub(super) fn shown(diagnoses: &[Diagnosis]) -> String {
+    let width = diagnoses.iter().map(|diagnosis| diagnosis.what.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for Diagnosis { what, status, says, help } in diagnoses {
+        let mark = match status {
+            Status::Good => format!("{GOOD}✓{GOOD:#}"),
+            Status::Note => "·".to_owned(),
+            Status::Bad => format!("{BAD}✗{BAD:#}"),
+        };
+        let says = says.replace('\n', &format!("\n{:1$}", "", width + 4));
+        let _ = writeln!(text, "{mark} {what:width$}  {says}");
+        if let Some(help) = help {
+            let _ = writeln!(text, "{:1$}{DIM}{help}{DIM:#}", "", width + 4);
+        }
+    }
+    text
+}

@@ -1,0 +1,83 @@
+//! The GPUs and the host's memory.
+
+use cudarc::driver::{CudaContext, sys};
+use lab::Tier;
+use lab::explain::error_text;
+
+use super::diagnosis::{Diagnosis, Status};
+
+/// The GPUs of the tier for one rank, or why there are none.
+pub(super) fn gpus() -> Vec<Diagnosis> {
+    described_gpus().unwrap_or_else(|error| vec![Diagnosis::new("GPUs", Status::Bad, error_text(&error))])
+}
+
+/// Names, memory, and which GPU reaches the memory of which.
+fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
+    let tier = lab::attach(1)?;
+    let count = usize::try_from(CudaContext::device_count()?)?;
+    let mut diagnoses = Vec::new();
+    for ordinal in 0..count {
+        let context = CudaContext::new(ordinal)?;
+        let (major, minor) = context.compute_capability()?;
+        context.bind_to_thread()?;
+        let (free, total) = cudarc::driver::result::mem_get_info()?;
+        let says = format!(
+            "{}, compute capability {major}.{minor}, {} of {} GiB free",
+            context.name()?,
+            gib(free),
+            gib(total)
+        );
+        diagnoses.push(Diagnosis::good(format!("GPU {ordinal}"), says));
+    }
+    if count > 1 {
+        diagnoses.push(peer_access(tier, count)?);
+    }
+    Ok(diagnoses)
+}
+
+/// Which of so many GPUs can't reach which other's memory.
+fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
+    let mut unreachable = Vec::new();
+    for ordinal in 0..count {
+        for peer in (0..count).filter(|&peer| peer != ordinal) {
+            let mut reaches = 0;
+            // SAFETY: the number can be written, and both GPUs exist.
+            let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, ordinal as i32, peer as i32) };
+            answer.result()?;
+            if reaches == 0 {
+                unreachable.push(format!("{ordinal} → {peer}"));
+            }
+        }
+    }
+    let note = |says: String| Diagnosis::new("peer access", Status::Note, says);
+    Ok(match unreachable.as_slice() {
+        [] => Diagnosis::good("peer access", "each GPU reaches each other's memory"),
+        pairs if pairs.len() == count * (count - 1) => note("no GPU reaches another's memory".to_owned())
+            .help(match tier {
+                Tier::Virtual => "kernels can't; copies and NCCL take the ways of the node that is modelled",
+                _ => "copies and NCCL go through the host's memory, and kernels can't",
+            }),
+        pairs => note(format!("not from {}", pairs.join(", ")))
+            .help("copies and NCCL go through the host's memory there, which is slower"),
+    })
+}
+
+fn gib(bytes: usize) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 30))
+}
+
+/// The host's memory that is free, as Linux tells it.
+pub(super) fn memory() -> Diagnosis {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()
+    });
+    match kib {
+        Some(kib) if kib < 2 << 20 => {
+            Diagnosis::new("host memory", Status::Note, format!("{} GiB free", gib(kib << 10)))
+                .help("building takes about 2 GiB")
+        }
+        Some(kib) => Diagnosis::good("host memory", format!("{} GiB free", gib(kib << 10))),
+        None => Diagnosis::new("host memory", Status::Note, "/proc/meminfo does not tell it"),
+    }
+}

@@ -1,0 +1,234 @@
+//! What is wrong with a `course.toml`, each with how to mend it.
+
+use std::collections::BTreeSet;
+
+use super::{Course, Exercise, Route, Step};
+
+impl Course {
+    /// What is wrong with the list, each with how to mend it. `exists` tells whether a path below the root is a file.
+    pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut problems = self.path_problems();
+        if self.exercises.is_empty() {
+            problems.push("it lists no exercise".to_owned());
+        }
+        problems.extend(self.missing_lessons(&exists));
+        for (index, exercise) in self.exercises.iter().enumerate() {
+            let earlier = &self.exercises[..index];
+            let own = [
+                self.place_problems(exercise, earlier, &exists),
+                self.order_problems(exercise, earlier),
+                content_problems(exercise),
+            ];
+            problems.extend(own.concat().into_iter().map(|problem| format!("{}: {problem}", exercise.id)));
+        }
+        problems
+    }
+
+    fn missing_lessons(&self, exists: &impl Fn(&str) -> bool) -> Vec<String> {
+        let folders: BTreeSet<&str> = self.modules.iter().map(|module| module.folder.as_str()).collect();
+        let lessons = folders.into_iter().map(|folder| (folder, format!("modules/{folder}/README.md")));
+        let missing = lessons.filter(|(_, file)| !exists(file));
+        missing.map(|(folder, file)| format!("module {folder} has no lesson: write {file}")).collect()
+    }
+
+    /// Whether its files are where they belong, and its own.
+    fn place_problems(
+        &self,
+        exercise: &Exercise,
+        earlier: &[Exercise],
+        exists: &impl Fn(&str) -> bool,
+    ) -> Vec<String> {
+        let (file, test, folder) = (&exercise.file, &exercise.test, exercise.folder());
+        let mut problems = Vec::new();
+        if earlier.iter().any(|other| other.file == *file) {
+            problems.push(format!("{file} is another exercise's file too; give it its own"));
+        }
+        if self.modules.iter().all(|module| module.folder != folder) {
+            problems.push(format!("no [[module]] has the folder `{folder}` that its file is in"));
+        }
+        if test.split('/').next() != Some(folder) {
+            problems.push(format!("its test {test} is not in tests/{folder}"));
+        }
+        let paths = [format!("modules/{file}"), format!("solutions/{file}"), format!("tests/{test}")];
+        problems
+            .extend(paths.into_iter().filter(|path| !exists(path)).map(|path| format!("there is no {path}")));
+        problems
+    }
+
+    /// Whether it comes behind what it needs, and has an id and checks of its own.
+    fn order_problems(&self, exercise: &Exercise, earlier: &[Exercise]) -> Vec<String> {
+        let is_earlier = |id: &str| earlier.iter().any(|other| other.id == id);
+        let mut problems = Vec::new();
+        for need in exercise.needs.iter().filter(|need| !is_earlier(need)) {
+            problems.push(format!("it needs `{need}`, which is no exercise before it"));
+        }
+        let own = exercise.filter();
+        let runs_too = |other: &&Exercise| {
+            other.id != exercise.id && other.folder() == exercise.folder() && other.filter().ends_with(&own)
+        };
+        if let Some(other) = self.exercises.iter().find(runs_too) {
+            problems.push(format!("`cargo test {own}` runs the checks of {} too; rename its test", other.id));
+        }
+        if is_earlier(&exercise.id) {
+            problems.push("an exercise before it has the same id".to_owned());
+        }
+        problems
+    }
+
+    /// What is wrong with the paths.
+    fn path_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (index, path) in self.paths.iter().enumerate() {
+            let mut own = Vec::new();
+            if self.paths[..index].iter().any(|other| other.name == path.name) {
+                own.push("a path before it has the same name".to_owned());
+            }
+            if path.title.trim().is_empty() {
+                own.push("its title is empty".to_owned());
+            }
+            own.extend(self.exercises_of_path_problems(path));
+            own.extend(self.steps(path).iter().flat_map(|step| self.step_problems(step)));
+            problems.extend(own.into_iter().map(|problem| format!("path {}: {problem}", path.name)));
+        }
+        problems
+    }
+
+    /// Whether a path's exercises exist, and come once, in an order that works.
+    fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
+        let steps = self.steps(path);
+        let on_it: Vec<&str> = steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();
+        let mut problems = Vec::new();
+        if on_it.is_empty() {
+            problems.push("it has no exercise".to_owned());
+        }
+        for (at, id) in on_it.iter().enumerate() {
+            if on_it[..at].contains(id) {
+                problems.push(format!("`{id}` comes twice"));
+            }
+            let Some(exercise) = self.exercises.iter().find(|exercise| exercise.id == *id) else {
+                problems.push(format!("there is no exercise `{id}`"));
+                continue;
+            };
+            for need in exercise.needs.iter().filter(|need| on_it[at..].contains(&need.as_str())) {
+                problems.push(format!("`{id}` needs `{need}`, which comes later"));
+            }
+        }
+        problems
+    }
+
+    /// Whether a step has time for its exercises.
+    fn step_problems(&self, step: &Step) -> Vec<String> {
+        let mut problems = Vec::new();
+        let exercises =
+            step.exercises.iter().filter_map(|id| self.exercises.iter().find(|one| one.id == *id));
+        let needed = exercises.map(|exercise| exercise.minutes).sum::<u32>().max(1);
+        if step.minutes < needed {
+            problems
+                .push(format!("{:?} takes {needed} minutes, and is given {}", step.exercises, step.minutes));
+        }
+        if step.exercises.is_empty() != step.instead.is_some() {
+            problems.push(format!("a step of {} minutes has either `exercises` or `instead`", step.minutes));
+        }
+        problems
+    }
+}
+
+/// Whether an exercise's own words and numbers will do.
+fn content_problems(exercise: &Exercise) -> Vec<String> {
+    let mut problems = Vec::new();
+    if exercise.id.split('/').filter(|part| !part.is_empty()).count() != 2 {
+        problems.push("an id is `module/exercise`, such as `init/devices`".to_owned());
+    }
+    if exercise.hints.len() < 2 {
+        problems.push(format!("it has {} hints; give it at least 2", exercise.hints.len()));
+    }
+    let mut texts = [&exercise.title, &exercise.objective].into_iter().chain(&exercise.hints);
+    if texts.any(|text| text.trim().is_empty()) {
+        problems.push("its title, its objective or a hint is empty".to_owned());
+    }
+    if !(1..=60).contains(&exercise.minutes) {
+        problems.push(format!("{} minutes; an exercise takes 1 to 60", exercise.minutes));
+    }
+    if exercise.min_ranks == 0 {
+        problems.push("min_ranks is 0; it takes at least 1".to_owned());
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::syllabus::tests::GOOD;
+
+    #[test]
+    fn a_good_course_has_no_problems_and_each_fault_has_one() {
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| true), Vec::<String>::new());
+        for (from, to, words) in [
+            ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "has 1 hints"),
+            ("minutes = 10", "minutes = 0", "0 minutes"),
+            ("needs = []", "needs = [\"init/later\"]", "no exercise before it"),
+            ("test = \"01_init", "test = \"02_other", "is not in tests/01_init"),
+            ("min_ranks = 1", "min_ranks = 0", "at least 1"),
+            ("id = \"init/devices\"", "id = \"devices\"", "an id is"),
+        ] {
+            let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
+            assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
+        }
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 4);
+    }
+
+    #[test]
+    fn a_path_has_exercises_that_exist_in_an_order_that_works() {
+        let exercise = GOOD.split_once("[[exercise]]").unwrap().1.replace("devices", "buffers");
+        let second = exercise.replace("needs = []", "needs = [\"init/devices\"]");
+        let text = format!(
+            "{GOOD}\n[[exercise]]{second}\n\
+             [[path]]\nname = \"short\"\ntitle = \"Short\"\nsteps = [\n\
+             {{ minutes = 25, exercises = [\"init/devices\", \"init/buffers\"] }},\n\
+             {{ minutes = 5, instead = \"a pause\" }},\n]\n\
+             [[path]]\nname = \"all\"\ntitle = \"All\"\n"
+        );
+        let course = Course::parse(&text).unwrap();
+        assert_eq!(course.problems(|_| true), Vec::<String>::new());
+        assert_eq!(course.steps(course.path("short").unwrap()).len(), 2);
+        let all = course.steps(course.path("all").unwrap());
+        assert_eq!(all.iter().map(|step| step.minutes).collect::<Vec<_>>(), [10, 10]);
+        assert_eq!(
+            course.path("long").unwrap_err().to_string(),
+            "there is no path `long`; there are short, all"
+        );
+        for (from, to, words) in [
+            (
+                "[\"init/devices\", \"init/buffers\"]",
+                "[\"init/devices\", \"init/none\"]",
+                "no exercise `init/none`",
+            ),
+            (
+                "[\"init/devices\", \"init/buffers\"]",
+                "[\"init/buffers\", \"init/devices\"]",
+                "which comes later",
+            ),
+            ("[\"init/devices\", \"init/buffers\"]", "[\"init/devices\", \"init/devices\"]", "comes twice"),
+            ("minutes = 25", "minutes = 19", "takes 20 minutes, and is given 19"),
+            (", instead = \"a pause\"", "", "either `exercises` or `instead`"),
+            ("minutes = 5", "minutes = 0", "takes 1 minutes"),
+            ("name = \"all\"", "name = \"short\"", "the same name"),
+            ("title = \"All\"", "title = \" \"", "its title is empty"),
+        ] {
+            let problems = Course::parse(&text.replace(from, to)).unwrap().problems(|_| true);
+            assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
+        }
+        assert!(Course::parse(&text.replace("instead", "inst")).is_err());
+    }
+
+    #[test]
+    fn a_filter_that_runs_another_exercise_s_checks_is_a_problem() {
+        let exercise = GOOD.split_once("[[exercise]]").unwrap().1;
+        let text = format!("{GOOD}\n[[exercise]]{}", exercise.replace("devices", "my_devices"));
+        let problems = Course::parse(&text).unwrap().problems(|_| true);
+        assert_eq!(
+            problems,
+            ["init/devices: `cargo test devices::` runs the checks of init/my_devices too; rename its test"]
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! `cargo course teach`: a class's progress, known mistakes, and the course without its solutions.
+
+mod archive;
+mod mistakes;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use course::syllabus::Course;
+
+use crate::session::print;
+
+/// What an instructor can ask for.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print a row for each student of a class
+    #[command(
+        after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
+    )]
+    Report {
+        /// Files that `cargo course verify --keep-going --json` wrote, or folders of them
+        #[arg(required = true)]
+        places: Vec<PathBuf>,
+    },
+    /// Show the known mistakes of an exercise, and what the checks say about each
+    #[command(after_help = "Example: cargo course teach mistakes init/devices")]
+    Mistakes {
+        /// The exercise, such as init/devices
+        id: String,
+    },
+    /// Write the course without its solutions, to hand out
+    #[command(after_help = "Example: cargo course teach starter-archive ncclings.tar.gz")]
+    StarterArchive {
+        /// The file to write
+        file: PathBuf,
+    },
+}
+
+/// Runs one of them.
+pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Report { places } => return report::run(course, places),
+        Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
+        Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

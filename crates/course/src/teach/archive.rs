@@ -1,0 +1,91 @@
+//! `cargo course teach starter-archive`: the course without its solutions.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use course::answers::starter;
+use course::checks::cargo;
+use course::syllabus::Course;
+
+/// What gives the answers away, or is of no use without them.
+const LEFT_OUT: [&str; 6] = [
+    "solutions/",
+    "tests/mistakes/",
+    "tests/deletions.toml",
+    "crates/course/tests/programs.rs",
+    "xtask/",
+    ".ci/",
+];
+
+/// Writes the course without its solutions: later modules build on the student's own earlier ones.
+pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
+    let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let top = name.strip_suffix(".tar.gz").filter(|top| !top.is_empty());
+    let top = top.with_context(|| format!("{}: call it something.tar.gz", to.display()))?;
+    let around = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
+    let made = stage(root, course, &around.join(top)).and_then(|count| {
+        let new = to.with_file_name(format!(".{name}.{}", std::process::id()));
+        let written = pack(&around, top, &new).and_then(|()| Ok(fs::rename(&new, to)?));
+        if written.is_err() {
+            // It may not even be there.
+            let _ = fs::remove_file(&new);
+        }
+        written.with_context(|| format!("can't write {}", to.display())).map(|()| count)
+    });
+    // What is left of it does no harm.
+    let _ = fs::remove_dir_all(&around);
+    Ok(format!("{} files are in {}\n", made?, to.display()))
+}
+
+/// Puts the files into a folder of their own, with the manifest and the lock file of what is left.
+fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> {
+    let output =
+        Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("can't run git")?;
+    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let names = String::from_utf8(output.stdout).context("a file's name")?;
+    let is_kept =
+        |name: &&str| !name.is_empty() && !LEFT_OUT.iter().any(|left_out| name.starts_with(left_out));
+    let mut count = 0;
+    for name in names.split('\0').filter(is_kept) {
+        let (from, to) = (root.join(name), staging.join(name));
+        fs::create_dir_all(to.parent().context("it lies in a folder")?)?;
+        fs::copy(&from, &to).with_context(|| format!("can't copy {}", from.display()))?;
+        count += 1;
+    }
+    // Whatever the instructor has written into the exercises stays at home.
+    for exercise in &course.exercises {
+        fs::write(exercise.starter(staging), starter(root, exercise)?)?;
+    }
+    let manifest = staging.join("Cargo.toml");
+    fs::write(&manifest, without_solutions(&fs::read_to_string(&manifest)?)?)?;
+    // Cargo takes the packages that are gone out of the lock file.
+    let output = cargo()
+        .args(["metadata", "--offline", "--format-version", "1"])
+        .current_dir(staging)
+        .output()
+        .context("can't run cargo")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(count)
+}
+
+/// The workspace's manifest without solutions.
+fn without_solutions(manifest: &str) -> anyhow::Result<String> {
+    let mut text = manifest.replace(", \"solutions/*\"", "").replace(", \"xtask\"", "");
+    for line in manifest.lines().filter(|line| line.contains("path = \"solutions/")) {
+        let own = line.replace("package = \"s", "package = \"m").replace("\"solutions/", "\"modules/");
+        text = text.replace(line, &own);
+    }
+    if text.contains("solutions/") {
+        bail!("Cargo.toml still names solutions/");
+    }
+    Ok(text)
+}
+
+fn pack(around: &Path, top: &str, file: &Path) -> anyhow::Result<()> {
+    let tar = Command::new("tar").arg("-czf").arg(file).arg("-C").args([around, Path::new(top)]).output();
+    let tar = tar.context("can't run tar")?;
+    ensure!(tar.status.success(), "tar: {}", String::from_utf8_lossy(&tar.stderr).trim());
+    Ok(())
+}

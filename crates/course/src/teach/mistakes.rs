@@ -1,0 +1,28 @@
+//! `cargo course teach mistakes`: known wrong answers, and what the checks say about them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::ensure;
+use course::mistakes;
+use course::syllabus::Course;
+
+use crate::session::{DIM, STRONG};
+use crate::work::coloured;
+
+/// The mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and what that says.
+pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
+    let exercise = course.exercise(id)?;
+    let mut text = String::new();
+    for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.exercise == exercise.id) {
+        let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.name, mistake.what);
+        text += &coloured(&mistake.changes()?);
+        let _ = writeln!(text, "  {DIM}{} says:{DIM:#}", mistake.fails);
+        for says in &mistake.says {
+            let _ = writeln!(text, "    {says}");
+        }
+        let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.path());
+    }
+    ensure!(!text.is_empty(), "{} has no mistake", exercise.id);
+    Ok(text)
+}

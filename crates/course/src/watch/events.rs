@@ -1,0 +1,74 @@
+//! What the loop waits for: keys, saved files, and checks that are done.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+
+use anyhow::Context;
+use course::checks::Verdict;
+use crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
+use notify::{RecursiveMode, Watcher};
+
+/// What the loop waits for.
+pub(super) enum Happened {
+    Key(KeyCode),
+    /// Ctrl-Z.
+    Suspend,
+    /// The terminal has another size.
+    Resized,
+    /// A file of a student's module was written.
+    Saved(PathBuf),
+    /// The check of this number is done.
+    Checked(usize, anyhow::Result<Verdict>),
+    /// The keyboard or the watcher is gone.
+    Lost(anyhow::Error),
+}
+
+/// Watches the folders, not the files: many editors put a new file in the place of the old one.
+pub(super) fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Result<impl Watcher> {
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let told = match event {
+            Ok(event) if event.kind.is_access() => return,
+            Ok(event) => {
+                event.paths.into_iter().filter(|path| is_source(path)).map(Happened::Saved).collect()
+            }
+            Err(error) => vec![Happened::Lost(error.into())],
+        };
+        // Nobody listens any more when the student has quit.
+        let _ = told.into_iter().try_for_each(|told| happened.send(told));
+    })?;
+    watcher
+        .watch(folder, RecursiveMode::Recursive)
+        .with_context(|| format!("can't watch {}", folder.display()))?;
+    Ok(watcher)
+}
+
+/// Editors keep files of their own next to it, such as `.#devices.rs`.
+fn is_source(path: &Path) -> bool {
+    let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !is_hidden && path.extension().is_some_and(|extension| extension == "rs")
+}
+
+/// Sends every key, until nobody listens.
+pub(super) fn read_keys(happened: Sender<Happened>) {
+    std::thread::spawn(move || {
+        loop {
+            let told = match event::read() {
+                Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    match (key.modifiers.contains(KeyModifiers::CONTROL), key.code) {
+                        (true, KeyCode::Char('c' | 'd')) => Happened::Key(KeyCode::Char('q')),
+                        (true, KeyCode::Char('z')) => Happened::Suspend,
+                        (true, _) => continue,
+                        (false, code) => Happened::Key(code),
+                    }
+                }
+                Ok(event::Event::Resize(..)) => Happened::Resized,
+                Ok(_) => continue,
+                Err(error) => Happened::Lost(error.into()),
+            };
+            let is_lost = matches!(told, Happened::Lost(_));
+            if happened.send(told).is_err() || is_lost {
+                return;
+            }
+        }
+    });
+}

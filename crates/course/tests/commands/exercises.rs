@@ -1,0 +1,160 @@
+//! Exercises: their state, hints, and solutions.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use snapbox::{assert_data_eq, str};
+
+use crate::student::{Student, solution};
+
+#[test]
+fn an_exercise_is_open_then_written_then_right() {
+    let student = Student::new("one");
+    assert_data_eq!(
+        student.says(&["list"]),
+        str![[r#"
+01_one  The first
+  to do    one/first   One
+  to do    one/second  Two
+02_two  The second
+  to do    two/third   Three
+0 of 3 exercises are right; the others take about 30 minutes.
+
+"#]]
+    );
+    assert_data_eq!(
+        student.fails(&["run"]),
+        str![[r#"
+first::it_is_1
+not yet implemented
+one/first is not right yet: 1 check failed
+checking one/first …
+
+"#]]
+    );
+    student.solve("01_one/src/first.rs");
+    assert!(student.says(&["list"]).contains("  written  one/first"));
+    assert_data_eq!(
+        student.says(&["run", "first"]),
+        str![[r#"
+one/first is right: 1 check passed
+
+Next: one/second (Two), 5 minutes
+  Return 2
+  read   modules/01_one/README.md
+  edit   modules/01_one/src/second.rs
+  check  cargo course run one/second
+  stuck? cargo course hint one/second
+
+"#]]
+    );
+}
+
+#[test]
+fn from_the_first_exercise_to_the_last() {
+    let student = Student::new("all");
+    student.solve("01_one/src/first.rs");
+    student.says(&["run"]);
+    student.write(
+        "modules/01_one/src/second.rs",
+        "//! Wrong.\n\n/// The number.\npub fn second() -> u32 {\n    3\n}\n",
+    );
+    assert_data_eq!(
+        student.fails(&["test", "1"]),
+        str![[r#"
+second::it_is_2
+rank 1: got 3, expected 2
+
+one/first is right: 1 check passed
+one/second is not right yet: 1 check failed
+checking 01_one …
+
+"#]]
+    );
+    assert!(student.says(&["list"]).contains("  wrong    one/second"));
+    student.solve("01_one/src/second.rs");
+    student.says(&["run"]);
+    assert!(
+        student.says(&["list"]).contains("2 of 3 exercises are right; the others take about 15 minutes.")
+    );
+    student.solve("02_two/src/third.rs");
+    student.says(&["verify"]);
+    assert!(student.says(&["list"]).contains("3 of 3 exercises are right; the others take about 0 minutes."));
+    assert!(student.says(&["next"]).contains("Every exercise is right"));
+    assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
+    // A check counts for the answer that it saw.
+    student.write("modules/02_two/src/third.rs", &solution("third", 4));
+    assert!(student.says(&["list"]).contains("  written  two/third"));
+}
+
+#[test]
+fn hints_come_one_by_one() {
+    let student = Student::new("hint");
+    assert_data_eq!(
+        student.says(&["hint"]),
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+A clearer one: cargo course hint one/first
+
+"#]]
+    );
+    assert_data_eq!(
+        student.says(&["hint"]),
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+one/first, hint 2 of 2: It is 1.
+That was the last. The solution: cargo course diff --spoil one/first
+
+"#]]
+    );
+    assert!(student.says(&["hint", "two/third", "2"]).contains("hint 2 of 2: It is 3."));
+}
+
+#[test]
+fn the_solution_shows_once_the_answer_is_right() {
+    let student = Student::new("diff");
+    assert!(student.fails(&["diff", "first"]).contains("say --spoil to see the solution all the same"));
+    assert_data_eq!(
+        student.says(&["diff", "first", "--spoil"]),
+        str![[r#"
+- yours, 01_one/src/first.rs
++ the solution
+ pub fn first() -> u32 {
+     // ANCHOR: first
+     // Return 1.
+-    todo!("Return 1")
++
++    1
+     // ANCHOR_END: first
+ }
+
+"#]]
+    );
+    fs::remove_file(student.root.join("solutions/01_one/src/first.rs")).unwrap();
+    let told = student.fails(&["diff", "first", "--spoil"]);
+    assert!(
+        told.contains("one/first has no solution here: can't read [ROOT]/solutions/01_one/src/first.rs"),
+        "{told}"
+    );
+}
+
+#[test]
+fn any_folder_of_a_course_will_do() {
+    let student = Student::new("folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_course"))
+        .args(["list", "--path", "short"])
+        .current_dir(student.root.join(Path::new("modules/01_one/src")))
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    assert_data_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        str![[r#"
+A short way: 0 h 25 min
+ 20 min  to do    one/first  One
+  5 min           pause
+
+"#]]
+    );
+}

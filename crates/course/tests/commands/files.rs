@@ -1,0 +1,169 @@
+//! A student's files: nothing of them is lost, whatever happens.
+
+use std::fs;
+use std::process::Command;
+
+use snapbox::{assert_data_eq, str};
+
+use crate::student::Student;
+
+#[test]
+fn nothing_of_a_student_s_is_lost() {
+    let student = Student::new("reset");
+    let file = "modules/01_one/src/first.rs";
+    let starter = student.read(file);
+    assert!(student.says(&["reset", "first"]).contains("is as you got it"));
+    student.write(file, "mine");
+    assert!(student.fails(&["reset", "first"]).contains("There is no terminal to ask: say --yes"));
+    assert_eq!(student.read(file), "mine");
+    assert!(student.says(&["reset", "first", "--yes"]).contains("[ROOT]/.course/backups/0001"));
+    assert_eq!(
+        (student.read(file), student.read(".course/backups/0001/01_one/src/first.rs")),
+        (starter.clone(), "mine".into())
+    );
+
+    student.write(file, "mine again");
+    let told = student.says(&["catch-up", "02", "--yes"]);
+    assert!(told.contains("2 solutions are in place"), "{told}");
+    assert_eq!(student.read(".course/backups/0002/01_one/src/first.rs"), "mine again");
+    assert_eq!(student.read(file), student.read("solutions/01_one/src/first.rs"));
+    assert!(
+        student.read("modules/02_two/src/third.rs").contains("todo!"),
+        "the module itself is the student's"
+    );
+    student.says(&["test", "01"]);
+    assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is right"));
+
+    // Where nothing can be kept, nothing is overwritten.
+    student.write(file, "mine for ever");
+    fs::remove_dir_all(student.root.join(".course")).unwrap();
+    student.write(".course/backups", "a file");
+    assert!(
+        student.fails(&["reset", "first", "--yes"]).contains("can't make a backup in [ROOT]/.course/backups")
+    );
+    assert_eq!(student.read(file), "mine for ever");
+}
+
+#[test]
+fn interrupted_at_any_point_it_has_kept_what_it_overwrote() {
+    let student = Student::new("interrupted");
+    let files = ["01_one/src/first.rs", "01_one/src/second.rs"];
+    let mut overwritten = 0;
+    for round in 0..60_u64 {
+        let mine = |file: &str| format!("mine, {file}, {round}");
+        files.iter().for_each(|file| student.write(&format!("modules/{file}"), &mine(file)));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(["catch-up", "02", "--yes"])
+            .current_dir(&student.root)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // The last one is left alone.
+        if round < 59 {
+            std::thread::sleep(std::time::Duration::from_micros(200 * round));
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        for file in files {
+            let now = student.read(&format!("modules/{file}"));
+            if now == mine(file) {
+                continue;
+            }
+            overwritten += 1;
+            assert_eq!(now, student.read(&format!("solutions/{file}")), "round {round}");
+            let backups = fs::read_dir(student.root.join(".course/backups")).unwrap();
+            let kept =
+                backups.filter_map(|folder| fs::read_to_string(folder.unwrap().path().join(file)).ok());
+            assert!(kept.into_iter().any(|text| text == mine(file)), "round {round}: {file} is lost");
+        }
+    }
+    assert!(overwritten > 0);
+}
+
+#[test]
+fn a_missing_file_stops_nothing_else() {
+    let student = Student::new("missing");
+    let file = "modules/01_one/src/first.rs";
+    let starter = student.read(file);
+    fs::remove_file(student.root.join(file)).unwrap();
+    assert!(student.says(&["list"]).contains("  missing  one/first"));
+    assert!(
+        student.fails(&["run"]).contains("is missing; it comes back with `cargo course reset one/first`")
+    );
+    let told = student.fails(&["verify", "--keep-going"]);
+    assert!(told.contains("one/first can't be checked") && told.contains("two/third is not right"), "{told}");
+    assert!(student.says(&["reset", "one/first"]).contains("its file was missing"));
+    assert_eq!(student.read(file), starter);
+    fs::write(student.root.join(file), b"// \xff").unwrap();
+    assert!(student.fails(&["run"]).contains("one/first can't be checked"));
+    student.says(&["reset", "one/first", "--yes"]);
+    assert_eq!(fs::read(student.root.join(".course/backups/0001/01_one/src/first.rs")).unwrap(), b"// \xff");
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let student = Student::new("full");
+    for arguments in
+        [&["list"][..], &["run"], &["diff", "first", "--spoil"], &["reset", "first"], &["verify", "--json"]]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_course"))
+            .args(arguments)
+            .current_dir(&student.root)
+            .env("CARGO_TARGET_DIR", student.root.join("target"))
+            .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.ends_with("error: can't print: No space left on device (os error 28)\n"),
+            "{arguments:?}: {told}"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn a_folder_that_can_t_be_written_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    let student = Student::new("readonly");
+    // The superuser may write everywhere, so that it must become another one, who may also run this copy.
+    let course = student.root.join("course");
+    student.write("modules/01_one/src/first.rs", "// my own work\n");
+    fs::copy(env!("CARGO_BIN_EXE_course"), &course).unwrap();
+    let root = &student.root;
+    fs::set_permissions(root, fs::Permissions::from_mode(0o555)).unwrap();
+    let is_superuser = fs::File::create(root.join("written")).is_ok();
+    let told = |arguments: &[&str]| {
+        let mut command = Command::new(&course);
+        command.args(arguments).current_dir(root).env("NO_COLOR", "1");
+        if is_superuser {
+            command.uid(NOBODY);
+        }
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap().replace(root.to_str().unwrap(), "[ROOT]"))
+    };
+    let (listed, hint, reset) = (told(&["list"]), told(&["hint"]), told(&["reset", "one/first", "--yes"]));
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(listed.0 && listed.1.contains("one/first"), "{}", listed.1);
+    assert_data_eq!(
+        hint.1,
+        str![[r#"
+one/first, hint 1 of 2: It is a number.
+A clearer one: cargo course hint one/first
+warning: your progress can't be kept: can't write [ROOT]/.course/progress.json: Permission denied (os error 13)
+
+"#]]
+    );
+    assert_data_eq!(
+        reset.1,
+        str![[r#"
+error: can't make a backup in [ROOT]/.course/backups: Permission denied (os error 13)
+
+"#]]
+    );
+    assert!(hint.0 && !reset.0);
+    assert_eq!(student.read("modules/01_one/src/first.rs"), "// my own work\n");
+}

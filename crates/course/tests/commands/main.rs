@@ -1,0 +1,67 @@
+//! The commands as a student gives them, in a small course that each test makes for itself.
+
+mod exercises;
+mod files;
+mod machine;
+mod student;
+mod teach;
+mod terminal;
+mod watch;
+
+use student::Student;
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let student = Student::new("help");
+    let names = |help: &str| -> Vec<String> {
+        let lines = help.lines().filter_map(|line| line.strip_prefix("  "));
+        let first = lines.filter_map(|line| line.split("  ").next());
+        first
+            .filter(|name| !name.is_empty() && !name.starts_with([' ', '-', '<']))
+            .map(str::to_owned)
+            .collect()
+    };
+    let top = names(&student.says(&["--help"]));
+    assert!(top.len() > 15, "{top:?}");
+    for name in &top {
+        let help = student.says(&[name, "--help"]);
+        assert!(help.contains(&format!("Example: cargo course {name}")), "{help}");
+    }
+    let teach = names(&student.says(&["teach", "--help"]));
+    assert_eq!(teach, ["report", "mistakes", "starter-archive", "help"]);
+    for name in &teach[..3] {
+        let help = student.says(&["teach", name, "--help"]);
+        assert!(help.contains(&format!("Example: cargo course teach {name}")), "{help}");
+    }
+    for old in ["report", "mistakes", "starter-archive"] {
+        assert!(student.fails(&[old]).contains("unrecognized subcommand"), "{old}");
+    }
+}
+
+#[test]
+fn bad_input_is_named() {
+    let student = Student::new("bad");
+    let told = student.fails(&["run", "frist"]);
+    assert!(told.contains("there is no exercise `frist`; did you mean one/first?"), "{told}");
+    assert!(student.fails(&["test", "7"]).contains("there is no module `7`; there are 01_one, 02_two"));
+    assert!(student.fails(&["list", "--path", "long"]).contains("there is no path `long`; there are short"));
+    assert!(student.fails(&["demo", "01"]).contains("module 01_one has no program"));
+    assert!(
+        student
+            .fails(&["overlap", "--compute", "0", "--comm", "1"])
+            .contains("--compute 0: a time in ms, above 0")
+    );
+
+    student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { \"1\" }");
+    let told = student.fails(&["run"]);
+    assert!(told.contains("mismatched types") && told.contains("one/first can't be checked"), "{told}");
+
+    student.write(".course/progress.json", "{");
+    let told = student.fails(&["run"]);
+    assert!(told.contains("progress.json is damaged") && told.contains("progress.json.damaged"), "{told}");
+
+    student.write("Cargo.toml", "[workspace");
+    assert!(student.fails(&["run"]).contains("cargo can't build m01_one"));
+    student.write("course.toml", "[[module]]\nfolder = 1\n");
+    assert!(student.fails(&["list"]).contains("course.toml is no course"));
+}

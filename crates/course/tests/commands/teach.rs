@@ -1,0 +1,129 @@
+//! `cargo course teach`.
+
+use std::process::Command;
+
+use snapbox::{assert_data_eq, str};
+
+use crate::student::Student;
+
+#[test]
+fn verify_tells_programs_and_report_tells_instructors() {
+    let student = Student::new("verify");
+    student.solve("01_one/src/first.rs");
+    student.says(&["hint", "second"]);
+    let json = student.fails(&["verify", "--json"]);
+    assert!(!json.contains("two/third"), "it stops behind the first module that isn't right: {json}");
+    let (_, json, _) = student.told(&["verify", "--json", "--keep-going"]);
+    assert!(json.contains("two/third"), "{json}");
+    student.write("class/ann.json", &json);
+    student.write("class/bartholomew.json", &json.replace("\"wrong\"", "\"right\""));
+    assert_data_eq!(
+        student.says(&["teach", "report", "class"]),
+        str![[r#"
+student      right  wrong  hints    01_one  02_two
+ann              1      2      1       1/2     0/1
+bartholomew      3      0      1       2/2     1/1
+
+"#]]
+    );
+    // What is strange is left out; the others have their rows.
+    for (strange, words) in [
+        ("{}", "invalid type: map"),
+        ("", "EOF"),
+        (&json.replace("one/second", "one/first"), "one/first is there twice"),
+        (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
+        (&json.replace("\"wrong\"", "\"fine\""), "`fine` is no state"),
+    ] {
+        student.write("class/zoe.json", strange);
+        let told = student.fails(&["teach", "report", "class", "class/ann.json"]);
+        let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
+        assert!(told.contains(warning) && told.contains(words) && told.contains("it is left out"), "{told}");
+        assert!(told.contains("\nann  ") && !told.contains("\nzoe"), "{told}");
+    }
+    student.write("other/ann.json", &json);
+    assert!(
+        student
+            .fails(&["teach", "report", "class", "other"])
+            .contains("class/ann.json and other/ann.json: two students of one name")
+    );
+    assert!(
+        student
+            .fails(&["teach", "report", "solutions"])
+            .contains("no output of `cargo course verify --json` is in solutions")
+    );
+}
+
+#[test]
+fn mistakes_are_shown_with_what_finds_them() {
+    let student = Student::new("mistakes");
+    let head = "mistake: it counts from 0\nfails: first::it_is_1\nsays: got 0\nsays: expected 1\n";
+    let diff = "--- a/solutions/01_one/src/first.rs\n+++ b/solutions/01_one/src/first.rs\n@@ -2,2 +2,2 @@\n {\n-    1\n+    0\n";
+    student.write("tests/mistakes/one/first/zero.patch", &format!("{head}{diff}"));
+    assert_data_eq!(
+        student.says(&["teach", "mistakes", "one/first"]),
+        str![[r#"
+zero  it counts from 0
+ {
+-    1
++    0
+  first::it_is_1 says:
+    got 0
+    expected 1
+  tests/mistakes/one/first/zero.patch
+
+
+"#]]
+    );
+    assert_data_eq!(
+        student.fails(&["teach", "mistakes", "one/second"]),
+        str![[r#"
+error: one/second has no mistake
+
+"#]]
+    );
+}
+
+#[test]
+fn the_starter_archive_has_no_solution() {
+    let student = Student::new("archive");
+    student.solve("01_one/src/first.rs");
+    student.write(".gitignore", "target\n.course\n");
+    for arguments in [&["init", "-q"][..], &["add", "."]] {
+        assert!(Command::new("git").args(arguments).current_dir(&student.root).status().unwrap().success());
+    }
+    assert_data_eq!(
+        student.says(&["teach", "starter-archive", "class.tar.gz"]),
+        str![[r#"
+12 files are in class.tar.gz
+
+"#]]
+    );
+    let tar = |arguments: &[&str]| {
+        let output = Command::new("tar").args(arguments).current_dir(&student.root).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let listed = tar(&["-tzf", "class.tar.gz"]);
+    assert!(!listed.contains("solutions"), "{listed}");
+    assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
+    assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    tar(&["-xzf", "class.tar.gz"]);
+    let handed_out = Student { root: student.root.join("class") };
+    handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
+    assert!(handed_out.says(&["demo", "01"]).contains("mine"));
+    for arguments in
+        [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
+    {
+        let told = handed_out.fails(arguments);
+        assert!(told.contains("one/first: this copy of the course has no solutions"), "{told}");
+    }
+    for name in [".tar.gz", "class.zip/.tar.gz"] {
+        assert!(student.fails(&["teach", "starter-archive", name]).contains("call it something.tar.gz"));
+    }
+    assert_data_eq!(
+        student.fails(&["teach", "starter-archive", "class.zip"]),
+        str![[r#"
+error: class.zip: call it something.tar.gz
+
+"#]]
+    );
+}

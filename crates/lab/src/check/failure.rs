@@ -1,0 +1,143 @@
+//! Why a check failed, in words: from what its process reported, and from how it ended.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::verdict::Record;
+
+/// Why the check failed, the most telling part first; `None` if it passed.
+pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<Duration>) -> Option<String> {
+    let mut verdict = None;
+    let mut panics: Vec<&str> = Vec::new();
+    let mut passed = false;
+    for record in records {
+        match record {
+            Record::Panic(text) => panics.push(text),
+            Record::Passed => (verdict, passed) = (Some(""), true),
+            Record::Failed(text) => verdict = Some(text),
+            Record::Leaving => break,
+        }
+    }
+    let mut parts: Vec<String> = Vec::new();
+    if let Some(timeout) = timed_out {
+        let seconds = timeout.as_secs();
+        let doing = if passed { "The check was done, but its process was" } else { "The check was" };
+        parts.push(format!(
+            "{doing} still running after {seconds} s, and was ended. Does one rank wait for another that never comes? \
+             (LAB_TIMEOUT=SECONDS waits longer.)"
+        ));
+    } else if passed {
+        if status.success() {
+            return None;
+        }
+        parts.push(format!("The check was done, but then its process ended with {}.", describe(status)));
+    } else if verdict.is_none() && panics.is_empty() {
+        parts.push(format!(
+            "The check's process ended in the middle of the check, with {}.",
+            describe(status)
+        ));
+    }
+    let error = verdict.filter(|text| !text.is_empty());
+    parts.extend(error.map(str::to_owned));
+    parts.extend(merge(&panics, error.unwrap_or_default()));
+    if verdict.is_none() && !panics.is_empty() && timed_out.is_none() {
+        parts.push(format!("Then the check's process ended with {}.", describe(status)));
+    }
+    Some(parts.join("\n"))
+}
+
+/// The panics in their order, each message once, without those whose message the error already has.
+fn merge(panics: &[&str], error: &str) -> Vec<String> {
+    let mut merged: Vec<(&str, usize)> = Vec::new();
+    for panic in panics {
+        // The place stays, the thread's name goes: ranks that fail alike fail once.
+        let text = panic.rsplit_once(", in thread `").map_or(*panic, |(text, _)| text);
+        match merged.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => merged.push((text, 1)),
+        }
+    }
+    let place = |text: &str| text.rsplit_once("\n  at ").map(|(_, place)| format!("  at {place}"));
+    merged
+        .into_iter()
+        .filter_map(|(text, count)| {
+            let message = text.rsplit_once("\n  at ").map_or(text, |(message, _)| message);
+            let shown = if error.contains(message) { place(text)? } else { text.to_owned() };
+            Some(if count > 1 { format!("{shown} (in {count} threads)") } else { shown })
+        })
+        .collect()
+}
+
+/// An exit status in words that name the signal.
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => {
+            let name = match signal {
+                libc::SIGABRT => "SIGABRT: abort, such as a panic during a panic",
+                libc::SIGSEGV => "SIGSEGV: an access to memory that isn't there",
+                libc::SIGBUS => "SIGBUS: an access to memory that isn't there",
+                libc::SIGILL => "SIGILL: an illegal instruction",
+                libc::SIGFPE => "SIGFPE: an arithmetic error",
+                libc::SIGKILL => "SIGKILL: ended from outside, perhaps for want of memory",
+                _ => return format!("signal {signal}"),
+            };
+            format!("signal {signal} ({name})")
+        }
+        (None, None) => "an unknown status".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
+    }
+
+    #[test]
+    fn leaving_early_with_success_is_no_pass() {
+        let text = failure(&[], exit(0), None).unwrap();
+        assert!(text.contains("in the middle of the check, with exit code 0"), "{text}");
+    }
+
+    #[test]
+    fn what_other_threads_say_while_the_process_ends_is_not_the_cause() {
+        let late = Record::Panic("the driver is shutting down\n  at a.rs:3:5".to_owned());
+        let text = failure(&[Record::Leaving, late.clone()], exit(1), None).unwrap();
+        assert_eq!(text, "The check's process ended in the middle of the check, with exit code 1.");
+        assert_eq!(failure(&[Record::Passed, Record::Leaving, late], exit(0), None), None);
+        assert!(failure(&[Record::Leaving, Record::Passed], exit(0), None).is_some());
+    }
+
+    #[test]
+    fn a_crash_after_the_verdict_is_no_pass() {
+        let text = failure(&[Record::Passed], ExitStatus::from_raw(libc::SIGSEGV), None).unwrap();
+        assert!(text.contains("SIGSEGV"), "{text}");
+        assert_eq!(failure(&[Record::Passed], exit(0), None), None);
+    }
+
+    #[test]
+    fn ranks_that_panic_alike_are_told_once_and_first() {
+        let panic = |rank: u32| {
+            Record::Panic(format!("not yet implemented: x\n  at a.rs:3:5, in thread `rank {rank}`"))
+        };
+        let text = failure(&[panic(0), panic(1), Record::Failed(String::new())], exit(101), None).unwrap();
+        assert_eq!(text, "not yet implemented: x\n  at a.rs:3:5 (in 2 threads)");
+    }
+
+    #[test]
+    fn a_panic_that_the_error_repeats_only_adds_its_place() {
+        let records =
+            [Record::Panic("oh\n  at a.rs:3:5".to_owned()), Record::Failed("rank 1 panicked: oh".to_owned())];
+        assert_eq!(failure(&records, exit(101), None).unwrap(), "rank 1 panicked: oh\n  at a.rs:3:5");
+    }
+
+    #[test]
+    fn a_timeout_is_said_first() {
+        let text = failure(&[], ExitStatus::from_raw(libc::SIGKILL), Some(Duration::from_secs(60))).unwrap();
+        assert!(text.starts_with("The check was still running after 60 s, and was ended."), "{text}");
+    }
+}

@@ -1,0 +1,50 @@
+//! How a process of the test program learns which check it was started for.
+
+use std::ffi::{OsStr, OsString};
+
+/// Names the check and the parent: `PID NAME`.
+pub(super) const ORDER: &str = "LAB_RUN_ONE_CHECK";
+
+/// What the parent asked this process for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) parent: u32,
+    pub(super) check: String,
+}
+
+impl Order {
+    /// The value of [`ORDER`] with which a child learns its check.
+    pub(super) fn text(check: &str) -> OsString {
+        format!("{} {check}", std::process::id()).into()
+    }
+
+    /// The order, if this process got one.
+    pub(super) fn given() -> Option<Self> {
+        std::env::var_os(ORDER).map(|value| Self::read(&value))
+    }
+
+    fn read(value: &OsStr) -> Self {
+        let text = value.to_string_lossy();
+        let (parent, check) = text.split_once(' ').unwrap_or(("", &text));
+        Self { parent: parent.parse().unwrap_or(0), check: check.to_owned() }
+    }
+}
+
+/// The name of the check that this process runs, if it is a check's.
+pub(super) fn own_check() -> Option<String> {
+    Order::given().map(|order| order.check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_survives_its_trip_through_the_environment() {
+        let order = Order::read(&Order::text("devices::a sentence with blanks"));
+        assert_eq!(
+            order,
+            Order { parent: std::process::id(), check: "devices::a sentence with blanks".into() }
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! On which tiers the selected checks run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context;
+use libtest_mimic::{Arguments, Trial};
+
+use super::definition::Check;
+use crate::tier::{self, Tier, tier_for};
+
+/// For each number of ranks that a check asks for: the tier, or why there is none.
+pub(super) type Tiers = BTreeMap<usize, Result<Tier, String>>;
+
+/// For each number of ranks that a selected check asks for: the tier, or why there is none.
+///
+/// Where not even one rank can run, an answer for each check would be a run that says `ok` and checks nothing: so this
+/// is an error of the whole run.
+pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Result<Tiers> {
+    let asked: BTreeSet<usize> = checks
+        .iter()
+        .filter(|check| !arguments.is_filtered_out(&Trial::test(check.name(), || Ok(()))))
+        .map(|check| check.ranks())
+        .collect();
+    if !asked.is_empty() {
+        tier_for(1).context("no check can run here")?;
+    }
+    Ok(asked
+        .into_iter()
+        .map(|ranks| (ranks, tier_for(ranks).map_err(|error| format!("{error:#}"))))
+        .collect())
+}
+
+/// The line that says what the checks run on.
+///
+/// # Errors
+/// Those of [`tier::describe`].
+pub(super) fn announcement(tiers: &Tiers) -> anyhow::Result<String> {
+    announcement_with(tiers, tier::describe)
+}
+
+/// The same, with the words of `describe` for a number of ranks.
+fn announcement_with(
+    tiers: &Tiers,
+    describe: impl Fn(usize) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    let mut first_ranks: Vec<(Tier, usize)> = Vec::new();
+    for (&ranks, tier) in tiers {
+        if let Ok(tier) = *tier
+            && first_ranks.iter().all(|(known, _)| *known != tier)
+        {
+            first_ranks.push((tier, ranks));
+        }
+    }
+    let mut parts = Vec::new();
+    for (_, ranks) in &first_ranks {
+        let text = describe(*ranks)?;
+        parts.push(match first_ranks.len() {
+            1 => text,
+            _ => format!("from {ranks} {} on {text}", if *ranks == 1 { "rank" } else { "ranks" }),
+        });
+    }
+    Ok(match parts.as_slice() {
+        [] => "tier: none can run the selected checks".to_owned(),
+        parts => format!("tier: {}", parts.join("; ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_announcement_names_each_tier_that_will_run() {
+        let tiers = BTreeMap::from([
+            (1, Ok(Tier::Real)),
+            (2, Ok(Tier::Virtual)),
+            (4, Ok(Tier::Virtual)),
+            (9, Err("there are 8 GPUs".to_owned())),
+        ]);
+        let line = announcement_with(&tiers, |ranks| Ok(format!("<{ranks}>"))).unwrap();
+        assert_eq!(line, "tier: from 1 rank on <1>; from 2 ranks on <2>");
+        let one = BTreeMap::from([(2, Ok(Tier::Virtual)), (4, Ok(Tier::Virtual))]);
+        assert_eq!(announcement_with(&one, |_| Ok("virtual".to_owned())).unwrap(), "tier: virtual");
+    }
+}

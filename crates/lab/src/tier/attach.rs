@@ -1,0 +1,116 @@
+//! Loads a tier's libraries, and says how many ranks they have room for.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use anyhow::{Context, ensure};
+use cudarc::driver::{CudaContext, CudaStream};
+
+use super::choice::{RANKS_PER_GPU, Tier, tier_for};
+use crate::library::Library;
+
+/// World sizes that checks use where GPUs cost nothing.
+const VIRTUAL_WORLD_SIZES: usize = 5;
+
+/// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further
+/// calls only check that the tier still serves.
+///
+/// # Errors
+/// As [`tier_for`], or a library can't be loaded, or the driver does not start.
+pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
+    static ATTACHED: Mutex<Option<Tier>> = Mutex::new(None);
+    let mut attached = ATTACHED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let tier = match *attached {
+        Some(tier) => tier,
+        None => {
+            let tier = tier_for(ranks)?;
+            load(tier)?;
+            cudarc::driver::result::init().context("the driver does not start")?;
+            *attached = Some(tier);
+            tier
+        }
+    };
+    let most = most_ranks(tier)?;
+    ensure!(
+        ranks <= most,
+        "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}"
+    );
+    ROOM.get_or_init(|| (tier, most));
+    Ok(tier)
+}
+
+/// The attached tier, and how many ranks it has room for.
+static ROOM: OnceLock<(Tier, usize)> = OnceLock::new();
+
+/// The attached tier, if there is one.
+pub(crate) fn attached() -> Option<Tier> {
+    ROOM.get().map(|&(tier, _)| tier)
+}
+
+fn load(tier: Tier) -> anyhow::Result<()> {
+    match tier {
+        Tier::Virtual => load_virtual(),
+        Tier::Real | Tier::Shared => {
+            if tier == Tier::Shared {
+                // SAFETY: no other thread of the lab is running yet; NCCL reads the variable when it starts.
+                unsafe { std::env::set_var("NCCL_MULTI_RANK_GPU_ENABLE", "1") };
+            }
+            if Library::open(Path::new("libnccl.so")).is_err() {
+                Library::open(&built_library("libsystem_nccl.so")?)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn load_virtual() -> anyhow::Result<()> {
+    let driver = Library::open(&built_library("libvirtual_cuda.so")?)?;
+    Library::open(&built_library("libvirtual_nccl.so")?)?;
+    let hide =
+        driver.symbol(c"virtualGpuHideLibrary").context("libvirtual_cuda.so is not the course's own")?;
+    // SAFETY: the function takes a C string and returns nothing.
+    let hide: extern "C" fn(*const std::ffi::c_char) = unsafe { std::mem::transmute(hide) };
+    // So that reports show the line of the exercise, not the lab's line that it called.
+    let own = CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))?;
+    hide(own.as_ptr());
+    Ok(())
+}
+
+/// A library that Cargo built for this executable: in `deps`, or next to the executable.
+///
+/// # Errors
+/// It is in neither place.
+pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
+    let executable = std::env::current_exe().context("can't tell where this program is")?;
+    let folder = executable.parent().unwrap_or(Path::new("."));
+    let places = [folder.join("deps"), folder.to_owned(), folder.join("../deps")];
+    let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
+    found.with_context(|| format!("{name} is not next to {}: build with cargo", executable.display()))
+}
+
+/// Ranks that the attached libraries have room for.
+fn most_ranks(tier: Tier) -> anyhow::Result<usize> {
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
+    Ok(if tier == Tier::Shared { gpus * RANKS_PER_GPU } else { gpus })
+}
+
+/// World sizes that a check may use on the attached tier, ascending: 1 to 5 on the virtual one, up to what is there
+/// on the others.
+///
+/// # Panics
+/// Before [`attach`]: a check without a world size would pass without a look.
+pub fn world_sizes() -> Vec<usize> {
+    let (tier, most) = *ROOM.get().expect("lab::attach comes before lab::world_sizes");
+    (1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect()
+}
+
+/// A new stream for each rank, on the GPU that the rank uses.
+///
+/// # Errors
+/// More ranks than the attached tier has room for, or what the driver answers.
+pub fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
+    attach(world_size)?;
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
+    (0..world_size).map(|rank| Ok(CudaContext::new(rank % gpus)?.new_stream()?)).collect()
+}

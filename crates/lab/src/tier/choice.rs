@@ -1,0 +1,149 @@
+//! Which tier runs how many ranks, and why.
+
+use anyhow::{bail, ensure};
+
+use super::survey::{NcclVersion, Survey, survey};
+
+/// Ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
+pub(super) const RANKS_PER_GPU: usize = 2;
+
+/// The first NCCL that lets ranks share a GPU.
+const SHARING_NCCL: NcclVersion = NcclVersion::new(2, 30, 0);
+
+/// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] say otherwise.
+const VIRTUAL_GPUS: usize = 8;
+
+/// Names the machine whose times the virtual tier models.
+pub(super) const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
+
+/// What answers cudarc's calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// The installed driver and NCCL, a GPU for each rank.
+    Real,
+    /// The installed driver and NCCL ≥ 2.30, two ranks on each GPU.
+    Shared,
+    /// The virtual GPU.
+    Virtual,
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Real => "real",
+            Self::Shared => "shared",
+            Self::Virtual => "virtual",
+        })
+    }
+}
+
+/// Chooses the tier on which `ranks` ranks can run, without loading anything for cudarc.
+///
+/// # Errors
+/// `LAB_TIER` names a tier that is unknown, or that can't run so many ranks here: the reason, for a person.
+pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
+    let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
+    let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
+    if tier == Tier::Virtual {
+        // A count that is no number is the driver's to refuse, when it starts; how many GPUs a topology has, it says then.
+        let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
+        let default = if std::env::var_os(TOPOLOGY).is_some() { usize::MAX } else { VIRTUAL_GPUS };
+        let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(default);
+        ensure!(ranks <= gpus, "needs {ranks} GPUs, the virtual tier has {gpus} (VIRTUAL_GPU_COUNT)");
+    }
+    Ok(tier)
+}
+
+fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
+    let gpus = survey.driver.as_ref().map(|driver| driver.gpus);
+    match asked.trim() {
+        "virtual" => Ok(Tier::Virtual),
+        "auto" | "" => Ok(match (gpus, &survey.nccl) {
+            (Ok(gpus), Ok(_)) if gpus >= ranks => Tier::Real,
+            _ => Tier::Virtual,
+        }),
+        "real" => {
+            let gpus = gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
+            survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
+            ensure!(gpus >= ranks, "needs {ranks} GPUs, this machine has {gpus} (LAB_TIER=real)");
+            Ok(Tier::Real)
+        }
+        "shared" => {
+            let gpus = gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
+            let version = *survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
+            ensure!(
+                version >= SHARING_NCCL,
+                "LAB_TIER=shared: NCCL {version} lets no ranks share a GPU; 2.30 or later does"
+            );
+            let most = gpus * RANKS_PER_GPU;
+            ensure!(most >= ranks, "needs {ranks} ranks, {gpus} shared GPUs carry {most} (LAB_TIER=shared)");
+            Ok(Tier::Shared)
+        }
+        other => bail!("LAB_TIER={other}: it is one of auto, real, shared, virtual"),
+    }
+}
+
+/// One line that says on what `ranks` ranks run here, and why.
+///
+/// # Errors
+/// As [`tier_for`].
+pub fn describe(ranks: usize) -> anyhow::Result<String> {
+    let survey = survey();
+    let gpus = survey.driver.as_ref().map_or(0, |driver| driver.gpus);
+    Ok(match (tier_for(ranks)?, &survey.nccl) {
+        (Tier::Real, Ok(nccl)) => format!("real: {gpus} GPUs, NCCL {nccl}"),
+        (Tier::Shared, Ok(nccl)) => {
+            format!("shared: {gpus} GPUs with {RANKS_PER_GPU} ranks each, NCCL {nccl}")
+        }
+        (_, nccl) => {
+            let why = match (&survey.driver, nccl) {
+                _ if std::env::var("LAB_TIER").is_ok_and(|tier| tier.trim() == "virtual") => {
+                    "LAB_TIER asks for it".into()
+                }
+                (Err(why), _) => why.clone(),
+                (Ok(_), Err(why)) => why.clone(),
+                (Ok(_), Ok(_)) => format!("{ranks} ranks, and only {gpus} real GPUs"),
+            };
+            format!("virtual: GPUs in software ({why})")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tier::survey::{CudaVersion, Driver};
+
+    const OLD: NcclVersion = NcclVersion::new(2, 22, 5);
+    const NEW: NcclVersion = NcclVersion::new(2, 30, 7);
+
+    fn machine(gpus: Result<usize, &str>, nccl: Result<NcclVersion, &str>) -> Survey {
+        let driver = gpus.map(|gpus| Driver { gpus, cuda: CudaVersion::new(12, 9) });
+        Survey { driver: driver.map_err(str::to_owned), nccl: nccl.map_err(str::to_owned) }
+    }
+
+    #[test]
+    fn auto_takes_real_gpus_where_they_suffice() {
+        let two = machine(Ok(2), Ok(NEW));
+        assert_eq!(choose("auto", 2, &two).unwrap(), Tier::Real);
+        assert_eq!(choose("auto", 3, &two).unwrap(), Tier::Virtual);
+        assert_eq!(choose("auto", 1, &machine(Ok(2), Err("none"))).unwrap(), Tier::Virtual);
+        assert_eq!(choose("auto", 1, &machine(Err("none"), Err("none"))).unwrap(), Tier::Virtual);
+    }
+
+    #[test]
+    fn a_tier_that_is_asked_for_and_missing_is_an_error_with_the_reason() {
+        let none = machine(Err("no NVIDIA driver is installed"), Err("not looked for"));
+        let error = choose("real", 1, &none).unwrap_err().to_string();
+        assert_eq!(error, "LAB_TIER=real: no NVIDIA driver is installed");
+        let old = machine(Ok(1), Ok(OLD));
+        assert!(choose("shared", 2, &old).unwrap_err().to_string().contains("NCCL 2.22.5"));
+        let one = machine(Ok(1), Ok(NEW));
+        assert_eq!(choose("shared", 2, &one).unwrap(), Tier::Shared);
+        assert!(choose("shared", 3, &one).unwrap_err().to_string().contains("needs 3 ranks"));
+        assert!(
+            choose("real", 2, &one).unwrap_err().to_string().contains("needs 2 GPUs, this machine has 1")
+        );
+        assert!(choose("fast", 1, &one).unwrap_err().to_string().contains("LAB_TIER=fast"));
+    }
+}

@@ -1,0 +1,142 @@
+//! What this machine has: a driver with GPUs, NCCL, and NVRTC.
+
+use std::ffi::{c_int, c_uint};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::library::Library;
+
+/// `cuInit`'s code where a driver finds no device: CUDA_ERROR_NO_DEVICE.
+const NO_DEVICE: c_int = 100;
+
+/// What this machine has.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The installed driver, if it has a GPU; or why there is none.
+    pub driver: Result<Driver, String>,
+    /// The version of NCCL; or why there is none.
+    pub nccl: Result<NcclVersion, String>,
+}
+
+/// An installed driver with at least one GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Driver {
+    /// The number of real GPUs, at least 1.
+    pub gpus: usize,
+    /// The version of CUDA that the driver supports.
+    pub cuda: CudaVersion,
+}
+
+/// A version of CUDA, as `cuDriverGetVersion` encodes it: 1000 × major + 10 × minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CudaVersion(i32);
+
+/// A version of NCCL, as `ncclGetVersion` encodes it since 2.9: 10000 × major + 100 × minor + patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NcclVersion(i32);
+
+impl CudaVersion {
+    #[cfg(test)]
+    pub(super) const fn new(major: i32, minor: i32) -> Self {
+        Self(1000 * major + 10 * minor)
+    }
+}
+
+impl NcclVersion {
+    pub(super) const fn new(major: i32, minor: i32, patch: i32) -> Self {
+        Self(10_000 * major + 100 * minor + patch)
+    }
+}
+
+impl std::fmt::Display for CudaVersion {
+    /// `12.9`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+impl std::fmt::Display for NcclVersion {
+    /// `2.30.7`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.0 / 10_000, self.0 / 100 % 100, self.0 % 100)
+    }
+}
+
+/// Looks for a driver with a GPU, and for NCCL. Looks once; both are only asked for their figures.
+pub fn survey() -> &'static Survey {
+    static SURVEY: OnceLock<Survey> = OnceLock::new();
+    SURVEY.get_or_init(|| {
+        let driver = driver();
+        let nccl = match driver {
+            Ok(_) => nccl_version(),
+            Err(_) => Err("not looked for without a GPU".to_owned()),
+        };
+        Survey { driver, nccl }
+    })
+}
+
+fn driver() -> Result<Driver, String> {
+    // By the driver's own SONAME, which the virtual library never has.
+    let driver = Library::open(Path::new("libcuda.so.1"))
+        .map_err(|_| "no NVIDIA driver is installed (libcuda.so.1 is not found)".to_owned())?;
+    let init = driver.symbol(c"cuInit").ok_or("libcuda.so.1 has no cuInit")?;
+    // SAFETY: `cuInit` takes an unsigned int and returns a result code.
+    let init: extern "C" fn(c_uint) -> c_int = unsafe { std::mem::transmute(init) };
+    match init(0) {
+        0 => {}
+        NO_DEVICE => return Err("the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
+        code => return Err(format!("the NVIDIA driver does not start (cuInit answers with error {code})")),
+    }
+    // SAFETY: `cuDeviceGetCount` writes an int and returns a result code.
+    let gpus = match unsafe { driver.int_from(c"cuDeviceGetCount") }? {
+        count @ 1.. => count as usize,
+        _ => return Err("the NVIDIA driver finds no GPU".to_owned()),
+    };
+    // SAFETY: so does `cuDriverGetVersion`.
+    let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
+    Ok(Driver { gpus, cuda })
+}
+
+/// Whether NCCL is there by the name that programs are linked with, `libnccl.so`. Its runtime packages have
+/// `libnccl.so.2` only; the course gives it the other name.
+pub fn has_plain_nccl() -> bool {
+    Library::open(Path::new("libnccl.so")).is_ok()
+}
+
+/// The version of NVRTC, the compiler that kernels are made with; or why there is none.
+pub fn nvrtc_version() -> Result<String, String> {
+    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
+    let nvrtc = names
+        .iter()
+        .find_map(|name| Library::open(Path::new(name)).ok())
+        .ok_or_else(|| format!("none of {} is found", names.join(", ")))?;
+    let version = nvrtc.symbol(c"nvrtcVersion").ok_or("the library has no nvrtcVersion")?;
+    // SAFETY: `nvrtcVersion` writes two ints and returns a result code.
+    let version: extern "C" fn(*mut c_int, *mut c_int) -> c_int = unsafe { std::mem::transmute(version) };
+    let (mut major, mut minor) = (0, 0);
+    match version(&raw mut major, &raw mut minor) {
+        0 => Ok(format!("{major}.{minor}")),
+        code => Err(format!("nvrtcVersion answers with error {code}")),
+    }
+}
+
+fn nccl_version() -> Result<NcclVersion, String> {
+    // Not by `libnccl.so`: the name would stay taken, also for the virtual library.
+    let nccl = Library::open(Path::new("libnccl.so.2"))
+        .map_err(|error| format!("NCCL is not found: {error}; is its folder on LD_LIBRARY_PATH?"))?;
+    // SAFETY: `ncclGetVersion` writes an int and returns a result code.
+    unsafe { nccl.int_from(c"ncclGetVersion") }.map(NcclVersion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_shown_as_people_write_them() {
+        assert_eq!(CudaVersion(12_090).to_string(), "12.9");
+        assert_eq!(NcclVersion(23_007).to_string(), "2.30.7");
+        assert_eq!(NcclVersion::new(2, 22, 5), NcclVersion(22_205));
+        assert!(NcclVersion::new(2, 9, 1) < NcclVersion::new(2, 30, 0));
+    }
+}

@@ -1,0 +1,26 @@
+//! Where event times come from: a GPU's clock, or a model.
+
+use cudarc::driver::CudaContext;
+
+use super::attach::attached;
+use super::choice::{TOPOLOGY, Tier};
+
+/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modelled for dgx-h100`, with what is
+/// left out. Every figure is shown with it.
+///
+/// # Errors
+/// What the driver answers.
+pub fn whose_times() -> anyhow::Result<String> {
+    Ok(match attached() {
+        Some(Tier::Virtual) => {
+            let topology = std::env::var(TOPOLOGY).unwrap_or_else(|_| "classroom".to_owned());
+            format!("modelled for {}, where the host's own computing takes none", topology.trim())
+        }
+        _ => format!("measured on {}", CudaContext::new(0)?.name()?),
+    })
+}
+
+/// Whether event times on the attached tier are modeled: only these are the same on every run.
+pub fn times_are_modeled() -> bool {
+    attached() == Some(Tier::Virtual)
+}

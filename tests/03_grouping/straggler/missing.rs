@@ -1,0 +1,230 @@
+//! Ranks that do not come before the deadline.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::{Barrier, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use cudarc::driver::CudaSlice;
+use cudarc::nccl::Comm;
+use init::rendezvous::rendezvous;
+use lab::Kernels;
+use lab::explain::error_text;
+
+use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
+use crate::grouping::straggler::{Register, barrier, lateness};
+
+/// After so long, whoever waits for a missing rank without looking at the clock is helped out.
+const RESCUE: Duration = Duration::from_secs(3);
+/// After so long, time is up for a rank whose GPU has come and that doesn't sign. A rank signs as soon as it asks.
+const SIGNING: Duration = Duration::from_secs(1);
+/// How long ranks that do come are waited for.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What a rank was told, or `None` where it has not called.
+type Told = Option<Result<Vec<f32>, String>>;
+
+/// How far the ranks of a world have come.
+#[derive(Default)]
+struct Returned {
+    number: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Returned {
+    fn one_more(&self) {
+        *self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many have returned, but not for ever: says whether they have.
+    fn are(&self, number: usize) -> bool {
+        let returned = self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let waited = self.changed.wait_timeout_while(returned, RESCUE, |returned| *returned < number);
+        waited.is_ok_and(|(returned, _)| *returned >= number)
+    }
+}
+
+/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before. Its own GPU is there.
+fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
+    let (looks, asks) = (Cell::new(0), OnceCell::new());
+    move || {
+        // The deadline is reckoned from the first look.
+        if looks.replace(looks.get() + 1) == 0 {
+            return Duration::ZERO;
+        }
+        let asks: &Instant = asks.get_or_init(Instant::now);
+        if register.missing().contains(&rank) {
+            return if asks.elapsed() < SIGNING { Duration::ZERO } else { LONG_AFTER };
+        }
+        wait_for_the_others(register, late, TIMEOUT);
+        LONG_AFTER
+    }
+}
+
+/// Waits until all ranks but `late` have signed, or so long.
+fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
+    let since = Instant::now();
+    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < timeout {
+        std::thread::yield_now();
+    }
+}
+
+/// Judges what a rank was told where `late` did not come in time. `unnamed` says why it may not be named.
+fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str) -> anyhow::Result<()> {
+    let of =
+        format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
+    match told {
+        None => Ok(()),
+        Some(Ok(_)) => bail!(
+            "{of}, and barrier returned Ok when it came at last\n  likely cause: this rank waits without looking at the clock: \
+             the deadline is for every rank, and for both events; or it signs when all have come, and not when its own GPU has"
+        ),
+        Some(Err(text)) => {
+            let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+            let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
+            let likely = match named.contains(&late) {
+                true => {
+                    "others are named that have come: a rank signs as soon as its own GPU has come, and not when all have"
+                }
+                false => unnamed,
+            };
+            ensure!(
+                named == [late],
+                "{of}: the error must name it, and no other rank; it says: {text}\n  likely cause: {likely}"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Where somebody waits without end until the sum is there, it asks for the lateness then: those that have given up do so too.
+fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
+    match stuck && matches!(told, Some(Err(_))) {
+        true => lateness(comm, 0.0).map(drop),
+        false => Ok(()),
+    }
+}
+
+/// What the ranks of one barrier share.
+struct Ranks {
+    warm_up: Register,
+    register: Register,
+    start: Barrier,
+    returned: Returned,
+    rescue: OnceLock<bool>,
+    end: Barrier,
+}
+
+impl Ranks {
+    fn new(world_size: usize) -> Self {
+        Self {
+            warm_up: Register::new(world_size),
+            register: Register::new(world_size),
+            start: Barrier::new(world_size),
+            returned: Returned::default(),
+            rescue: OnceLock::new(),
+            end: Barrier::new(world_size),
+        }
+    }
+
+    /// Calls the barrier with a clock.
+    fn call(&self, comm: &Comm, token: &mut CudaSlice<f32>, clock: impl Fn() -> Duration) -> Told {
+        let told = barrier(comm, token, &self.register, clock, DEADLINE);
+        Some(told.map_err(|error| error_text(&error)))
+    }
+}
+
+pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
+    for world_size in worlds() {
+        let (missing, ranks) = (world_size / 2, Ranks::new(world_size));
+        let told = rendezvous(&lab::streams(world_size)?, |comm| {
+            let rank = comm.rank();
+            let (mut token, _kernels) = prepared(&comm, &ranks.warm_up)?;
+            if rank == missing {
+                // If somebody waits without end, it comes after all, so that the check ends on any GPU.
+                let stuck = !ranks.returned.are(world_size - 1);
+                ranks.rescue.set(stuck).ok();
+                if stuck {
+                    ranks.call(&comm, &mut token, || Duration::ZERO);
+                }
+                ranks.end.wait();
+                return Ok(None);
+            }
+            let clock = until_the_others_have_signed(&ranks.register, rank, missing);
+            let told = ranks.call(&comm, &mut token, clock);
+            ranks.returned.one_more();
+            let helped = help_out(&comm, *ranks.rescue.wait(), &told);
+            ranks.end.wait();
+            // The sum may be in flight, so the communicator goes first.
+            drop(comm);
+            helped.map(|()| told)
+        })?;
+        let unnamed = "the register says who has not signed";
+        told.iter()
+            .enumerate()
+            .try_for_each(|(rank, told)| judge(rank, world_size, missing, told, unnamed))?;
+    }
+    Ok(())
+}
+
+pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
+    for world_size in worlds() {
+        let (late, ranks) = (world_size / 2, Ranks::new(world_size));
+        let told = rendezvous(&lab::streams(world_size)?, |comm| {
+            let (mut token, kernels) = prepared(&comm, &ranks.warm_up)?;
+            ranks.start.wait();
+            let told = match comm.rank() == late {
+                true => called_late(&comm, &mut token, &kernels, &ranks)?,
+                false => called_in_time(&comm, &mut token, late, &ranks),
+            };
+            let helped = help_out(&comm, *ranks.rescue.wait(), &told);
+            // All have called: what is in flight comes to its end.
+            let done = comm.stream().synchronize();
+            ranks.end.wait();
+            helped?;
+            done?;
+            Ok(told)
+        })?;
+        let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";
+        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told, unnamed))?;
+    }
+    Ok(())
+}
+
+/// The rank whose GPU comes too late.
+fn called_late(
+    comm: &Comm,
+    token: &mut CudaSlice<f32>,
+    kernels: &Kernels,
+    ranks: &Ranks,
+) -> anyhow::Result<Told> {
+    // Longer than the others need to sign.
+    kernels.spin(&comm.stream(), 100 * MILLISECOND)?;
+    let looks = Cell::new(0);
+    // Up as soon as they have, after the look that the deadline is reckoned from.
+    let told = ranks.call(comm, token, || {
+        if looks.replace(looks.get() + 1) == 0 {
+            return Duration::ZERO;
+        }
+        wait_for_the_others(&ranks.register, comm.rank(), RESCUE);
+        LONG_AFTER
+    });
+    ranks.returned.one_more();
+    ranks.rescue.set(!ranks.returned.are(comm.world_size())).ok();
+    Ok(told)
+}
+
+/// A rank whose GPU is there, and which waits for the late one's.
+fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: usize, ranks: &Ranks) -> Told {
+    let others = until_the_others_have_signed(&ranks.register, comm.rank(), late);
+    let told = ranks.call(comm, token, || {
+        let time = others();
+        if time == LONG_AFTER {
+            ranks.returned.are(1);
+        }
+        time
+    });
+    ranks.returned.one_more();
+    told
+}

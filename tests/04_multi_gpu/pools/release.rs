@@ -1,0 +1,119 @@
+//! A buffer that two streams use, and its release.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
+use lab::{Expected, Kernels, MemoryPool, irregular};
+
+use crate::multi_gpu::pools::release;
+
+/// How long each of the two streams is busy, in nanoseconds.
+pub(super) struct Spins {
+    pub(super) own: u64,
+    pub(super) other: u64,
+}
+
+/// Elements of the buffer that is released.
+const LEN: usize = 1 << 16;
+/// What later work writes to the memory that was freed.
+const LATER: f32 = -7.0e7;
+
+/// The two streams of a released buffer: its own, and another one that uses it too.
+struct Streams {
+    own: Arc<CudaStream>,
+    other: Arc<CudaStream>,
+    kernels: Kernels,
+}
+
+impl Streams {
+    fn new() -> anyhow::Result<Self> {
+        let own = lab::streams(1)?.remove(0);
+        let context = own.context();
+        // SAFETY: every use on two streams is ordered by `release`, or by a synchronize; whether it is, is what is checked.
+        unsafe { context.disable_event_tracking() };
+        let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
+        kernels.spin(&own, 0)?;
+        Ok(Self { own, other, kernels })
+    }
+
+    fn both(&self) -> [&Arc<CudaStream>; 2] {
+        [&self.own, &self.other]
+    }
+
+    fn synchronize(&self) -> anyhow::Result<()> {
+        self.other.synchronize()?;
+        Ok(self.own.synchronize()?)
+    }
+
+    /// Zeros for each stream.
+    fn zeros(&self) -> anyhow::Result<[CudaSlice<f32>; 2]> {
+        Ok([self.own.alloc_zeros(LEN)?, self.other.alloc_zeros(LEN)?])
+    }
+
+    /// Enqueues a late read of the buffer on each stream. Returns their ends.
+    fn read(
+        &self,
+        buffer: &CudaSlice<f32>,
+        spins: &Spins,
+        read: &mut [CudaSlice<f32>; 2],
+    ) -> anyhow::Result<Vec<CudaEvent>> {
+        let mut ends = Vec::new();
+        for ((stream, spin), read) in self.both().into_iter().zip([spins.own, spins.other]).zip(read) {
+            self.kernels.spin(stream, spin)?;
+            self.kernels.axpy(stream, read, buffer, 1.0)?;
+            ends.push(stream.record_event(None)?);
+        }
+        Ok(ends)
+    }
+
+    /// Compares what each stream read with what the buffer held.
+    fn compare(&self, values: &[f32], read: &[CudaSlice<f32>; 2]) -> anyhow::Result<()> {
+        const REUSED: &str = "the memory was freed, and given to somebody else, before it was read";
+        let names = ["its own stream", "the other stream"];
+        for ((stream, name), read) in self.both().into_iter().zip(names).zip(read) {
+            let name = format!("what {name} read from the buffer");
+            Expected::new(0, &name, values)
+                .if_instead(&vec![LATER; LEN], REUSED)
+                .if_instead(&vec![0.0; LEN], REUSED)
+                .exactly(&stream.clone_dtoh(read)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Releases a buffer that two streams still have to read, takes memory anew on both, and sees what was read.
+pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
+    let streams = Streams::new()?;
+    let pool = MemoryPool::of_gpu(streams.own.context().ordinal())?;
+    let values = irregular::integers(0, LEN);
+    let mut read = streams.zeros()?;
+    streams.synchronize()?;
+    let before = pool.figure(USED)?;
+    let buffer = streams.own.clone_htod(&values)?;
+    streams.own.synchronize()?;
+
+    let ends = streams.read(&buffer, &spins, &mut read)?;
+    release(buffer, &streams.other)?;
+    let done = ends.iter().map(CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
+    ensure!(
+        done.contains(&false),
+        "`release` came back when all work was done\n  likely cause: it waits on the host: let one stream wait for the other"
+    );
+    let mut next = streams.zeros()?;
+    for (stream, next) in streams.both().into_iter().zip(&mut next) {
+        streams.kernels.fill(stream, next, LATER)?;
+    }
+    streams.synchronize()?;
+    streams.compare(&values, &read)?;
+    drop(next);
+    streams.synchronize()?;
+    let after = pool.figure(USED)?;
+    ensure!(
+        after == before,
+        "{} bytes of the pool are still in use\n  likely cause: the buffer was never freed",
+        after - before
+    );
+    Ok(())
+}
