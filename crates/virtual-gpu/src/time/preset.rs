@@ -139,7 +139,7 @@ impl Preset {
             gpus: whole.count_to("gpus", MAX_GPUS as f64)? as usize,
             gpus_per_node: whole.count("gpus_per_node")? as usize,
             multiprocessors: gpu.count("multiprocessors")?,
-            instructions: gpu.positive("instructions_per_s")?,
+            instructions: gpu.positive("lane_instructions_per_s")?,
             memory_bytes: gpu.positive("memory_bytes_per_s")?,
             multiprocessor_bytes: gpu.positive("multiprocessor_bytes_per_s")?,
             call_ns: host.nanoseconds("call_ns")?.max(1),
