@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
-use virtual_gpu::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::engine;
 use crate::pointer::Out;
@@ -127,7 +127,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
     let Err(error) = answer else { return NcclStatus::Success as c_uint };
     if error.status != NcclStatus::InProgress {
         let text = keep_last_error(&error);
-        virtual_gpu::nccl::log::warn(&text.to_string_lossy());
+        virtual_gpu_nccl::log::warn(&text.to_string_lossy());
     }
     error.status as c_uint
 }

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 
-use virtual_gpu::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 fn is_null(what: &str) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, format!("{what} is null"))

@@ -6,16 +6,7 @@
 pub mod config;
 pub mod device;
 pub mod engine;
-pub mod machine;
-pub mod memory;
-pub mod nccl;
 pub mod occupancy;
-mod order;
-pub mod ptx;
+pub mod order;
 pub mod report;
-pub mod site;
-mod stack;
-pub mod status;
-mod sync;
-mod thread;
 pub mod time;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use virtual_gpu::ptx::{self, LoadError};
+use virtual_gpu_ptx::{self as ptx, LoadError};
 
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 

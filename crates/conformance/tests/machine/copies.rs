@@ -1,6 +1,6 @@
 //! `cp.async`: what a copy leaves behind once its thread has waited for it, and reports of those that do not wait.
 
-use virtual_gpu::machine::Execution;
+use virtual_gpu_machine::Execution;
 
 use crate::arguments;
 use crate::gpu::Gpu;

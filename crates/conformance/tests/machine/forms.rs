@@ -1,6 +1,6 @@
 //! What NVRTC makes of plain CUDA C, against the same computed in Rust.
 
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers, Plain};

@@ -1,7 +1,7 @@
 //! `ldmatrix` and `mma` against plain loops. Which lane holds which element is as the manual's formulas say.
 
 use half::{bf16, f16};
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use virtual_gpu::ptx;
+use virtual_gpu_ptx as ptx;
 
 use crate::gpu::{Gpu, Numbers};
 

@@ -1,6 +1,6 @@
 //! What kernels print, and what they assert.
 
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::Gpu;
@@ -77,6 +77,6 @@ fn an_assertion_that_fails_stops_the_kernel() {
 #[test]
 fn other_functions_that_are_only_declared_are_refused_by_name() {
     let source = PRINT.replace("vprintf", "vfprintf");
-    let error = virtual_gpu::ptx::load(&source).unwrap_err().to_string();
+    let error = virtual_gpu_ptx::load(&source).unwrap_err().to_string();
     assert!(error.contains("call of `vfprintf`, which is only declared here"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! What the reader takes, and what it says about what it doesn't.
 
-use virtual_gpu::ptx::{self, LoadError};
+use virtual_gpu_ptx::{self as ptx, LoadError};
 
 const AXPY: &str = include_str!("../ptx/axpy.ptx");
 const FORMS: &str = include_str!("../ptx/forms.ptx");

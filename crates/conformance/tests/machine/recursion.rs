@@ -1,6 +1,6 @@
 //! `recursion.cu`, and recursion without end.
 
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers};

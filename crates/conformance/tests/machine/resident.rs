@@ -1,6 +1,6 @@
 //! Blocks that wait for one another, and those for which nobody ever comes.
 
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::Gpu;

@@ -1,6 +1,6 @@
 //! Races in shared memory: each kernel with what orders its threads, and without.
 
-use virtual_gpu::machine::Race;
+use virtual_gpu_machine::Race;
 
 use crate::arguments;
 use crate::gpu::Gpu;
@@ -17,7 +17,7 @@ fn race(kernel: &str, how: i32) -> Option<Race> {
 
 /// Kind, line of the earlier and of the later access, their threads.
 fn sides(race: &Race) -> (&'static str, [u32; 2], [u32; 2]) {
-    let line = |report: &virtual_gpu::machine::ThreadReport| report.cuda_line.as_ref().unwrap().line;
+    let line = |report: &virtual_gpu_machine::ThreadReport| report.cuda_line.as_ref().unwrap().line;
     let (earlier, later) = (&race.earlier, &race.later);
     (race.kind(), [line(earlier), line(later)], [earlier.thread[0], later.thread[0]])
 }

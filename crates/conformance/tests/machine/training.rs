@@ -1,6 +1,6 @@
 //! The kernels of a training loop, against plain loops.
 
-use virtual_gpu::machine::Access;
+use virtual_gpu_machine::Access;
 
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers};

@@ -1,6 +1,6 @@
 //! Kernels that wait: for time, for one another, forever.
 
-use virtual_gpu::machine::FaultKind;
+use virtual_gpu_machine::FaultKind;
 
 use crate::arguments;
 use crate::gpu::Gpu;

@@ -26,11 +26,8 @@ impl Course {
 
     fn missing_lessons(&self, exists: &impl Fn(&str) -> bool) -> Vec<String> {
         let folders: BTreeSet<&str> = self.modules.iter().map(|module| module.folder.as_str()).collect();
-        let lessons = |folder: &str| {
-            [format!("modules/{folder}/README.md"), format!("solutions/{folder}/README.md")]
-                .map(|file| (folder.to_owned(), file))
-        };
-        let missing = folders.into_iter().flat_map(lessons).filter(|(_, file)| !exists(file));
+        let lessons = folders.into_iter().map(|folder| (folder, format!("modules/{folder}/README.md")));
+        let missing = lessons.filter(|(_, file)| !exists(file));
         missing.map(|(folder, file)| format!("module {folder} has no lesson: write {file}")).collect()
     }
 
@@ -177,7 +174,7 @@ mod tests {
             let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
-        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 5);
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 4);
     }
 
     #[test]

@@ -8,19 +8,21 @@ use course::mistakes;
 use course::syllabus::Course;
 
 use crate::session::{DIM, STRONG};
+use crate::work::coloured;
 
-/// The mistakes that are kept for an exercise: what is wrong, which check finds it, and what that says.
+/// The mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and what that says.
 pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
     let exercise = course.exercise(id)?;
     let mut text = String::new();
     for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.exercise == exercise.id) {
         let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.name, mistake.what);
+        text += &coloured(&mistake.changes()?);
         let _ = writeln!(text, "  {DIM}{} says:{DIM:#}", mistake.fails);
         for says in &mistake.says {
             let _ = writeln!(text, "    {says}");
         }
         let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.path());
     }
-    ensure!(!text.is_empty(), "no mistake is kept for {}", exercise.id);
+    ensure!(!text.is_empty(), "{} has no mistake", exercise.id);
     Ok(text)
 }

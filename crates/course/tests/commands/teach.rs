@@ -57,19 +57,22 @@ bartholomew      3      0      1       2/2     1/1
 }
 
 #[test]
-fn mistakes_are_told_with_what_finds_them() {
+fn mistakes_are_shown_with_what_finds_them() {
     let student = Student::new("mistakes");
-    let head =
-        "// mistake: it counts from 0\n// fails: first::it_is_1\n// says: got 0\n// says: expected 1\n";
-    student.write("tests/mistakes/one/first/zero.rs", &format!("{head}\npub fn first() -> u32 {{ 0 }}\n"));
+    let head = "mistake: it counts from 0\nfails: first::it_is_1\nsays: got 0\nsays: expected 1\n";
+    let diff = "--- a/solutions/01_one/src/first.rs\n+++ b/solutions/01_one/src/first.rs\n@@ -2,2 +2,2 @@\n {\n-    1\n+    0\n";
+    student.write("tests/mistakes/one/first/zero.patch", &format!("{head}{diff}"));
     assert_data_eq!(
         student.says(&["teach", "mistakes", "one/first"]),
         str![[r#"
 zero  it counts from 0
+ {
+-    1
++    0
   first::it_is_1 says:
     got 0
     expected 1
-  tests/mistakes/one/first/zero.rs
+  tests/mistakes/one/first/zero.patch
 
 
 "#]]
@@ -77,7 +80,7 @@ zero  it counts from 0
     assert_data_eq!(
         student.fails(&["teach", "mistakes", "one/second"]),
         str![[r#"
-error: no mistake is kept for one/second
+error: one/second has no mistake
 
 "#]]
     );

@@ -7,8 +7,8 @@
 use std::io::Write;
 
 use super::{ContextHandle, Engine, State, lock};
-use crate::machine::Printed;
-use crate::sync::Mutex;
+use virtual_gpu_core::sync::Mutex;
+use virtual_gpu_machine::Printed;
 
 /// Held while a buffer is taken and written: what one thread takes first, it writes first.
 static OUTPUT: Mutex<()> = Mutex::new(());

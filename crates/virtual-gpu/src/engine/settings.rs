@@ -6,7 +6,7 @@
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
 use crate::report::size;
-use crate::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// `CU_CTX_SCHED_MASK`: how a thread waits. At most one of its bits is set.
 const SCHEDULING: u32 = 0x07;

@@ -1,4 +1,5 @@
 use super::*;
+use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
 /// A clock whose figures are those of a DGX H100.
 fn dgx(gpus: usize) -> Time {
@@ -7,12 +8,12 @@ fn dgx(gpus: usize) -> Time {
 
 /// Takes so long, and uses next to nothing of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 1, lane_instructions: 0, bytes: 0, longest_thread: nanoseconds }
+    Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
 
 /// Fills `blocks` multiprocessors and draws so many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 16, lane_instructions: 0, bytes, longest_thread: 0 }
+    Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
 }
 
 fn engine(time: &mut Time, gpu: usize, stream: u64, after: Vec<When>) -> Ticket {
@@ -65,7 +66,7 @@ fn a_wave_that_is_not_full_takes_as_long_as_a_full_one() {
     let cost = |blocks| Cost::Kernel {
         blocks,
         resident: 1,
-        lane_instructions: 33_450_000 * blocks,
+        instructions: 33_450_000 * blocks,
         bytes: 0,
         longest_thread: 0,
     };
@@ -135,7 +136,7 @@ fn a_collective_starts_when_its_last_rank_is_ready() {
     let parts = [(0, vec![]), (1, vec![slow.when.clone()])]
         .map(|(gpu, after)| time.enqueue(thread, (gpu, StreamHandle(1)), Class::Communication, after));
     let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
-    let call = CallKey::of_test();
+    let call = collective(1);
     for part in parts {
         time.finish(part, Cost::Collective { call, ranks: 2, others_ready: 0, duration: 7_000 });
     }
@@ -184,19 +185,28 @@ struct Made {
     with: Option<usize>,
 }
 
+fn collective(number: u64) -> CollectiveId {
+    CollectiveId { comm: CommId(1), sequence: SequenceNumber(number) }
+}
+
+fn some_thread() -> ThreadKey {
+    std::thread::spawn(ThreadKey::current).join().unwrap()
+}
+
 /// A program as it enqueues.
 struct Program<'a> {
     time: &'a mut Time,
     made: Vec<Made>,
     /// The last operation of each stream; two streams belong to each GPU.
     last: [Option<usize>; 4],
+    /// The thread that feeds each GPU.
+    threads: [ThreadKey; 2],
 }
 
 impl Program<'_> {
-    /// Each GPU is fed by its own thread.
     fn add(&mut self, stream: usize, class: Class, cost: Cost, behind: &[usize], with: Option<usize>) {
         let gpu = stream / 2;
-        let thread = ThreadKey::of_test(gpu as u64);
+        let thread = self.threads[gpu];
         let behind: Vec<usize> = behind.iter().filter_map(|&stream| self.last[stream]).collect();
         let after = behind.iter().map(|&at| self.made[at].ticket.when.clone()).collect();
         self.time.call(thread, gpu, String::new);
@@ -212,7 +222,8 @@ impl Program<'_> {
 /// Kernels, copies, waits for the other stream, and collectives of both GPUs.
 fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     let mut numbers = Numbers(seed);
-    let mut program = Program { time, made: Vec::new(), last: [None; 4] };
+    let mut program =
+        Program { time, made: Vec::new(), last: [None; 4], threads: [some_thread(), some_thread()] };
     for number in 0..60 {
         let stream = numbers.below(4);
         let (class, cost) = match numbers.below(7) {
@@ -221,7 +232,7 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
                 continue;
             }
             1 => {
-                let call = CallKey::Collective { clique: 1, number };
+                let call = collective(number);
                 let next = program.made.len();
                 for (stream, with) in [(stream % 2, next + 1), (stream % 2 + 2, next)] {
                     let cost = Cost::Collective { call, ranks: 2, others_ready: 0, duration: 9_000 };

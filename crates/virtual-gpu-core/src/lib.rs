@@ -1,0 +1,9 @@
+//! What every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and device memory.
+
+pub mod handle;
+pub mod memory;
+pub mod source_location;
+mod stack;
+pub mod status;
+pub mod sync;
+pub mod thread;

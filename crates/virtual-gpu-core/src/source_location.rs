@@ -1,0 +1,170 @@
+//! Where in the user's program a call came from.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::stack;
+
+/// Source paths that belong to a library, set by [`hide_library`].
+static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Makes reports look past the sources under `path`: a call made from there is shown at its caller's line.
+pub fn hide_library(path: &Path) {
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !libraries.iter().any(|known| known == path) {
+        libraries.push(path.to_owned());
+    }
+}
+
+/// The call stack of one API call: taken raw in at most a few microseconds, resolved only when a report prints it.
+#[derive(Clone, Debug, Default)]
+pub struct CallSite(Option<Arc<[usize]>>);
+
+impl CallSite {
+    /// A call that no user's line made, such as the context's own allocations.
+    pub fn unknown() -> Self {
+        Self(None)
+    }
+
+    /// Takes the calling thread's stack.
+    pub fn here() -> Self {
+        Self(Some(stack::take()))
+    }
+
+    /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.
+    pub fn line(&self) -> Option<SourceLine> {
+        let libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let is_library = |file: &Path| libraries.iter().any(|library| file.starts_with(library));
+        let mut of_library = None;
+        // The outermost frame may have no address.
+        for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
+            let mut found = None;
+            // A return address points behind its call. What was inlined there comes first.
+            backtrace::resolve(at as *mut _, |symbol| {
+                let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
+                if found.is_none() && !is_foreign(file) {
+                    let place =
+                        SourceLine { file: file.to_owned(), line, column: symbol.colno().unwrap_or(1) };
+                    match is_library(file) {
+                        true => drop(of_library.get_or_insert(place)),
+                        false => found = Some(place),
+                    }
+                }
+            });
+            if found.is_some() {
+                return found;
+            }
+        }
+        of_library
+    }
+}
+
+/// A call stack as another process of the same executable can resolve it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortableCallSite {
+    /// Which executable it is; 0 where that is not known.
+    pub executable: u64,
+    /// Offsets of the frames that lie in it.
+    pub frames: Vec<u64>,
+}
+
+impl CallSite {
+    /// The stack for another process.
+    pub fn to_portable(&self) -> PortableCallSite {
+        let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableCallSite::default() };
+        let inside = frames.iter().filter(|&&frame| own.code.contains(&frame));
+        let frames = inside.map(|frame| (frame - own.code.start) as u64).collect();
+        PortableCallSite { executable: own.key, frames }
+    }
+
+    /// A stack that came from another process; unknown where that one runs another executable.
+    pub fn from_portable(call_site: &PortableCallSite) -> Self {
+        let Some(own) = executable().filter(|own| own.key == call_site.executable) else {
+            return Self::unknown();
+        };
+        let frames =
+            call_site.frames.iter().filter_map(|&offset| own.code.start.checked_add(offset as usize));
+        Self(Some(frames.collect()))
+    }
+}
+
+/// The running executable: where it lies in memory, and a key that processes which run the same file share.
+struct Executable {
+    code: Range<usize>,
+    key: u64,
+}
+
+fn executable() -> Option<&'static Executable> {
+    static OWN: OnceLock<Option<Executable>> = OnceLock::new();
+    let find = || {
+        let path = std::fs::read_link("/proc/self/exe").ok()?;
+        let metadata = std::fs::metadata("/proc/self/exe").ok()?;
+        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+        let own = maps.lines().filter(|line| path.to_str().is_some_and(|path| line.ends_with(path)));
+        let ranges = own.filter_map(|line| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+        });
+        let code = ranges.reduce(|all, next| all.start.min(next.start)..all.end.max(next.end))?;
+        let mut hasher = DefaultHasher::new();
+        (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+        Some(Executable { code, key: hasher.finish() })
+    };
+    OWN.get_or_init(find).as_ref()
+}
+
+/// Whether a source file belongs to Rust, to a registry crate or to the virtual GPU itself.
+fn is_foreign(file: &Path) -> bool {
+    let text = file.to_string_lossy();
+    text.starts_with("/rustc/")
+        || text.contains("/registry/src/")
+        || text.contains("/rustlib/src/")
+        || is_of_virtual_gpu(file)
+        || file.is_relative()
+}
+
+/// Whether a source file belongs to one of the crates `virtual-*`, which lie in one folder.
+fn is_of_virtual_gpu(file: &Path) -> bool {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let Some(inside) = crates.and_then(|crates| file.strip_prefix(crates).ok()) else { return false };
+    let mut parts = inside.iter();
+    let is_own = parts.next().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("virtual-"));
+    is_own && parts.next().is_some_and(|folder| folder == "src")
+}
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceLine {
+    /// The file's absolute path.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: u32,
+    /// Where in it the call begins, in bytes from 1.
+    pub column: u32,
+}
+
+impl SourceLine {
+    /// A line of a kernel's source, whose file has the name that the compiler was told: looked for in the current folder
+    /// and those around it.
+    pub fn of_kernel(file: &str, line: u32) -> Self {
+        let here = std::env::current_dir().unwrap_or_default();
+        let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());
+        Self { file: found.unwrap_or_else(|| file.into()), line, column: 1 }
+    }
+
+    /// The file's path from the root of its workspace.
+    pub fn shown_path(&self) -> &Path {
+        let root = self.file.ancestors().skip(1).find(|folder| folder.join("Cargo.lock").is_file());
+        root.and_then(|root| self.file.strip_prefix(root).ok()).unwrap_or(&self.file)
+    }
+}
+
+impl std::fmt::Display for SourceLine {
+    /// `path:line`, the path from the root of the file's workspace.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.shown_path().display(), self.line)
+    }
+}

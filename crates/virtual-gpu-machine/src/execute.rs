@@ -1,0 +1,186 @@
+//! Carries out one operation for the lanes of a mask.
+
+use super::block::{Machine, Stop};
+use super::fault::FaultKind;
+use super::file::{FULL, Mask, bits};
+use super::schedule::{Group, Next};
+use super::{access, carry, compare, convert, double, float, half, long, word};
+use virtual_gpu_ptx::instruction::{Clock, Operation, Slot, Space, Value, WordOp};
+
+impl Machine<'_> {
+    /// Executes `operation` for the lanes of `mask`, which are those of `group` for which its guard holds.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        operation: &Operation,
+        group: &Group,
+        mask: &Mask,
+    ) -> Result<Next, Stop> {
+        match operation {
+            Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
+            Operation::Call(call) => return self.call(call, group, mask),
+            Operation::Return => return self.return_from_call(group, mask),
+            Operation::Exit => {
+                self.block.exits.push((group.pc, *mask));
+                return Ok(Next::Leave(*mask));
+            }
+            Operation::Trap => {
+                if let Some(lane) = mask.first() {
+                    return Err(self.fault(FaultKind::Trap, lane));
+                }
+            }
+            Operation::Barrier(barrier) => return self.barrier(barrier, mask),
+            Operation::Load(access) => self.load(access, mask)?,
+            Operation::Store(access) => self.store(access, mask)?,
+            Operation::Atomic(atomic) => self.atomic(atomic, mask)?,
+            Operation::WarpBarrier { .. }
+            | Operation::Shuffle { .. }
+            | Operation::Vote { .. }
+            | Operation::Match { .. }
+            | Operation::Redux { .. }
+            | Operation::LoadMatrices(_)
+            | Operation::MultiplyMatrices(_) => return self.warp_operation(operation, group, mask),
+            Operation::CopyToShared { to, from, bytes, present } => {
+                self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
+            }
+            Operation::CommitCopies => self.commit_copies(mask),
+            Operation::WaitForCopies { pending } => self.end_copies(*pending, mask),
+            Operation::ActiveMask { d } => self.active_mask(*d, mask),
+            Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
+            Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
+            Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
+            Operation::Fence => {
+                if self.block.shadow.is_on {
+                    self.block.shadow.fence(*mask);
+                }
+            }
+            Operation::System(call) => self.system_call(**call, mask)?,
+            Operation::Nothing => {}
+            _ => self.compute(operation, mask),
+        }
+        Ok(Next::Follow)
+    }
+
+    /// Operations on registers alone.
+    #[inline]
+    fn compute(&mut self, operation: &Operation, mask: &Mask) {
+        let files = &mut self.block.files;
+        let mask = &mask.0[..files.chunks];
+        match *operation {
+            Operation::Word { op, d, a, b, c } => {
+                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
+                word::execute(op, &mut files.words, mask, spans);
+            }
+            Operation::Half { op, signed, d, a, b, c } => {
+                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
+                word::execute_half(op, signed, &mut files.words, mask, spans);
+            }
+            Operation::Long { op, d, a, b, c } => {
+                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.long(slot)));
+                long::execute(op, &mut files.longs, mask, spans);
+            }
+            Operation::LongWord { op, d, a, b, c } => {
+                long::execute_with_words(op, files, extent(mask, d), [d, a, b, c]);
+            }
+            Operation::Widen { op, d, a, b, c } => long::widen(op, files, extent(mask, d), [d, a, b, c]),
+            Operation::Narrow { op, d, a } => long::narrow(op, files, extent(mask, d), d, a),
+            Operation::InsertWord { d, a, b, position, length } => {
+                let spans = [d, a, b, position, length].map(|slot| files.word(slot));
+                word::insert(&mut files.words, mask, spans);
+            }
+            Operation::InsertLong { d, a, b, position, length } => {
+                long::insert(files, mask, [d, a, b, position, length]);
+            }
+            Operation::Float32 { op, mode, d, a, b, c } => {
+                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
+                float::execute(op, mode, &mut files.words, mask, spans);
+            }
+            Operation::Float64 { op, mode, d, a, b, c } => {
+                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.long(slot)));
+                double::execute(op, mode, &mut files.longs, mask, spans);
+            }
+            Operation::Float16 { op, kind, mode, d, a, b, c } => {
+                let spans = [d, a, b, c].map(|slot| files.word(slot));
+                half::execute(op, kind, mode, &mut files.words, mask, spans);
+            }
+            Operation::Convert { conversion, d, a } => convert::execute(conversion, files, mask, d, a),
+            Operation::Compare { comparison, kind, a, b, combine, c, d, complement } => {
+                let what = compare::Compare { comparison, kind, a, b, combine, c, d, complement };
+                compare::compare(what, files, mask);
+            }
+            Operation::Carry(what) => carry::execute(what, files, mask),
+            Operation::TestNumber { kind, d, a } => compare::test_number(kind, files, mask, d, a),
+            Operation::SelectWord { d, a, b, condition } => {
+                compare::select_words(files, mask, [d, a, b], condition);
+            }
+            Operation::SelectLong { d, a, b, condition } => {
+                compare::select_longs(files, mask, [d, a, b], condition);
+            }
+            Operation::Logic { op, d, a, b } => compare::logic(op, files, mask, d, [a, b]),
+            Operation::SetPredicate { d, value } => {
+                let bits = if value { FULL } else { 0 };
+                for (chunk, &lanes) in mask.iter().enumerate() {
+                    files.set_predicate(d, chunk, bits, lanes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_clock(&mut self, clock: Clock, shift: u8, d: Value, mask: &Mask) {
+        self.changes += 1;
+        let start = match clock {
+            Clock::Instructions => 0,
+            Clock::GlobalTimer => self.launch.start_ns,
+        };
+        for lane in mask.lanes() {
+            let now = start.wrapping_add(self.block.clocks[lane] + self.pending) >> shift;
+            match d {
+                Value::Word(d) => self.block.files.set_word(d, lane, now as u32),
+                Value::Long(d) => self.block.files.set_long(d, lane, now),
+            }
+        }
+    }
+
+    /// A sleeping thread's clock runs on, and it executes nothing.
+    fn sleep(&mut self, nanoseconds: Slot, group: &Group, mask: &Mask) {
+        self.settle(&group.mask);
+        for lane in mask.lanes() {
+            self.block.clocks[lane] += u64::from(self.block.files.word_of(nanoseconds, lane));
+        }
+    }
+
+    fn is_space(&mut self, space: Space, d: virtual_gpu_ptx::instruction::Predicate, a: Slot, mask: &Mask) {
+        for chunk in 0..self.block.files.chunks {
+            let mut found = 0;
+            for lane in bits(mask.0[chunk]) {
+                let address = self.block.files.longs[self.block.files.long(a).at(chunk)].0[lane];
+                let (actual, _) = access::concrete(Space::Generic, address);
+                let is_const = space == Space::Const && actual == Space::Global;
+                found |= u16::from(actual == space || is_const) << lane;
+            }
+            self.block.files.set_predicate(d, chunk, found, mask.0[chunk]);
+        }
+    }
+
+    /// `redux.sync` of one warp's values.
+    pub(super) fn reduce(op: WordOp, values: impl Iterator<Item = u32>) -> u32 {
+        values.reduce(|a, b| word::scalar(op, a, b, 0)).unwrap_or(0)
+    }
+}
+
+/// A uniform destination has one chunk, which is computed whole.
+#[inline(always)]
+fn extent(mask: &[u16], d: Slot) -> &[u16] {
+    if d.is_uniform() { &[FULL] } else { mask }
+}
+
+pub(super) fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
+    if *taken == group.mask {
+        Next::Jump(target)
+    } else if taken.is_empty() {
+        Next::Follow
+    } else {
+        Next::Split(target, *taken)
+    }
+}

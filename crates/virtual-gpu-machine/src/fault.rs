@@ -1,0 +1,228 @@
+//! What can go wrong while a kernel runs, and where it did.
+
+use std::fmt;
+
+use super::print::Printed;
+use virtual_gpu_core::memory::BadAddress;
+use virtual_gpu_ptx::CudaLine;
+use virtual_gpu_ptx::instruction::Space;
+
+/// How memory was accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// An atomic.
+    Atomic,
+}
+
+/// One thread's access to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryAccess {
+    /// The state space: global, shared or local.
+    pub space: Space,
+    /// How.
+    pub access: Access,
+    /// The first byte: a device address, or an offset in shared or local memory.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+/// Where in a kernel something happened, and to which thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadReport {
+    /// The kernel's name.
+    pub kernel: String,
+    /// `blockIdx`
+    pub block: [u32; 3],
+    /// `threadIdx`
+    pub thread: [u32; 3],
+    /// The PTX line, from 1.
+    pub ptx_line: u32,
+    /// The CUDA line, where the PTX says it.
+    pub cuda_line: Option<CudaLine>,
+    /// The access, where it is one.
+    pub access: Option<MemoryAccess>,
+}
+
+impl fmt::Display for ThreadReport {
+    /// ``kernel `axpy`, block (3,0,0), thread (17,0,0): reads 4 bytes at 0x7f00 (axpy.cu:5)``
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([a, b, c], [x, y, z]) = (self.block, self.thread);
+        write!(f, "kernel `{}`, block ({a},{b},{c}), thread ({x},{y},{z})", self.kernel)?;
+        if let Some(MemoryAccess { space, access, address, bytes }) = self.access {
+            let verb = match access {
+                Access::Read => "reads",
+                Access::Write => "writes",
+                Access::Atomic => "atomically changes",
+            };
+            let unit = if bytes == 1 { "byte" } else { "bytes" };
+            write!(f, ": {verb} {bytes} {unit} at ")?;
+            match space {
+                Space::Shared => write!(f, "offset {address} of shared memory")?,
+                Space::Local => write!(f, "offset {address} of local memory")?,
+                Space::Param => write!(f, "offset {address} of the parameters")?,
+                _ => write!(f, "{address:#x}")?,
+            }
+        }
+        match &self.cuda_line {
+            Some(CudaLine { file, line }) => write!(f, " ({file}:{line})"),
+            None => write!(f, " (PTX line {})", self.ptx_line),
+        }
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub enum FaultKind {
+    /// Global memory that can't be accessed, and why.
+    BadAddress(BadAddress),
+    /// Behind the end of the block's shared memory.
+    SharedOutOfBounds {
+        /// Bytes the block has, static and dynamic.
+        size: u64,
+    },
+    /// Behind the end of the thread's local memory, or of the parameters.
+    LocalOutOfBounds {
+        /// Bytes it has.
+        size: u64,
+    },
+    /// The address is no multiple of what the access needs.
+    Misaligned {
+        /// The alignment needed, in bytes.
+        needed: u32,
+    },
+    /// The kernel executed `trap`.
+    Trap,
+    /// `assert` of something that does not hold.
+    Assert(Box<Assertion>),
+    /// Threads wait at a barrier that others of the block can't reach any more.
+    DivergentBarrier {
+        /// Threads that wait.
+        waiting: u32,
+        /// Threads that the barrier waits for.
+        expected: u32,
+        /// Threads that have ended.
+        ended: u32,
+    },
+    /// Lanes of a warp wait for others, named in the member mask, that can't come any more.
+    DivergentWarp {
+        /// The mask.
+        members: u32,
+        /// Its lanes that are there.
+        present: u32,
+    },
+    /// The kernel executed more instructions than the launch allows.
+    Endless {
+        /// Instructions allowed.
+        limit: u64,
+        /// Whether to one thread, or else to all together.
+        of_thread: bool,
+    },
+    /// Every block that runs repeats itself, and none writes what another could be waiting for.
+    WaitsForever {
+        /// Blocks that wait.
+        waiting: u64,
+        /// Blocks that start when one of these has ended.
+        unstarted: u64,
+    },
+    /// Calls that have not returned need more than the thread's stack.
+    StackOverflow {
+        /// Bytes of the stack.
+        size: u64,
+        /// Calls that have not returned.
+        depth: u64,
+    },
+    /// A barrier number that no GPU has.
+    NoSuchBarrier {
+        /// The number.
+        id: u32,
+    },
+}
+
+/// An assertion that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assertion {
+    /// The expression, as it is written.
+    pub message: String,
+    /// The source file, as the compiler was told its name.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// `threadIdx` of all threads for which it failed at the same time.
+    pub threads: Vec<[u32; 3]>,
+}
+
+/// Why a kernel was stopped.
+#[derive(Debug)]
+pub struct Fault {
+    /// What went wrong.
+    pub kind: FaultKind,
+    /// Where, and in which thread: the first of those it happened to.
+    pub at: ThreadReport,
+    /// What `printf` wrote before.
+    pub printed: Printed,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.at)?;
+        match &self.kind {
+            FaultKind::BadAddress(BadAddress::OutOfBounds { size, offset, .. }) => {
+                let bytes = self.at.access.map_or(0, |access| i64::from(access.bytes));
+                let size = *size as i64;
+                match offset {
+                    ..0 => write!(f, ", {} bytes before a {size}-byte allocation", -offset),
+                    _ if *offset == size => write!(f, ", just behind the end of a {size}-byte allocation"),
+                    _ if *offset >= size => {
+                        write!(f, ", {} bytes behind the end of a {size}-byte allocation", offset - size)
+                    }
+                    _ => write!(f, ", {} bytes more than are left of {size}", offset + bytes - size),
+                }
+            }
+            FaultKind::BadAddress(BadAddress::Freed { freed, offset }) => {
+                write!(f, ", byte {offset} of a {}-byte allocation that was freed", freed.size)
+            }
+            FaultKind::BadAddress(BadAddress::Unknown) => f.write_str(", where nothing was ever allocated"),
+            FaultKind::SharedOutOfBounds { size } => write!(f, ", of which the block has {size} bytes"),
+            FaultKind::LocalOutOfBounds { size } => write!(f, ", which has {size} bytes"),
+            FaultKind::Misaligned { needed } => write!(f, ", which is no multiple of {needed}"),
+            FaultKind::Trap => f.write_str(": trap"),
+            FaultKind::Assert(assertion) => write!(f, ": assertion `{}` failed", assertion.message),
+            FaultKind::DivergentBarrier { waiting, expected, ended } => write!(
+                f,
+                ": {waiting} of {expected} threads wait at a barrier that the others never reach ({ended} have ended)"
+            ),
+            FaultKind::DivergentWarp { members, present } => write!(
+                f,
+                ": of the lanes {members:#010x} only {present:#010x} are there, and the others can't come any more"
+            ),
+            FaultKind::Endless { limit, of_thread } => {
+                let whose = if *of_thread { "this thread" } else { "all threads together" };
+                write!(f, ": still running after {limit} instructions of {whose}")
+            }
+            FaultKind::WaitsForever { waiting, unstarted } => {
+                let wait = if *waiting == 1 { "this block repeats" } else { "all blocks that run repeat" };
+                write!(f, ": {wait} the same instructions, and nothing can change any more")?;
+                match unstarted {
+                    0 => Ok(()),
+                    _ => write!(f, " ({waiting} blocks run, {unstarted} wait for one of them to end)"),
+                }
+            }
+            FaultKind::StackOverflow { size, depth } => {
+                write!(
+                    f,
+                    ": {depth} calls have not returned, and one more needs more than the stack's {size} bytes"
+                )
+            }
+            FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}

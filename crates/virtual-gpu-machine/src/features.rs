@@ -1,0 +1,40 @@
+//! One source, compiled for what the processor can do.
+
+/// Defines a function for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
+/// The body must be `#[inline(always)]`, and so must be what it calls in its loops.
+macro_rules! vectorised {
+    ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments)]
+        pub(super) fn $name($($argument: $kind),*) $(-> $answer)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx,avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
+                #[allow(clippy::too_many_arguments)]
+                fn with_avx2($($argument: $kind),*) $(-> $answer)? {
+                    $body($($argument),*)
+                }
+                if $crate::features::has_avx2() {
+                    // SAFETY: the processor has every feature that the function was compiled for.
+                    return unsafe { with_avx2($($argument),*) };
+                }
+            }
+            $body($($argument),*)
+        }
+    };
+}
+pub(super) use vectorised;
+
+/// Whether the processor has all that `with_avx2` is compiled for.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn has_avx2() -> bool {
+    // Each answer is read from a cache that the standard library keeps.
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+        && is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("f16c")
+}

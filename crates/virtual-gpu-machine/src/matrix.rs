@@ -1,0 +1,126 @@
+//! Matrices that are spread over a warp's registers: each lane holds a fragment, as the manual's figures show.
+
+use half::{bf16, f16};
+
+use super::block::{Machine, Stop};
+use super::fault::{Access as Kind, FaultKind};
+use super::float::NAN;
+use super::rounding::to_half;
+use virtual_gpu_ptx::instruction::{MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
+
+/// Rows of `a`, and of the result.
+const ROWS: usize = 16;
+
+/// Columns of `b`, and of the result.
+const COLUMNS: usize = 8;
+
+/// Columns of `a` and rows of `b`, at most.
+const MOST_INNER: usize = 16;
+
+impl Machine<'_> {
+    /// `ldmatrix`: each of the rows of 16 bytes is read by the lane that has its address.
+    pub(super) fn load_matrices(&mut self, load: &MatrixLoad, warp: usize, present: u32) -> Result<(), Stop> {
+        self.need_whole_warp(warp, present)?;
+        self.looks += 1;
+        for (matrix, &destination) in load.destinations.iter().enumerate() {
+            let mut elements = [[0_u16; 8]; 8];
+            for (row, elements) in elements.iter_mut().enumerate() {
+                let lane = warp * 32 + 8 * matrix + row;
+                let address = self.address_of(load.address, lane);
+                let mut bytes = [0; 16];
+                self.watch_read(load.space, lane, address, 16, false);
+                self.read_bytes(load.space, Kind::Read, lane, address, &mut bytes)?;
+                *elements = std::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
+            }
+            self.set_words(destination, warp, present, |lane| {
+                let (line, first) = (lane / 4, 2 * (lane % 4));
+                let [low, high] = match load.transposed {
+                    false => [elements[line][first], elements[line][first + 1]],
+                    true => [elements[first][line], elements[first + 1][line]],
+                };
+                u32::from(low) | u32::from(high) << 16
+            });
+        }
+        Ok(())
+    }
+
+    /// `mma`. Products and sums are those of double precision, and rounded once: the manual asks for single precision
+    /// at least (half where the result is), and leaves order and rounding open.
+    pub(super) fn multiply_matrices(
+        &mut self,
+        product: &MatrixProduct,
+        warp: usize,
+        present: u32,
+    ) -> Result<(), Stop> {
+        self.need_whole_warp(warp, present)?;
+        let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
+        // Elements of one register, and the distance of what a lane's next register has, in `a` and `b`.
+        let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
+        let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
+        for lane in 0..32 {
+            let (group, in_group) = (lane / 4, lane % 4);
+            for at in 0..each {
+                for (register, &slot) in product.a.iter().enumerate() {
+                    let (row, column) = (group + 8 * (register % 2), each * in_group + step * (register / 2));
+                    a[row][column + at] = value(product.element, word(slot, lane), at);
+                }
+                for (register, &slot) in product.b.iter().enumerate() {
+                    let row = each * in_group + step * register;
+                    b[row + at][group] = value(product.element, word(slot, lane), at);
+                }
+            }
+        }
+        let mut sums = [[0.0; COLUMNS]; ROWS];
+        for (a, sums) in a.iter().zip(&mut sums) {
+            for (a, b) in a.iter().zip(&b).take(step * product.b.len()) {
+                sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * b);
+            }
+        }
+        let addend = |lane: usize, at: usize| match product.in_halves {
+            true => value(MatrixElement::F16, word(product.c[at / 2], lane), at % 2),
+            false => f64::from(f32::from_bits(word(product.c[at], lane))),
+        };
+        let results: [[u32; 4]; 32] = std::array::from_fn(|lane| {
+            let total = std::array::from_fn(|at| {
+                sums[lane / 4 + 8 * (at / 2)][2 * (lane % 4) + at % 2] + addend(lane, at)
+            });
+            let [first, second, third, fourth] = match product.in_halves {
+                true => total.map(half_bits),
+                false => return total.map(single_bits),
+            };
+            [first | second << 16, third | fourth << 16, 0, 0]
+        });
+        for (at, &d) in product.d.iter().enumerate() {
+            self.set_words(d, warp, present, |lane| results[lane][at]);
+        }
+        Ok(())
+    }
+
+    /// What a matrix instruction does with a part of a warp is undefined.
+    fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
+        let lane = warp * 32 + present.trailing_zeros() as usize;
+        match present {
+            u32::MAX => Ok(()),
+            _ => Err(self.fault(FaultKind::DivergentWarp { members: u32::MAX, present }, lane)),
+        }
+    }
+}
+
+/// The `at`th element in a register.
+fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
+    let half = (word >> (16 * at)) as u16;
+    match element {
+        MatrixElement::F16 => f16::from_bits(half).to_f64(),
+        MatrixElement::Bf16 => bf16::from_bits(half).to_f64(),
+        MatrixElement::Tf32 if f32::from_bits(word).is_nan() => f64::NAN,
+        MatrixElement::Tf32 => f64::from(f32::from_bits(word & !0x1fff)),
+    }
+}
+
+fn half_bits(sum: f64) -> u32 {
+    if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest).into() }
+}
+
+fn single_bits(sum: f64) -> u32 {
+    if sum.is_nan() { NAN } else { (sum as f32).to_bits() }
+}

@@ -1,0 +1,214 @@
+//! Exchanges between the lanes of a warp.
+
+use super::block::{Machine, Stop};
+use super::fault::FaultKind;
+use super::file::{MAX_CHUNKS, Mask};
+use super::schedule::{Group, Next};
+use virtual_gpu_ptx::instruction::{
+    Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
+};
+
+/// What a lane gets from one that takes no part.
+const UNDEFINED: u32 = u32::MAX;
+
+impl Machine<'_> {
+    /// An operation that the named lanes of a warp carry out together. Warps of which some lanes are still missing wait.
+    pub(super) fn warp_operation(
+        &mut self,
+        operation: &Operation,
+        group: &Group,
+        mask: &Mask,
+    ) -> Result<Next, Stop> {
+        let Some(members) = operation.members() else { return Ok(Next::Follow) };
+        let mut waits = self.incomplete_warps(mask, members);
+        let mut lanes = *mask;
+        if !waits.is_empty() {
+            if self.somebody_waits_at(group.pc) {
+                return Ok(Next::Join);
+            }
+            waits = waits.and(mask);
+            lanes = lanes.without(&waits);
+        }
+        if let (Operation::WarpBarrier { .. }, true) = (operation, self.block.shadow.is_on) {
+            self.note_warp_barrier(members, lanes);
+        }
+        for warp in 0..MAX_CHUNKS / 2 {
+            let mut left = lanes.warp(warp);
+            while left != 0 {
+                let together = self.lanes_with_same(members, warp, left);
+                left &= !together;
+                self.exchange(operation, warp, together)?;
+            }
+        }
+        if waits.is_empty() {
+            return Ok(Next::Follow);
+        }
+        self.set_waiting(group.pc, waits);
+        Ok(Next::Leave(waits))
+    }
+
+    /// Lanes of a warp that name the same members have waited for one another.
+    fn note_warp_barrier(&mut self, members: Slot, mut lanes: Mask) {
+        let all = Mask::first_lanes(self.lanes);
+        while !lanes.is_empty() {
+            let mut together = Mask::NONE;
+            for warp in 0..MAX_CHUNKS / 2 {
+                let present = lanes.warp(warp);
+                if present != 0 {
+                    let first = warp * 32 + present.trailing_zeros() as usize;
+                    let named = self.block.files.word_of(members, first) | 1 << (first % 32);
+                    together.set_warp(warp, present & named);
+                }
+            }
+            self.block.shadow.synchronise_warps(together, &all);
+            lanes = lanes.without(&together);
+        }
+    }
+
+    fn exchange(&mut self, operation: &Operation, warp: usize, present: u32) -> Result<(), Stop> {
+        match *operation {
+            Operation::Shuffle { mode, d, valid, a, b, c, members } => {
+                self.shuffle(mode, d, valid, [a, b, c, members], warp, present)?;
+            }
+            Operation::Vote { mode, d, condition, .. } => {
+                let yes = self.block.files.where_true(condition, &warp_mask(warp, present)).warp(warp);
+                let answer = match mode {
+                    VoteMode::Ballot => yes,
+                    VoteMode::All => u32::from(yes == present),
+                    VoteMode::Any => u32::from(yes != 0),
+                    VoteMode::Uniform => u32::from(yes == present || yes == 0),
+                };
+                match d {
+                    ReductionTarget::Word(d) => self.set_words(d, warp, present, |_| answer),
+                    ReductionTarget::Predicate(d) => {
+                        let bits = if answer != 0 { u32::MAX } else { 0 };
+                        self.set_predicates(d, warp, present, bits);
+                    }
+                }
+            }
+            Operation::Match { all, d, valid, a, .. } => self.match_values(all, d, valid, a, warp, present),
+            Operation::Redux { op, d, a, .. } => {
+                let files = &self.block.files;
+                let values = lanes_of(present).map(|lane| files.word_of(a, warp * 32 + lane));
+                let result = Self::reduce(op, values);
+                self.set_words(d, warp, present, |_| result);
+            }
+            Operation::LoadMatrices(ref load) => self.load_matrices(load, warp, present)?,
+            Operation::MultiplyMatrices(ref product) => self.multiply_matrices(product, warp, present)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The manual's pseudo code for `shfl`, lane by lane. What a lane gets from one that is named, and has ended, is undefined:
+    /// that is a fault.
+    fn shuffle(
+        &mut self,
+        mode: ShuffleMode,
+        d: Option<Slot>,
+        valid: Option<Predicate>,
+        [a, b, c, members]: [Slot; 4],
+        warp: usize,
+        present: u32,
+    ) -> Result<(), Stop> {
+        let ended = self.ended().warp(warp);
+        let mut results = [UNDEFINED; 32];
+        let mut in_range = 0;
+        for lane in lanes_of(present) {
+            let files = &self.block.files;
+            let at = warp * 32 + lane;
+            let (b, c) = (files.word_of(b, at) & 31, files.word_of(c, at));
+            let (lane_number, segment, clamp) = (lane as u32, c >> 8 & 31, c & 31);
+            let lowest = lane_number & segment;
+            let highest = lowest | clamp & !segment;
+            let (source, is_valid) = match mode {
+                ShuffleMode::Up => {
+                    let source = lane_number.wrapping_sub(b);
+                    (source, source as i32 >= highest as i32)
+                }
+                ShuffleMode::Down => (lane_number + b, lane_number + b <= highest),
+                ShuffleMode::Butterfly => (lane_number ^ b, lane_number ^ b <= highest),
+                ShuffleMode::Index => {
+                    let source = lowest | b & !segment;
+                    (source, source <= highest)
+                }
+            };
+            let source = if is_valid { source as usize % 32 } else { lane };
+            in_range |= u32::from(is_valid) << lane;
+            if present & 1 << source != 0 {
+                results[lane] = files.word_of(a, warp * 32 + source);
+            } else if files.word_of(members, at) & ended & 1 << source != 0 {
+                let members = files.word_of(members, at);
+                return Err(self.fault(FaultKind::DivergentWarp { members, present }, at));
+            }
+        }
+        if let Some(d) = d {
+            self.set_words(d, warp, present, |lane| results[lane]);
+        }
+        if let Some(valid) = valid {
+            self.set_predicates(valid, warp, present, in_range);
+        }
+        Ok(())
+    }
+
+    fn match_values(
+        &mut self,
+        all: bool,
+        d: Slot,
+        valid: Option<Predicate>,
+        a: Value,
+        warp: usize,
+        present: u32,
+    ) {
+        let values: Vec<(usize, u64)> =
+            lanes_of(present).map(|lane| (lane, self.value_of(a, warp * 32 + lane))).collect();
+        let equal_to = |value: u64| {
+            values.iter().filter(|(_, other)| *other == value).fold(0, |mask, (lane, _)| mask | 1_u32 << lane)
+        };
+        let mut results = [0; 32];
+        for &(lane, value) in &values {
+            let same = equal_to(value);
+            results[lane] = if !all || same == present { same } else { 0 };
+        }
+        self.set_words(d, warp, present, |lane| results[lane]);
+        if let Some(valid) = valid {
+            let agree = values.iter().all(|(_, value)| *value == values[0].1);
+            self.set_predicates(valid, warp, present, if agree { u32::MAX } else { 0 });
+        }
+    }
+
+    /// `activemask`
+    pub(super) fn active_mask(&mut self, d: Slot, mask: &Mask) {
+        for warp in 0..MAX_CHUNKS / 2 {
+            let present = mask.warp(warp);
+            self.set_words(d, warp, present, |_| present);
+        }
+    }
+
+    pub(super) fn set_words(&mut self, d: Slot, warp: usize, lanes: u32, value: impl Fn(usize) -> u32) {
+        for lane in lanes_of(lanes) {
+            self.block.files.set_word(d, warp * 32 + lane, value(lane));
+        }
+    }
+
+    fn set_predicates(&mut self, d: Predicate, warp: usize, lanes: u32, bits: u32) {
+        for half in 0..2 {
+            let (bits, lanes) = ((bits >> (16 * half)) as u16, (lanes >> (16 * half)) as u16);
+            self.block.files.set_predicate(d, 2 * warp + half, bits, lanes);
+        }
+    }
+}
+
+fn warp_mask(warp: usize, lanes: u32) -> Mask {
+    let mut mask = Mask::NONE;
+    mask.set_warp(warp, lanes);
+    mask
+}
+
+fn lanes_of(mut lanes: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = lanes.trailing_zeros() as usize;
+        lanes &= lanes.wrapping_sub(1);
+        (lane < 32).then_some(lane)
+    })
+}

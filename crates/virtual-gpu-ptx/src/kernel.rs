@@ -1,0 +1,359 @@
+//! A loaded module and its kernels.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::instruction::{Instruction, Slot};
+
+/// What a PTX text holds.
+#[derive(Debug)]
+pub struct Module {
+    pub(super) target: u32,
+    pub(super) kernels: BTreeMap<String, Arc<Kernel>>,
+    pub(super) variables: Vec<Variable>,
+}
+
+impl Module {
+    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text doesn't say.
+    pub fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// The kernel of that name.
+    pub fn kernel(&self, name: &str) -> Option<&Arc<Kernel>> {
+        self.kernels.get(name)
+    }
+
+    /// Every kernel's name, sorted.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.kernels.keys().map(String::as_str)
+    }
+
+    /// The `.global` and `.const` variables, in the order that a launch has them.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+}
+
+/// A `.global` or `.const` variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Required alignment of its address, in bytes.
+    pub align: u64,
+    /// Its first bytes, without the addresses of variables.
+    pub initial: Vec<u8>,
+    /// Where the addresses of variables go.
+    pub addresses: Vec<AddressOf>,
+    /// Whether it is `.const`.
+    pub is_const: bool,
+}
+
+/// The address of a variable among the first bytes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressOf {
+    /// The first of its eight bytes.
+    pub at: u64,
+    /// Index of the variable that is meant, in [`Module::variables`].
+    pub variable: u32,
+    /// What is added to its address, in bytes.
+    pub offset: i64,
+}
+
+impl Variable {
+    /// Its bytes at load, where the module's variables lie at `globals`; what lies behind them is zero.
+    pub fn image(&self, globals: &[u64]) -> Vec<u8> {
+        let mut image = self.initial.clone();
+        for &AddressOf { at, variable, offset } in &self.addresses {
+            let base = globals.get(variable as usize).copied().unwrap_or(0);
+            image[at as usize..][..8].copy_from_slice(&base.wrapping_add_signed(offset).to_le_bytes());
+        }
+        image
+    }
+}
+
+/// A kernel's parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its first byte among the parameters.
+    pub offset: u32,
+    /// Bytes.
+    pub size: u32,
+    /// Required alignment of its offset.
+    pub align: u32,
+}
+
+/// A line of the CUDA source that a PTX instruction came from (`.loc`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaLine {
+    /// The file, as NVRTC was told its name.
+    pub file: Arc<str>,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// What a uniform value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Uniform {
+    /// A constant.
+    Constant(u64),
+    /// `%ntid`, by axis.
+    BlockSize(u8),
+    /// `%nctaid`
+    GridSize(u8),
+    /// `%ctaid`
+    BlockIndex(u8),
+    /// `%nwarpid`
+    Warps,
+    /// `%envreg1`: the upper half of the address of a cooperative launch's barrier. The manual leaves these registers
+    /// to the driver; `cooperative_groups` reads these two.
+    WorkspaceHigh,
+    /// `%envreg2`: the lower half.
+    WorkspaceLow,
+    /// `%dynamic_smem_size`
+    DynamicShared,
+    /// `%total_smem_size`
+    TotalShared,
+    /// Bytes of the launch's parameters, zero- or sign-extended.
+    Parameter {
+        /// The first byte.
+        offset: u32,
+        /// How many: 1, 2, 4 or 8.
+        bytes: u8,
+        /// Whether it is sign-extended.
+        signed: bool,
+    },
+    /// The address of a module variable.
+    Global {
+        /// Its index in [`Module::variables`].
+        index: u32,
+        /// Bytes added to it.
+        offset: i64,
+    },
+    /// The start of dynamic shared memory, plus an offset. Only while a kernel is being made.
+    DynamicStart {
+        /// Bytes added to it.
+        offset: i64,
+    },
+    /// Written by an instruction whose sources are all uniform.
+    Computed(u32),
+}
+
+/// A register that holds the same from a block's start to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "named as in PTX")]
+pub enum LaneConstant {
+    ThreadIndex(u8),
+    LaneId,
+    WarpId,
+    LaneMaskEq,
+    LaneMaskLt,
+    LaneMaskLe,
+    LaneMaskGt,
+    LaneMaskGe,
+}
+
+/// A kernel, ready to run.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) name: String,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) parameter_bytes: u32,
+    pub(super) shared_bytes: u32,
+    pub(super) dynamic_shared_offset: u32,
+    /// Static shared variables: name, offset, bytes.
+    pub(super) shared_variables: Vec<(String, u32, u64)>,
+    pub(super) shared_unit: u8,
+    pub(super) has_partial_barriers: bool,
+    pub(super) local_bytes: u32,
+    pub(super) max_threads: Option<[u32; 3]>,
+    pub(super) required_threads: Option<[u32; 3]>,
+    pub(super) code: Vec<Instruction>,
+    pub(super) lines: Vec<u32>,
+    /// Index into `cuda_lines`, `u32::MAX` where there is none.
+    pub(super) locations: Vec<u32>,
+    pub(super) cuda_lines: Vec<CudaLine>,
+    pub(super) registers: Registers,
+    pub(super) frames: Vec<Frame>,
+}
+
+/// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
+/// stack, behind its other local memory.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// The 32-bit registers that a call saves.
+    pub words: Range<u32>,
+    /// The 64-bit registers that a call saves.
+    pub longs: Range<u32>,
+    /// The predicates that a call saves.
+    pub predicates: Range<u32>,
+    /// The register that holds the frame's first address.
+    pub base: Slot,
+    /// Bytes.
+    pub bytes: u32,
+    /// Offset in the frame and bytes of each parameter.
+    pub parameters: Vec<(u32, u32)>,
+    /// The same of each result.
+    pub results: Vec<(u32, u32)>,
+}
+
+/// The register files a kernel needs.
+#[derive(Clone, Debug, Default)]
+pub struct Registers {
+    /// 32-bit registers.
+    pub words: u32,
+    /// 64-bit registers.
+    pub longs: u32,
+    /// Predicates.
+    pub predicates: u32,
+    /// Uniform 32-bit values, in the order of their slots.
+    pub uniform_words: Vec<Uniform>,
+    /// Uniform 64-bit values, in the order of their slots.
+    pub uniform_longs: Vec<Uniform>,
+    /// 32-bit registers that are set once per block size.
+    pub lane_constants: Vec<(Slot, LaneConstant)>,
+}
+
+impl Kernel {
+    /// Its name, as the module spells it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its parameters, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Bytes of all parameters together.
+    pub fn parameter_bytes(&self) -> usize {
+        self.parameter_bytes as usize
+    }
+
+    /// Bytes of static shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
+    }
+
+    /// Where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
+    pub fn dynamic_shared_offset(&self) -> u32 {
+        self.dynamic_shared_offset
+    }
+
+    /// Bytes of the smallest access to shared memory that it has.
+    pub fn shared_unit(&self) -> u8 {
+        self.shared_unit
+    }
+
+    /// Whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    pub fn has_partial_barriers(&self) -> bool {
+        self.has_partial_barriers
+    }
+
+    /// The static shared variable at an offset, as the program names it, or else dynamic shared memory; and the offset
+    /// in it.
+    pub fn shared_place(&self, offset: u64) -> (Option<String>, u64) {
+        let found = self.shared_variables.iter().find(|(_, start, size)| {
+            offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
+        });
+        match found {
+            Some((name, start, _)) => (Some(unmangled(name).to_owned()), offset - u64::from(*start)),
+            None => (None, offset.saturating_sub(u64::from(self.dynamic_shared_offset))),
+        }
+    }
+
+    /// Bytes of local memory per thread.
+    pub fn local_bytes(&self) -> u32 {
+        self.local_bytes
+    }
+
+    /// `.maxntid`: the largest block, where it is bounded.
+    pub fn max_threads(&self) -> Option<[u32; 3]> {
+        self.max_threads
+    }
+
+    /// `.reqntid`: the only block size allowed.
+    pub fn required_threads(&self) -> Option<[u32; 3]> {
+        self.required_threads
+    }
+
+    /// Indices of the variables in [`Module::variables`] that the kernel names.
+    pub fn variables(&self) -> impl Iterator<Item = u32> {
+        let mut named: Vec<u32> = self
+            .registers
+            .uniform_longs
+            .iter()
+            .chain(&self.registers.uniform_words)
+            .filter_map(|uniform| match uniform {
+                Uniform::Global { index, .. } => Some(*index),
+                _ => None,
+            })
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        named.into_iter()
+    }
+
+    /// The instructions.
+    pub fn code(&self) -> &[Instruction] {
+        &self.code
+    }
+
+    /// What each function that may call itself needs. Where there is one, threads have a stack.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The register files it needs.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// The PTX line of the instruction at `pc`, from 1.
+    pub fn line(&self, pc: usize) -> u32 {
+        self.lines.get(pc).copied().unwrap_or(0)
+    }
+
+    /// The CUDA line of the instruction at `pc`, where the PTX says it.
+    pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
+        self.cuda_lines.get(*self.locations.get(pc)? as usize)
+    }
+}
+
+/// `tile` of `_ZZ6matmulE4tile`: the last name in what C++ makes of a function's static variable. Other names stay.
+fn unmangled(name: &str) -> &str {
+    let Some(local) = name.strip_prefix("_ZZ") else { return name };
+    local
+        .match_indices('E')
+        .filter_map(|(at, _)| {
+            let rest = &local[at + 1..];
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let len: usize = rest[..digits].parse().ok()?;
+            let (own, behind) = rest[digits..].split_at_checked(len)?;
+            (behind.is_empty() || behind.starts_with('_')).then_some(own)
+        })
+        .next()
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_static_variable_has_its_name_in_the_program() {
+        for (mangled, name) in [
+            ("_ZZ6matmulE4tile", "tile"),
+            ("_ZZN3gpu6matmulEPfS0_E4tile", "tile"),
+            ("_ZZ6matmulE4tile_0", "tile"),
+            ("plain", "plain"),
+            ("_ZZ6matmulE9tile", "_ZZ6matmulE9tile"),
+        ] {
+            assert_eq!(unmangled(mangled), name);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Reads PTX: from text to kernels that the machine executes.
+//!
+//! Any version of the ISA is taken; what is not supported is refused instruction by instruction, each with its line.
+
+mod decode;
+mod diagnostic;
+mod indirect;
+pub mod instruction;
+mod kernel;
+mod lexer;
+mod lower;
+mod names;
+mod number;
+pub mod opcode;
+mod parser;
+mod recursion;
+mod statement;
+mod syntax;
+pub mod window;
+
+pub use diagnostic::{Diagnostic, LoadError};
+pub use kernel::Frame;
+pub use kernel::{
+    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+};
+
+use lexer::{Lexeme, Token};
+
+/// The longest text that is read. Its tokens take up to sixteen times as much.
+const MAX_BYTES: usize = 32 << 20;
+
+/// Reads a PTX text of at most 32 MiB.
+///
+/// # Errors
+/// Everything in it that can't be run, with its lines.
+pub fn load(source: &str) -> Result<Module, LoadError> {
+    let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
+    if source.len() > MAX_BYTES {
+        let text = format!("the text has {} MiB, more than {}", source.len() >> 20, MAX_BYTES >> 20);
+        return Err(refuse(Diagnostic::new(0, text)));
+    }
+    let tokens = match lexer::tokens(source) {
+        Ok(tokens) if starts_as_ptx(&tokens) => tokens,
+        Err(diagnostic) if source.contains(".version") => return Err(refuse(diagnostic)),
+        _ => return Err(refuse(Diagnostic::new(0, "this is no PTX: it doesn't begin with `.version`"))),
+    };
+    let (file, mut diagnostics) = parser::parse(&tokens);
+    let module = lower::lower(&file, &mut diagnostics);
+    if diagnostics.is_empty() { Ok(module) } else { Err(LoadError::new(diagnostics)) }
+}
+
+fn starts_as_ptx(tokens: &[Lexeme<'_>]) -> bool {
+    tokens.first().is_some_and(|first| first.token == Token::Dot("version"))
+}
