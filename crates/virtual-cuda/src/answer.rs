@@ -1,4 +1,4 @@
-//! From the engine's answers to result codes, and the sentences behind the codes.
+//! From the engine's answers to result codes, and the texts of the errors.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -18,11 +18,11 @@ struct Said {
     nccl: Option<&'static CStr>,
 }
 
-/// What any thread was told last: an error may be printed by another thread than the one that got it.
+/// The last error of any thread: an error may be printed by another thread than the one that got it.
 static ANY_THREAD: Mutex<Option<Said>> = Mutex::new(None);
 
 thread_local! {
-    /// What this thread was told. Leaked, so that it needs no destructor and outlives the thread's other data.
+    /// The last error of this thread. Leaked, so that it needs no destructor and outlives the thread's other data.
     static THIS_THREAD: Cell<Option<&'static Mutex<Said>>> = const { Cell::new(None) };
 }
 
@@ -62,7 +62,7 @@ fn this_thread() -> MutexGuard<'static, Said> {
     lock(said)
 }
 
-/// Calls `with` for what this thread was told, and for what any thread was told.
+/// Calls `with` for the last error of this thread, and for that of any thread.
 fn for_both(with: impl Fn(&mut Said)) {
     with(&mut this_thread());
     with(lock(&ANY_THREAD).get_or_insert_default());
@@ -132,7 +132,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
     error.status as c_uint
 }
 
-/// Makes an error the one that `ncclGetLastError` tells.
+/// Makes an error the one that `ncclGetLastError` returns.
 pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
     let text = keep(if error.message.is_empty() { error.status.meaning() } else { &error.message });
     for_both(|said| said.nccl = Some(text));

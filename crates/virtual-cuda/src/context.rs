@@ -117,7 +117,7 @@ pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<
     Ok(())
 }
 
-/// `cuProfilerStart` and `cuProfilerStop` tell the active profiling tool, and none ever is.
+/// `cuProfilerStart` and `cuProfilerStop` are for an active profiling tool, and none ever is.
 pub(crate) fn profile() -> CudaResult<()> {
     engine::get()?.current_device().map(drop)
 }

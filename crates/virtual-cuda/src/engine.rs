@@ -31,7 +31,7 @@ extern "C" fn end() {
     let written =
         catch_unwind(|| STARTED.get().and_then(|made| made.as_ref().ok()?.engine.write_trace().err()));
     if let Ok(Some(error)) = written {
-        // Nobody is left to be told where standard error is gone.
+        // A standard error that is closed takes nothing.
         let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
     }
     let report = catch_unwind(|| {

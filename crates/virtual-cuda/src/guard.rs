@@ -1,6 +1,6 @@
 //! Pinned memory that a copy is using: the program's view of it is closed until a thread has waited for the copy.
 //!
-//! Whole pages are closed, as far as all of their bytes are the copy's. Who touches one gets a report, and goes on.
+//! Whole pages are closed, as far as all of their bytes are the copy's. A thread that touches one gets a report, and goes on.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -45,7 +45,7 @@ impl Guard {
     /// Closes the pages that lie in `bytes` of the program's view of `memory`; `None` where there are none.
     pub(crate) fn close(memory: &Arc<Pinned>, bytes: Range<usize>, rights: Rights) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Behind the last byte nobody has anything on its page.
+        // After the last byte, the rest of its page is unused.
         let end = if bytes.end == memory.end() {
             bytes.end.next_multiple_of(PAGE)
         } else {

@@ -55,7 +55,7 @@ impl HostRange {
     /// Its bytes.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: the program passed a pointer to as many readable bytes, and `bytes` is nobody else's.
+        // SAFETY: the program passed a pointer to as many readable bytes, and nothing else refers to `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(self.start() as *const u8, bytes.as_mut_ptr(), self.len) };
         bytes
     }

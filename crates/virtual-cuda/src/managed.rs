@@ -85,12 +85,12 @@ pub(crate) fn attach(of: Stream, address: DevicePointer, bytes: usize, flags: c_
     engine::get()?.attach_managed(StreamHandle(of as u64), address, bytes as u64, attachment)
 }
 
-fn place(device: Device) -> Location {
+fn location(device: Device) -> Location {
     if device == CPU { Location::Host } else { Location::Gpu(device) }
 }
 
 pub(crate) fn prefetch(address: DevicePointer, bytes: usize, device: Device, of: Stream) -> CudaResult<()> {
-    engine::get()?.prefetch_managed(StreamHandle(of as u64), address, bytes as u64, place(device))
+    engine::get()?.prefetch_managed(StreamHandle(of as u64), address, bytes as u64, location(device))
 }
 
 pub(crate) fn prefetch_to(
@@ -107,7 +107,7 @@ pub(crate) fn prefetch_to(
 }
 
 pub(crate) fn advise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) -> CudaResult<()> {
-    engine::get()?.advise_managed(address, bytes as u64, Advice::from_number(advice)?, place(device))
+    engine::get()?.advise_managed(address, bytes as u64, Advice::from_number(advice)?, location(device))
 }
 
 pub(crate) fn advise_at(
@@ -117,7 +117,7 @@ pub(crate) fn advise_at(
     location: MemoryLocation,
 ) -> CudaResult<()> {
     let advice = Advice::from_number(advice)?;
-    // Where the advice has no place, its location is ignored.
+    // Advice without a location ignores it.
     let of = match advice {
         Advice::ReadMostly | Advice::NoPreferredLocation => Location::Host,
         Advice::PreferredLocation | Advice::AccessedBy => location.location()?,

@@ -82,7 +82,7 @@ pub(crate) fn copy_in(to: DevicePointer, from: DevicePointer, bytes: usize, of: 
     engine::get()?.copy(stream(of), to, from, bytes as u64)
 }
 
-/// With unified addressing the addresses alone tell the contexts.
+/// With unified addressing the addresses alone determine the contexts.
 pub(crate) fn copy_peer(
     to: DevicePointer,
     _: Context,

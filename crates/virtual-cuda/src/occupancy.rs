@@ -1,4 +1,4 @@
-//! The bodies of the functions that tell how many blocks of a kernel are resident at a time.
+//! The bodies of the functions that return how many blocks of a kernel are resident at a time.
 
 use std::ffi::{c_int, c_uint};
 
@@ -99,7 +99,7 @@ pub(crate) fn block_size_with_flags(
     let limit =
         u32::try_from(limit).map_err(|_| invalid(format!("a block size limit of {limit} threads")))?;
     let suggestion = usage(of)?.suggest(limit, |threads| match to_shared {
-        // SAFETY: the caller passes a function that tells the shared memory for any block size.
+        // SAFETY: the caller passes a function that returns the shared memory for any block size.
         Some(to_shared) => unsafe { to_shared(threads as c_int) as u64 },
         None => dynamic as u64,
     });

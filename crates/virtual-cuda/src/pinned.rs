@@ -27,7 +27,7 @@ impl Pinned {
         let mapped = len.checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
         let file_len = i64::try_from(mapped).map_err(|_| no_room())?;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: fresh mappings of a file in memory that nobody else has. The file lives as long as they do.
+        // SAFETY: fresh mappings of a file in memory that nothing else has. The file lives as long as they do.
         unsafe {
             let file = libc::memfd_create(c"pinned memory".as_ptr(), libc::MFD_CLOEXEC);
             if file < 0 {

@@ -56,7 +56,7 @@ impl<T: Copy> Out<T> {
         if self.is_null() {
             return Err(is_null("the pointer for the result"));
         }
-        // SAFETY: not null, and so writable for as many values as the function gives; nobody else knows `values`.
+        // SAFETY: not null, and so writable for as many values as the function gives; nothing else refers to `values`.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Text {
     }
 }
 
-/// Host memory to be read: null, or as many values as the function is told.
+/// Host memory to be read: null, or as many values as the function is given.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Source<T>(*const T);

@@ -25,7 +25,7 @@ pub struct CommHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u64);
 
-/// The place of a call among the calls of its kind on its communicator, from 1.
+/// The number of a call among the calls of its kind on its communicator, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
@@ -45,7 +45,7 @@ pub enum CallKey {
 pub struct CollectiveId {
     /// The communicator.
     pub comm: CommId,
-    /// Its place among the communicator's collectives.
+    /// Its number among the communicator's collectives.
     pub sequence: SequenceNumber,
 }
 
@@ -56,7 +56,7 @@ pub struct PointToPointId {
     pub comm: CommId,
     /// The rank.
     pub rank: usize,
-    /// Their place among the rank's groups of sends and receives.
+    /// Their number among the rank's groups of sends and receives.
     pub sequence: SequenceNumber,
 }
 
@@ -65,7 +65,7 @@ pub struct PointToPointId {
 pub struct ManagementId {
     /// The communicator.
     pub comm: CommId,
-    /// Its place among the communicator's splits and finalizes.
+    /// Its number among the communicator's splits and finalizes.
     pub sequence: SequenceNumber,
 }
 

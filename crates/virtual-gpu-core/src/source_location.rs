@@ -42,7 +42,7 @@ impl CallSite {
         // The outermost frame may have no address.
         for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
             let mut found = None;
-            // A return address points behind its call. What was inlined there comes first.
+            // A return address points after its call. What was inlined there comes first.
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
@@ -147,7 +147,7 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// A line of a kernel's source, whose file has the name that the compiler was told: looked for in the current folder
+    /// A line of a kernel's source, whose file has the name that the compiler was given: looked for in the current folder
     /// and those around it.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();

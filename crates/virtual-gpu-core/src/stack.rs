@@ -1,8 +1,9 @@
 //! The calling thread's stack: the addresses to which its calls return, innermost first.
 //!
-//! To unwind a stack takes microseconds, and a loop calls from the same place again and again. So a thread remembers the
-//! last stacks that it has unwound, with the slot of each return address. The frame that is at one place and returns to
-//! one address has its caller's frame at one place. So where all slots hold what they held, the stack is what it was.
+//! To unwind a stack takes microseconds, and a loop calls from the same line again and again. So a thread remembers the
+//! last stacks that it has unwound, with the slot of each return address. A frame that is at the
+//! same address and returns to the same address has the same caller's frame. So where all slots hold what they held, the
+//! stack is unchanged.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ mod tests {
                 1 => below(round % 5, &mut []),
                 _ => twice(),
             };
-            // The innermost address is where `twice` goes on, behind the one or the other call.
+            // The innermost address is where `twice` goes on, after one call or the other.
             let callers = unwound.len() - 1;
             assert_eq!(taken[taken.len() - callers..], unwound[1..], "round {round}");
         }

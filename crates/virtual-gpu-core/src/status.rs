@@ -1,4 +1,4 @@
-//! Result codes of the driver and of NCCL, and errors that carry a sentence beside the code.
+//! Result codes of the driver and of NCCL, and errors that carry a sentence with the code.
 
 use std::sync::Arc;
 

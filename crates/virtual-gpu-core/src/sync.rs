@@ -27,7 +27,7 @@ pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::i
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// As in an ordinary build. A program may end without what nobody joins only where that is no thread but a future.
+/// As in an ordinary build. A program may end before a future that is never joined, but not before such a thread.
 #[cfg(shuttle)]
 pub fn spawn_for_good(_: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     drop(shuttle::future::spawn(async { run() }));

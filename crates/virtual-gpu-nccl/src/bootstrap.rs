@@ -54,7 +54,7 @@ pub(crate) struct Gpu {
 
 structure! { Gpu { machine, index } }
 
-/// Which machine this is, as NCCL tells machines apart: by `NCCL_HOSTID`, or by the host's name and its last start.
+/// Which machine this is, as NCCL distinguishes machines: by `NCCL_HOSTID`, or by the host's name and its last start.
 fn machine() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -203,7 +203,7 @@ impl Locked<'_> {
             });
         let call_site =
             bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
-        // An id of NCCL_COMM_ID is an address, and stays the same for all memberships.
+        // An id of NCCL_COMM_ID is an address, and stays the same for all communicators.
         if !id.is_of_address() {
             self.nccl.spent.insert(id, call_site.clone());
         }

@@ -51,7 +51,7 @@ impl Locked<'_> {
         }
     }
 
-    /// A guest's process has ended before the communicator was made.
+    /// A process has ended before the communicator was made.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
         let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {

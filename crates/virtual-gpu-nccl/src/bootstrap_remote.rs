@@ -138,12 +138,12 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// A guest's ranks are published that their communicator can't be made.
+    /// The ranks here that wait for a root fail: their communicator can't be made.
     pub(crate) fn fail_waiting_ranks(&mut self, number: SessionId, error: &Error<NcclStatus>) {
         let Some(session) = self.nccl.sessions.get_mut(&number) else { return };
         session.asked = None;
         for (_, member) in std::mem::take(&mut session.members) {
-            // Who has left already needs no word.
+            // A rank that has left needs no error.
             if let Some(handle) = member.location.handle()
                 && self.nccl.memberships.contains_key(&handle)
             {
@@ -152,7 +152,8 @@ impl Locked<'_> {
         }
     }
 
-    /// A guest has waited for too long: it asks the host, which knows who is missing. `true` once that has not answered, either.
+    /// This process has waited for too long: it asks the root, which knows the missing ranks. `true` once the root has not
+    /// answered, either.
     pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> bool {
         let timeout = self.engine.timeout;
         let Some(session) = self.nccl.sessions.get_mut(&number) else { return false };

@@ -31,7 +31,7 @@ pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 pub(crate) struct Share {
     pub(crate) rank: usize,
     pub(crate) device: usize,
-    /// The place of its call among all operations.
+    /// The sequence number of its operation.
     pub(crate) enqueued: u64,
     pub(crate) request: Request,
     pub(crate) call_site: CallSite,
@@ -95,9 +95,11 @@ impl Source {
         range: Range<u64>,
     ) -> Option<Cow<'a, [u8]>> {
         match self {
-            Self::Here(place) => {
-                Some(place.allocation(memories)?.seen(place.offset + range.start..place.offset + range.end))
-            }
+            Self::Here(location) => Some(
+                location
+                    .allocation(memories)?
+                    .seen(location.offset + range.start..location.offset + range.end),
+            ),
             Self::Elsewhere(arrived) => {
                 arrived.payload.get(range.start as usize..range.end as usize).map(Cow::Borrowed)
             }
@@ -134,8 +136,10 @@ impl Nccl {
             Some(Scale::Value(bytes)) => Ok((bytes, None)),
             Some(Scale::At(address)) => {
                 let len = operation.data_type.size();
-                let (place, read) = self.find(memories, share, address, len, false)?;
-                let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + len));
+                let (location, read) = self.find(memories, share, address, len, false)?;
+                let seen = location
+                    .allocation(memories)
+                    .map(|from| from.seen(location.offset..location.offset + len));
                 bytes[..len as usize].copy_from_slice(&seen.unwrap_or_default());
                 Ok((bytes, Some(read)))
             }
@@ -151,8 +155,9 @@ impl Nccl {
         bytes: Option<u64>,
     ) -> Result<Payload, Failure> {
         let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(Payload::default()) };
-        let (place, _) = self.find(memories, share, address, bytes, false)?;
-        let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + bytes));
+        let (location, _) = self.find(memories, share, address, bytes, false)?;
+        let seen =
+            location.allocation(memories).map(|from| from.seen(location.offset..location.offset + bytes));
         Ok(Payload(seen.unwrap_or_default().into_owned()))
     }
 
@@ -175,16 +180,16 @@ impl Nccl {
             device = share.device;
         }
         let memory = &memories[&device];
-        let place = BufferLocation::of(memory, device, address, bytes);
-        let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
-        let Some((place, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
+        let location = BufferLocation::of(memory, device, address, bytes);
+        let found = location.and_then(|location| Some((location, memory.in_slot(location.slot)?)));
+        let Some((location, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
         if !writes && !share.is_checked {
-            self.check_written(allocation, place.offset, bytes, share)?;
+            self.check_written(allocation, location.offset, bytes, share)?;
         }
-        Ok((place, Touched::range(device, allocation, place.offset, bytes, writes)))
+        Ok((location, Touched::range(device, allocation, location.offset, bytes, writes)))
     }
 
-    /// A finding where a send buffer has bytes that nothing wrote.
+    /// Reports a send buffer with bytes that nothing wrote.
     pub(crate) fn check_written(
         &self,
         allocation: &Allocation,
@@ -210,7 +215,7 @@ impl Nccl {
 }
 
 /// Reads, combines and writes, block by block: a block is read from all its sources before it is written anywhere, which is
-/// all that in-place buffers need.
+/// all that in-location buffers need.
 pub(crate) fn move_pieces(
     pieces: &[Piece],
     reduction: Option<&Reduction>,
@@ -244,9 +249,9 @@ pub(crate) fn move_pieces(
             }
             drop(inputs);
             for &(rank, at) in &piece.destinations {
-                let Some(place) = receive[rank] else { continue };
-                let Some(allocation) = place.allocation_mut(memories) else { continue };
-                let to = place.offset + at + start;
+                let Some(location) = receive[rank] else { continue };
+                let Some(allocation) = location.allocation_mut(memories) else { continue };
+                let to = location.offset + at + start;
                 allocation.bytes_mut()[to as usize..(to + len) as usize].copy_from_slice(out);
                 allocation.mark_written(to..to + len);
             }

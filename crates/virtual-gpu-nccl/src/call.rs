@@ -120,7 +120,7 @@ pub(crate) struct Checked {
     pub(crate) world_size: usize,
     pub(crate) stream: StreamHandle,
     pub(crate) request: Request,
-    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    /// Its sequence number among its rank's captured launches; `None` outside of a graph.
     pub(crate) captured: Option<SequenceNumber>,
     pub(crate) call_site: CallSite,
     /// How a collective is done.

@@ -35,7 +35,7 @@ impl Call {
 /// One rank's part in a call.
 pub(crate) struct Part {
     pub(crate) operation: Operation,
-    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    /// Its sequence number among its rank's captured launches; `None` outside of a graph.
     captured: Option<SequenceNumber>,
     pub(crate) call_site: CallSite,
     /// Its stream has come to it.
@@ -227,7 +227,7 @@ impl Locked<'_> {
         Some(Job::Collective(id))
     }
 
-    /// The other processes are about to know what a rank gives. `false` where nobody needs it any more.
+    /// The other processes are about to know what a rank gives. `false` where it is not needed any more.
     pub(crate) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
         let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
         match &mut call.parts[rank] {

@@ -66,7 +66,7 @@ impl Communication for Nccl {
 }
 
 impl super::State {
-    /// Why the ranks that hold up a call have not come to it.
+    /// Why the ranks that a call waits for have not come to it.
     fn missing(&self, call: CallKey) -> Vec<Missing> {
         match call {
             CallKey::Collective(id) => {

@@ -72,12 +72,12 @@ pub(crate) struct Rank {
     /// Reduction operators that it has made.
     pub(crate) scales: Scales,
     pub(crate) finalized: bool,
-    /// Where it is not blocking: how often it has still to say that it is in progress, and the management_call that it is in.
+    /// Where it is not blocking: how often it has still to answer that it is in progress, and its pending split or finalize.
     pub(crate) polls: u32,
     pub(crate) awaits: Option<SequenceNumber>,
     /// Its last collective of no elements, with the number of the next that counts.
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
-    /// How its GPU has failed, once a thread was published.
+    /// How its GPU has failed, once a thread has got that error.
     pub(crate) gpu_failure: Option<String>,
     /// How and where it left.
     pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
@@ -88,7 +88,7 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// Its thread was published by a query that it isn't done: who aborts it now knows what it breaks off.
+    /// A query has answered its thread that it isn't done: an abort now is deliberate.
     pub(crate) was_polled: bool,
 }
 
@@ -218,12 +218,12 @@ impl State {
         self.communicators.get_mut(&comm).ok_or_else(|| vanished(comm))
     }
 
-    /// The threads that drive ranks, of memberships that are there.
+    /// The threads that drive ranks, of communicators that are there.
     pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
         self.communicators.values().flat_map(|comm| comm.ranks.iter().map(|rank| rank.owner)).collect()
     }
 
-    /// A thread was published that a GPU has failed. Of what comes of it, the first failure is the cause.
+    /// A thread has got the error of a GPU that has failed. The first failure is the cause of later ones.
     pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
         let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
         for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
@@ -231,7 +231,8 @@ impl State {
         }
     }
 
-    /// A query has published a thread that an operation isn't done: nor, for all it knows, the last call of a rank in front of it.
+    /// A query has answered a thread that an operation isn't done. For all the thread knows, a rank's last call before it
+    /// isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
         let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
         for rank in ranks.filter(|rank| rank.owner == thread) {

@@ -22,13 +22,13 @@ const VERSION: u32 = 1;
 const GREETING: Duration = Duration::from_secs(5);
 /// Bytes of a message at most.
 const LONGEST: u64 = 1 << 40;
-/// How often a connection is tried again that nobody answers yet.
+/// How long to wait before an address that does not answer yet is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// An interface's name, and an address of it.
 pub type Interface = (String, IpAddr);
 
-/// What a guest says first.
+/// What a process sends first.
 pub(crate) struct Hello {
     id: [u8; 128],
     pub(crate) pid: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Hello {
 
 structure! { Greeting { magic, version, code } }
 
-/// The first bytes in either direction; a guest's code is 0.
+/// The first bytes in either direction; the code of the process that connects is 0.
 struct Greeting {
     magic: [u8; 8],
     version: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // A connection that has ended takes nothing: whoever reads from it tells everyone.
+        // A connection that has ended takes nothing: the thread that reads from it handles its end.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
@@ -80,7 +80,7 @@ fn read_greeting(stream: &mut TcpStream) -> std::io::Result<Option<Greeting>> {
 }
 
 impl Nccl {
-    /// `ncclGetUniqueId`. `interfaces` tells those of the machine, for `NCCL_SOCKET_IFNAME`.
+    /// `ncclGetUniqueId`. `interfaces` lists those of the machine, for `NCCL_SOCKET_IFNAME`.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` where no interface is as `NCCL_SOCKET_IFNAME` asks.
@@ -104,7 +104,7 @@ impl Nccl {
     /// Listens where an id of `NCCL_COMM_ID` says: this process has rank 0.
     pub(crate) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
-        // Before anybody can connect.
+        // Before another process can connect.
         self.lock().nccl.own_ids.insert(id);
         self.listen(address).map(drop).map_err(|error| {
             self.lock().nccl.own_ids.remove(&id);
@@ -128,7 +128,7 @@ impl Nccl {
                     std::thread::sleep(TRY_AGAIN);
                     continue;
                 };
-                // One that can't be greeted is dropped, and its process published so by that.
+                // One that can't be greeted is dropped, which its process sees.
                 let _ = named("greets", move || drop(self.greet(stream)));
             }
         })?;

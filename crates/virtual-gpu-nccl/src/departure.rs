@@ -67,7 +67,8 @@ impl Locked<'_> {
     }
 
     /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
-    /// Where a query has published the thread that it isn't, it aborts on purpose: that is how one leaves ranks that never come.
+    /// Where a query has answered the thread that it isn't, the rank aborts on purpose: that is how to give up ranks that never
+    /// come.
     fn aborted_in_flight(&mut self, comm: CommId, rank: usize) -> Option<(OpRef, Report)> {
         let thread = self.engine.current_thread();
         let view = self.engine.order.view_of(thread);

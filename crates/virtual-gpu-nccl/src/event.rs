@@ -208,7 +208,7 @@ impl Foreign {
 }
 
 impl Locked<'_> {
-    /// What is published of an operation to whose turn its stream has come.
+    /// What other processes need to know of an operation that its stream has come to.
     pub(crate) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
         let view = self.engine.view_at_end_of(op)?;
         let ticket = self.engine.ticket_of(op)?;

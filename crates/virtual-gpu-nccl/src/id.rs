@@ -9,7 +9,7 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// The first bytes of every id; the last two of them are the form's version.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
-/// Random, for each process anew: tells processes apart where their numbers may come again.
+/// Random for each process: distinguishes processes whose numbers are the same.
 pub(crate) fn process_key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(random)

@@ -10,7 +10,7 @@ use virtual_gpu_core::handle::{CommId, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What one rank of a comm launches together.
+/// What one rank of a communicator launches together.
 pub(crate) struct Plan {
     pub(crate) comm: CommId,
     pub(crate) rank: usize,
@@ -23,7 +23,7 @@ impl Nccl {
     /// Enqueues calls in their streams, and runs what is ready.
     ///
     /// # Errors
-    /// `InvalidUsage`: this thread drives another rank, too, and leaves it behind (a call may wait for all ranks before
+    /// `InvalidUsage`: this thread drives another rank, too, which the call leaves out (a call may wait for all ranks before
     /// it returns); a rank sends to itself and does not receive it; one call of a group needs another one's result.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
@@ -57,7 +57,7 @@ impl Nccl {
     }
 }
 
-/// What each rank launches, in the order of the calls; ranks of one comm next to each other, as NCCL has it.
+/// What each rank launches, in the order of the calls; ranks of one communicator next to each other, as NCCL has it.
 fn plans(calls: Vec<Checked>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for call in calls {
@@ -83,7 +83,7 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
 }
 
 impl Locked<'_> {
-    /// Whether these calls are on memberships that are blocking, all alike.
+    /// Whether these calls are on communicators that are blocking, all alike.
     fn is_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
         let of_call = |call: &Checked| {
             self.nccl.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
@@ -134,7 +134,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// The report where these calls, launched together, leave a rank behind that this very thread drives.
+    /// The report where these calls, launched together, leave a rank out that this very thread drives.
     ///
     /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
     /// Multiple GPUs From One Thread"). Whether it does depends on what it has still to set up.
@@ -271,8 +271,8 @@ fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
 
 fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Report {
     let mut sides = *sides;
-    let place = |side: &Checked| calls.iter().position(|call| std::ptr::eq(call, side));
-    sides.sort_by_key(|(_, call)| place(call));
+    let index = |side: &Checked| calls.iter().position(|call| std::ptr::eq(call, side));
+    sides.sort_by_key(|(_, call)| index(call));
     let mut report = Report::new(format!(
         "two calls of rank {} in one group touch the same bytes, and nothing orders them",
         sides[0].1.rank

@@ -1,6 +1,6 @@
 //! NCCL on the virtual GPU: communicators, groups, collectives and point-to-point messages over the engine's streams.
 //!
-//! [`Nccl`] has the functions of `nccl.h`. Its state lies behind a lock of its own, which is only ever taken while the
+//! [`Nccl`] has the functions of `nccl.h`. Its state has a lock of its own, which is only ever taken while the
 //! engine is locked (`state.rs`). The engine calls back through its trait `Communication` (`communication.rs`).
 
 mod bootstrap;

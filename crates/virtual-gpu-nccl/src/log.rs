@@ -1,7 +1,7 @@
 //! `NCCL_DEBUG`: what NCCL prints of its calls, in its own form (NCCL 2.30, `debug.cc`, `init.cc`, `enqueue.cc`).
 //!
 //! The lines are `host:pid:tid [GPU] NCCL INFO …`. Those of INIT, COLL and DESTROY are there; the other subsystems have
-//! nothing to send_control here. A warning has no time of day before it, so that two runs print the same.
+//! nothing to print here. A warning has no time of day before it, so that two runs print the same.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -34,7 +34,7 @@ const LEVELS: [(&str, Level); 5] = [
     ("TRACE", Level::Trace),
 ];
 
-/// `NCCL_DEBUG_SUBSYS`'s values; each has the bit of its place.
+/// `NCCL_DEBUG_SUBSYS`'s values; each has the bit of its index.
 const SUBSYSTEMS: [&str; 18] = [
     "INIT",
     "COLL",
@@ -69,9 +69,9 @@ struct Log {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 fn bit(subsystem: &str) -> u64 {
-    let place = SUBSYSTEMS.iter().position(|name| name.eq_ignore_ascii_case(subsystem));
-    match place {
-        Some(place) => 1 << place,
+    let index = SUBSYSTEMS.iter().position(|name| name.eq_ignore_ascii_case(subsystem));
+    match index {
+        Some(index) => 1 << index,
         None if subsystem.eq_ignore_ascii_case("ALL") => u64::MAX,
         None => 0,
     }
@@ -174,7 +174,7 @@ fn pointer(address: u64) -> String {
     if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") }
 }
 
-/// A GPU's place on the bus, as NCCL counts it.
+/// A GPU's address on the bus, as NCCL counts it.
 fn bus_id(device: usize) -> u64 {
     (device as u64 + 1) << 12
 }

@@ -39,7 +39,7 @@ struct Participant {
 
 /// What a rank comes for.
 enum Purpose {
-    /// Who has a colour and no child is in another process.
+    /// A rank with a color and no child is in another process.
     Split {
         color: i32,
         key: i32,

@@ -163,7 +163,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Ends what others have not come to for too long: bootstraps of memberships, and management_calls. `false` where the answer
+    /// Ends what others have not come to for too long: bootstraps, splits and finalizes. `false` where the answer
     /// of another process has still to come.
     pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> bool {
         let mut ended = false;

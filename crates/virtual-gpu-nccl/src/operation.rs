@@ -198,7 +198,7 @@ impl Operation {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
         let Buffers { send, receive, .. } = buffers;
         let part = rank as u64 * self.bytes();
-        let (in_place, place) = match self.collective {
+        let (in_place, rule) = match self.collective {
             Collective::AllGather | Collective::Gather { .. } => {
                 (send == receive + part, "in place means the rank's own part of the receive buffer")
             }
@@ -209,7 +209,7 @@ impl Operation {
             _ => (send == receive, "in place means the very same buffer"),
         };
         let apart = send + given <= receive || receive + got <= send;
-        (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {place}", self.function()))
+        (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {rule}", self.function()))
     }
 
     /// The pieces that the whole consists of.

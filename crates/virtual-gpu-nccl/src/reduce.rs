@@ -184,7 +184,7 @@ impl Reduction {
     }
 }
 
-/// Replaces each element of `out` by `f` of it and the element of `input` at the same place.
+/// Replaces each element of `out` by `f` of it and the element of `input` at the same index.
 fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
     let (out, _) = out.as_chunks_mut::<SIZE>();
     let (input, _) = input.as_chunks::<SIZE>();

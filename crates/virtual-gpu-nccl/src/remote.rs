@@ -41,7 +41,7 @@ impl Event {
 }
 
 impl Locked<'_> {
-    /// Takes in what a process tells of a communicator. What comes before the communicator is made here is kept.
+    /// Takes in an event of a communicator. What comes before the communicator is made here is kept.
     ///
     /// # Errors
     /// [`Malformed`] where the event makes no sense.

@@ -102,9 +102,9 @@ impl Nccl {
             let mut own = Vec::new();
             let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<BufferLocation>, Failure> {
                 let Some(bytes) = bytes else { return Ok(None) };
-                let (place, touched) = self.find(&mut memories, &share, address, bytes, writes)?;
+                let (location, touched) = self.find(&mut memories, &share, address, bytes, writes)?;
                 own.push(touched);
-                Ok(Some(place))
+                Ok(Some(location))
             };
             send.push(find(buffers.send, operation.given(share.rank, ranks), false)?.map(Source::Here));
             receive.push(find(buffers.receive, operation.got(share.rank, ranks), true)?);
@@ -146,16 +146,16 @@ impl Nccl {
         let source = match send {
             &MovingEnd::Here(ref end, device, enqueued) => {
                 let share = share(end, Direction::Send, (device, enqueued));
-                let (place, read) = self.find(&mut memories, &share, end.buffer, bytes, false)?;
+                let (location, read) = self.find(&mut memories, &share, end.buffer, bytes, false)?;
                 touched[0] = Some(read);
-                Source::Here(place)
+                Source::Here(location)
             }
             MovingEnd::Elsewhere(_, arrived) => Source::Elsewhere(arrived.clone()),
         };
         if let &MovingEnd::Here(ref end, device, enqueued) = receive {
             let share = share(end, Direction::Receive, (device, enqueued));
-            let (place, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
-            (target, touched[1]) = (Some(place), Some(written));
+            let (location, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
+            (target, touched[1]) = (Some(location), Some(written));
         }
         let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
         move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);

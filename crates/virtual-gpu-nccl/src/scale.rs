@@ -17,7 +17,7 @@ pub enum Scale {
     At(u64),
 }
 
-/// Operators that a rank has made, by their place from [`FIRST`] on.
+/// Operators that a rank has made, by their index from [`FIRST`] on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scales(Vec<Option<(DataType, Scale)>>);
 

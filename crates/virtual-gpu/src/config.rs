@@ -20,7 +20,7 @@ const SWITCHES: [&str; 5] = [
     "VIRTUAL_GPU_TRACE",
 ];
 
-/// How findings that CUDA has no error for are treated (`VIRTUAL_GPU_CHECKS`).
+/// What happens with reports of problems that CUDA has no error for (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// They make the call that meets them fail.
@@ -38,7 +38,7 @@ pub struct Config {
     pub gpus: usize,
     /// Which of the node's they are, in their order (`CUDA_VISIBLE_DEVICES`). None: all.
     pub visible: Option<Vec<usize>>,
-    /// What findings do (`VIRTUAL_GPU_CHECKS`, error).
+    /// What reports do (`VIRTUAL_GPU_CHECKS`, error).
     pub checks: Checks,
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_TIMEOUT`, 10 s).
     pub timeout: Duration,
@@ -72,7 +72,7 @@ impl Config {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Refuses a switch that does not exist: its setting would do nothing, and nobody would know.
+    /// Refuses a switch that does not exist: its setting would do nothing, without an error.
     fn refuse_unknown(names: impl Iterator<Item = String>) -> Result<(), String> {
         for name in names.filter(|name| name.starts_with("VIRTUAL_GPU_")) {
             if !SWITCHES.contains(&name.as_str()) {
@@ -137,7 +137,7 @@ impl Config {
 
 /// The GPUs of a `CUDA_VISIBLE_DEVICES`, in its order: "If one of the indices is invalid, only the devices whose index
 /// precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). They are numbers, with
-/// anything behind them, as `strtoul` has it, or beginnings of UUIDs. None is visible where one stands twice, as drivers do.
+/// anything after them, as `strtoul` has it, or beginnings of UUIDs. None is visible where one stands twice, as drivers do.
 fn visible(list: &str, gpus: usize) -> Vec<usize> {
     let number = |entry: &str| {
         let entry = entry.trim_start();

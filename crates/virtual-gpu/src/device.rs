@@ -65,7 +65,7 @@ pub const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`
 pub const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
-/// A GPU's UUID, by its place in the node.
+/// A GPU's UUID, by its index in the node.
 pub fn uuid(gpu: usize) -> [u8; 16] {
     let mut uuid = *b"virtual GPU     ";
     uuid[12..].copy_from_slice(&(gpu as u32).to_be_bytes());
@@ -159,7 +159,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (141..=143, 0),           // host NUMA memory: virtual, pools, between nodes
 ];
 
-/// Value of the `CUdevice_attribute` with this number, for the device at place `ordinal` of the node; none for textures and surfaces,
+/// Value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node; none for textures and surfaces,
 /// which the virtual GPU lacks.
 ///
 /// The numbers are those of `cuda.h`; the figures those that `deviceQuery` prints on an H100 SXM5, compute

@@ -67,7 +67,7 @@ impl Usage {
         Some(each.saturating_sub(self.fixed()).min(u64::from(self.max_dynamic_shared)))
     }
 
-    /// The largest block size of those at which most threads are resident. `dynamic` tells the bytes of dynamic shared
+    /// The largest block size of those at which most threads are resident. `dynamic` returns the bytes of dynamic shared
     /// memory for a block size; blocks larger than `limit` don't count, unless it is 0.
     pub fn suggest(&self, limit: u32, mut dynamic: impl FnMut(u32) -> u64) -> Suggestion {
         let limit = if limit == 0 { self.max_threads } else { limit.min(self.max_threads) };

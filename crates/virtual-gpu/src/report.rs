@@ -15,14 +15,14 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 #[derive(Clone, Debug)]
 pub struct Report {
     headline: String,
-    places: Vec<Place>,
+    labels: Vec<SourceLabel>,
     facts: Vec<String>,
     help: Option<String>,
 }
 
 /// What happened at a source line.
 #[derive(Clone, Debug)]
-struct Place {
+struct SourceLabel {
     text: String,
     line: Option<SourceLine>,
     /// It is about what went before, such as where a buffer was allocated.
@@ -32,7 +32,7 @@ struct Place {
 impl Report {
     /// Starts a report: `virtual GPU: {headline}`.
     pub fn new(headline: impl Into<String>) -> Self {
-        Self { headline: headline.into(), places: Vec::new(), facts: Vec::new(), help: None }
+        Self { headline: headline.into(), labels: Vec::new(), facts: Vec::new(), help: None }
     }
 
     /// Adds a fact.
@@ -48,13 +48,13 @@ impl Report {
 
     /// Adds what happened at a line that is known already.
     pub fn at_line(mut self, text: impl Into<String>, line: Option<SourceLine>) -> Self {
-        self.places.push(Place { text: text.into(), line, is_background: false });
+        self.labels.push(SourceLabel { text: text.into(), line, is_background: false });
         self
     }
 
     /// Adds what happened before at `call_site`, such as that a buffer was allocated there.
     pub fn before_at(mut self, text: impl Into<String>, call_site: &CallSite) -> Self {
-        self.places.push(Place { text: text.into(), line: call_site.line(), is_background: true });
+        self.labels.push(SourceLabel { text: text.into(), line: call_site.line(), is_background: true });
         self
     }
 
@@ -77,7 +77,7 @@ impl Report {
     fn render(&self, renderer: &Renderer) -> String {
         let mut sources = Sources::default();
         let mut texts: Vec<String> = Vec::new();
-        for Place { text, line, is_background } in &self.places {
+        for SourceLabel { text, line, is_background } in &self.labels {
             let kind = if *is_background { AnnotationKind::Context } else { AnnotationKind::Primary };
             match line {
                 Some(line) if sources.add(line, kind, text) => {}
@@ -173,7 +173,7 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// Prints a line to standard error. Where nobody reads that, the program goes on all the same.
+/// Prints a line to standard error. Where standard error is closed, the program goes on.
 pub(crate) fn print(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

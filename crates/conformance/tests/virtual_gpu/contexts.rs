@@ -1,4 +1,4 @@
-//! Contexts beside the primary one, and what a program asks of a context: its flags, limits and preferences.
+//! Contexts in addition to the primary one, and what a program asks of a context: its flags, limits and preferences.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ fn profiler() -> anyhow::Result<()> {
 fn synchronous_memory_operations() -> anyhow::Result<()> {
     use cudarc::driver::DevicePtr;
     let context = context()?;
-    // SAFETY: nothing here runs beside anything else.
+    // SAFETY: nothing else runs at the same time.
     unsafe { context.disable_event_tracking() };
     let stream = context.default_stream();
     let buffer = stream.alloc_zeros::<u8>(16)?;
@@ -178,7 +178,7 @@ fn current() -> anyhow::Result<Option<sys::CUcontext>> {
     Ok(result::ctx::get_current()?)
 }
 
-/// A context of GPU 0 beside its primary one, current on this thread.
+/// A context of GPU 0 in addition to its primary one, current on this thread.
 fn create() -> anyhow::Result<sys::CUcontext> {
     result::init()?;
     // SAFETY: device 0 is there.

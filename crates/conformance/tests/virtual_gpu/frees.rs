@@ -157,7 +157,7 @@ fn allocated_anew() -> anyhow::Result<()> {
     let (_, all) = result::mem_get_info()?;
     let let_go = hold(&one)?;
     for _ in 0..40 {
-        // SAFETY: nobody reads it.
+        // SAFETY: nothing reads it.
         drop(unsafe { one.alloc::<u8>(all / 16) }?);
     }
     let_go();

@@ -94,7 +94,7 @@ fn attributes_that_can_be_set() -> anyhow::Result<()> {
     bounded.set_attribute(dynamic, 225 << 10)?;
     assert_eq!(bounded.get_attribute(dynamic)?, 225 << 10);
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
-    let words = ["kernel `bounded`", "230401 bytes", "0 to 230400 can be asked for, beside 2048 static ones"];
+    let words = ["kernel `bounded`", "230401 bytes", "0 to 230400 can be asked for, with 2048 static ones"];
     fails(bounded.set_attribute(dynamic, (225 << 10) + 1), invalid, &words);
     fails(bounded.set_attribute(dynamic, -1), invalid, &["-1 bytes"]);
 

@@ -94,8 +94,8 @@ fn no_cuda_calls() -> anyhow::Result<()> {
     let stream = stream()?;
     let (send, receive) = channel();
     launch(&stream, move || {
-        let told = result::ctx::get_current().map(drop).map_err(|error| (error.0, text(error)));
-        send.send(told).unwrap();
+        let reported = result::ctx::get_current().map(drop).map_err(|error| (error.0, text(error)));
+        send.send(reported).unwrap();
     })?;
     let Err((code, said)) = receive.recv()? else { anyhow::bail!("the call was let through") };
     assert_eq!(code, CUresult::CUDA_ERROR_NOT_PERMITTED);

@@ -24,7 +24,7 @@ fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Re
     let mut ends = [0; 2];
     // SAFETY: there is room for both ends.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: the two descriptors are new, and nobody else's.
+    // SAFETY: the two descriptors are new, and nothing else uses them.
     let (mut read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
     // SAFETY: no other thread of this process holds a lock: the driver has not been called yet.
     let child = unsafe { libc::fork() };

@@ -1,5 +1,5 @@
-//! For each finding about memory and kernels, two programs that differ in one thing: of the wrong one its lines are
-//! told, and the right one goes through in silence.
+//! For each report about memory and kernels, two programs that differ in one thing: the report of the wrong one names its
+//! lines, and the right one goes through in silence.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use CUresult::{
 /// What a program comes to.
 type Outcome = Result<(), DriverError>;
 
-/// A program that is wrong or right, as it is told.
+/// A program that is wrong or right, as the argument says.
 struct Litmus {
     name: &'static str,
     program: fn(&Bench, bool) -> Outcome,
@@ -34,15 +34,15 @@ struct Litmus {
     says: &'static [&'static str],
 }
 
-/// Notes that its line is to be told, and does what it is given.
-macro_rules! told {
+/// Notes that the report must name its line, and does what it is given.
+macro_rules! named {
     ($bench:ident, $call:expr) => {{
         $bench.lines.borrow_mut().push(line!());
         $call
     }};
 }
 
-/// As [`told`], of a kernel's launch.
+/// As [`named`], of a kernel's launch.
 macro_rules! launched {
     ($bench:ident, $launch:expr) => {{
         $bench.lines.borrow_mut().push(line!());
@@ -293,7 +293,7 @@ const LITMUS: &[Litmus] = &[
 ];
 
 fn behind_the_end(bench: &Bench, wrong: bool) -> Outcome {
-    let out = told!(bench, bench.stream.alloc_zeros::<f32>(64)?);
+    let out = named!(bench, bench.stream.alloc_zeros::<f32>(64)?);
     let n: u32 = if wrong { 65 } else { 64 };
     let (kernel, first, second) = (bench.kernel("write"), bench.address(&out), n);
     launched!(bench, bench.build(&kernel).arg(&first).arg(&second).launch(shape(2, 64)))?;
@@ -301,7 +301,7 @@ fn behind_the_end(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn before_the_start(bench: &Bench, wrong: bool) -> Outcome {
-    let out = told!(bench, bench.stream.alloc_zeros::<f32>(64)?);
+    let out = named!(bench, bench.stream.alloc_zeros::<f32>(64)?);
     let first = bench.address(&out) - if wrong { 4 } else { 0 };
     let (kernel, first, second) = (bench.kernel("write"), first, 64_u32);
     launched!(bench, bench.build(&kernel).arg(&first).arg(&second).launch(shape(1, 64)))?;
@@ -309,7 +309,7 @@ fn before_the_start(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn in_freed_memory(bench: &Bench, wrong: bool) -> Outcome {
-    let out = told!(bench, bench.stream.alloc_zeros::<f32>(64)?);
+    let out = named!(bench, bench.stream.alloc_zeros::<f32>(64)?);
     let address = bench.address(&out);
     let kept = (!wrong).then_some(out);
     let (kernel, first, second) = (bench.kernel("write"), address, 64_u32);
@@ -362,7 +362,7 @@ fn misaligned_atomic(bench: &Bench, wrong: bool) -> Outcome {
 
 fn kernel_reads_unwritten(bench: &Bench, wrong: bool) -> Outcome {
     // SAFETY: what it holds is the point.
-    let data = told!(bench, unsafe { bench.stream.alloc::<f32>(64) }?);
+    let data = named!(bench, unsafe { bench.stream.alloc::<f32>(64) }?);
     let written: u32 = if wrong { 32 } else { 64 };
     // Its line is of no matter: this kernel is right.
     let (kernel, first, second) = (bench.kernel("write"), bench.address(&data), written);
@@ -424,26 +424,26 @@ fn endless(bench: &Bench, wrong: bool) -> Outcome {
 
 fn copy_unwritten(bench: &Bench, wrong: bool) -> Outcome {
     // SAFETY: what it holds is the point.
-    let mut data = told!(bench, unsafe { bench.stream.alloc::<u8>(64) }?);
+    let mut data = named!(bench, unsafe { bench.stream.alloc::<u8>(64) }?);
     if !wrong {
         bench.stream.memset_zeros(&mut data)?;
     }
-    told!(bench, bench.stream.clone_dtoh(&data)).map(drop)
+    named!(bench, bench.stream.clone_dtoh(&data)).map(drop)
 }
 
 fn copy_beyond(bench: &Bench, wrong: bool) -> Outcome {
-    let data = told!(bench, bench.stream.alloc_zeros::<u8>(64)?);
+    let data = named!(bench, bench.stream.alloc_zeros::<u8>(64)?);
     bench.stream.synchronize()?;
     let host = vec![1_u8; if wrong { 65 } else { 64 }];
     // SAFETY: the driver checks the range.
-    unsafe { told!(bench, result::memcpy_htod_sync(bench.address(&data), &host)) }
+    unsafe { named!(bench, result::memcpy_htod_sync(bench.address(&data), &host)) }
 }
 
 fn set_beyond(bench: &Bench, wrong: bool) -> Outcome {
-    let data = told!(bench, bench.stream.alloc_zeros::<u8>(64)?);
+    let data = named!(bench, bench.stream.alloc_zeros::<u8>(64)?);
     let (address, len) = (bench.address(&data), if wrong { 65 } else { 64 });
     // SAFETY: the driver checks the range.
-    unsafe { told!(bench, result::memset_d8_async(address, 0, len, bench.stream.cu_stream()))? };
+    unsafe { named!(bench, result::memset_d8_async(address, 0, len, bench.stream.cu_stream()))? };
     bench.end()
 }
 
@@ -460,9 +460,9 @@ fn second_free(bench: &Bench, wrong: bool) -> Outcome {
     bench.stream.context().bind_to_thread()?;
     // SAFETY: the driver checks what is freed.
     unsafe {
-        let address = told!(bench, result::malloc_sync(64)?);
-        told!(bench, result::memory_free(address))?;
-        if wrong { told!(bench, result::memory_free(address)) } else { Ok(()) }
+        let address = named!(bench, result::malloc_sync(64)?);
+        named!(bench, result::memory_free(address))?;
+        if wrong { named!(bench, result::memory_free(address)) } else { Ok(()) }
     }
 }
 
@@ -470,7 +470,7 @@ fn free_of_a_part(bench: &Bench, wrong: bool) -> Outcome {
     bench.stream.context().bind_to_thread()?;
     // SAFETY: the driver checks what is freed.
     unsafe {
-        let address = told!(bench, result::malloc_sync(64)?);
-        told!(bench, result::memory_free(address + if wrong { 8 } else { 0 }))
+        let address = named!(bench, result::malloc_sync(64)?);
+        named!(bench, result::memory_free(address + if wrong { 8 } else { 0 }))
     }
 }

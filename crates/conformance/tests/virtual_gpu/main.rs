@@ -1,4 +1,4 @@
-//! cudarc through the virtual GPU's door. Each check has a process of its own, and so a fresh driver.
+//! cudarc through the virtual libraries. Each check has a process of its own, and so a fresh driver.
 
 mod calls;
 mod child;
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     lab::check::run(checks.concat())
 }
 
-/// What the driver says of an error beside its code.
+/// The driver's text of an error.
 fn text(error: DriverError) -> String {
     error.error_string().unwrap().to_string_lossy().into_owned()
 }

@@ -109,7 +109,7 @@ fn same_bytes() -> anyhow::Result<()> {
     increment(&first, &mut data, 40)?;
     first.synchronize()?;
     assert_eq!(data.as_slice()?, [11; 40]);
-    // A GPU where it was not allocated, beside memory of its own.
+    // A GPU where it was not allocated, with memory of its own.
     let own = second.clone_htod(&[1_u8; 100])?;
     increment(&second, &mut data, 40)?;
     second.synchronize()?;
@@ -247,7 +247,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let no_gpu = CUresult::CUDA_ERROR_INVALID_DEVICE;
         fails(prefetch(address, 64, location(gpu, 8)), no_gpu, &["there is no GPU 8"]);
         fails(result::mem_advise(address, 64, advice, location(gpu, 9)), no_gpu, &["there is no GPU 9"]);
-        // Where the advice has no place, the location is ignored.
+        // Advice without a location ignores it.
         let read_mostly = sys::CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;
         result::mem_advise(address, 64, read_mostly, location(nowhere, 9))?;
     }

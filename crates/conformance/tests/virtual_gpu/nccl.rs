@@ -1,4 +1,4 @@
-//! cudarc through the virtual GPU's door: communicators, collectives, and what is said when they go wrong.
+//! cudarc through the virtual libraries: communicators, collectives, and what is said when they go wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn checks() -> Vec<Check> {
             "nccl::a_cycle_over_two_communicators_is_a_deadlock",
             a_cycle_over_two_communicators_is_a_deadlock,
         ),
-        Check::new("nccl::an_id_for_each_thread_ends_by_patience", an_id_for_each_thread_ends_by_patience),
+        Check::new("nccl::an_id_for_each_thread_ends_by_timeout", an_id_for_each_thread_ends_by_timeout),
         Check::new(
             "nccl::bad_ids_ranks_and_pointers_are_refused_by_name",
             bad_ids_ranks_and_pointers_are_refused_by_name,
@@ -244,7 +244,7 @@ fn a_cycle_over_two_communicators_is_a_deadlock() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn an_id_for_each_thread_ends_by_patience() -> anyhow::Result<()> {
+fn an_id_for_each_thread_ends_by_timeout() -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         for rank in 0..2 {
             scope.spawn(move || {
@@ -330,7 +330,7 @@ fn dropped_in_flight() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank never calls. The others ask, are told that it isn't done, abort, and go on with a communicator of their own: the
+/// One rank never calls. The others ask, get the answer that it isn't done, abort, and go on with a communicator of their own: the
 /// stream is free again.
 fn abort_after_a_query() -> anyhow::Result<()> {
     let (old, new) = (Id::new().unwrap(), Id::new().unwrap());
@@ -374,7 +374,7 @@ fn wait_inside_a_group() -> anyhow::Result<()> {
     Ok(own.synchronize()?)
 }
 
-/// Rank 1's kernel takes longer than the patience of rank 0, which waits for it.
+/// Rank 1's kernel takes longer than the timeout of rank 0, which waits for it.
 pub(crate) fn late() -> anyhow::Result<()> {
     lab::attach(2)?;
     let id = Id::new().unwrap();
@@ -405,7 +405,7 @@ fn waited_for() -> anyhow::Result<()> {
 pub(crate) fn aborts_at_exit() -> anyhow::Result<()> {
     static KEPT: AtomicPtr<Comm> = AtomicPtr::new(std::ptr::null_mut());
     extern "C" fn drop_kept() {
-        // SAFETY: the pointer came from a box, and nobody else takes it.
+        // SAFETY: the pointer came from a box, and nothing else takes it.
         drop(unsafe { Box::from_raw(KEPT.load(Ordering::Relaxed)) });
         println!("dropped");
     }

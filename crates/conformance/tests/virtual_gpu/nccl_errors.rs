@@ -99,7 +99,7 @@ fn numbers() -> anyhow::Result<()> {
     }
     let float8 = Arguments { data_type: ncclDataType_t::ncclFloat8e4m3, ..floats(1) };
     refused(call(Function::AllReduce, float8), ncclInvalidArgument, &["float8e4m3 is not supported"]);
-    // Nothing to move: success, and nobody waits for anybody.
+    // Nothing to move: success, and no rank waits.
     for function in [Function::AllReduce, Function::Broadcast, Function::AllToAll, Function::Gather] {
         assert!(call(function, floats(0)).is_ok());
     }
@@ -200,7 +200,7 @@ fn making() -> anyhow::Result<()> {
     refused(communicators(&[0, 99]).map(|_| ()), ncclInvalidArgument, &["no GPU 99"]);
     refused(communicators(&[-1]).map(|_| ()), ncclInvalidArgument, &["no GPU -1"]);
     refused(communicators(&[1, 1]).map(|_| ()), ncclInvalidUsage, &["GPU 1 is in the list twice"]);
-    // Each communicator needs an id of its own (NVIDIA/nccl#206); NCCL itself waits for ever where nobody listens any more (#1038).
+    // Each communicator needs an id of its own (NVIDIA/nccl#206); NCCL itself waits forever where no process listens any more (#1038).
     init(1, 0).unwrap();
     let words = [
         "this id has made its communicator already",
@@ -320,7 +320,7 @@ fn groups() -> anyhow::Result<()> {
     let end = || answer(unsafe { sys::ncclGroupEnd() });
     refused(end(), ncclInvalidUsage, &["ncclGroupEnd without a matching ncclGroupStart"]);
     let [own, other] = [address(&buffers[0]), address(&buffers[1])];
-    // An error inside is told again by the end, and nothing is launched.
+    // An error inside is returned again by the end, and nothing is launched.
     let failed = in_group(|| {
         pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap();
         pair[1].call(Function::AllReduce, 0, 0, floats(4)).unwrap_err();

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaGraph, CudaStream};
 use lab::Check;
 
 use crate::raw::{Function, Rank, address, floats, in_group};
-use crate::twins::{Place, Said, driver, pair, peer, said, twins, wait};
+use crate::twins::{Said, TestRank, driver, pair, peer, said, twins, wait};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -54,7 +54,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// A program without a mistake.
-fn right(n: usize, program: fn(&Place) -> Said) -> anyhow::Result<()> {
+fn right(n: usize, program: fn(&TestRank) -> Said) -> anyhow::Result<()> {
     for (rank, said) in crate::twins::run(n, program, false).into_iter().enumerate() {
         anyhow::ensure!(said.is_ok(), "rank {rank}: {}", said.unwrap_err());
     }
@@ -69,44 +69,44 @@ fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce() -> Said) -> Result<Cud
     Ok(driver(stream.end_capture(flags))?.expect("a graph"))
 }
 
-fn at_each_launch(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
-    assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [1.0; 4]);
+fn at_each_launch(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    let graph = capture(&me.own.stream, || me.all_reduce(&buffer))?;
+    assert_eq!(driver(me.own.stream.clone_dtoh(&buffer))?, [1.0; 4]);
     for launches in 1..=3 {
         driver(graph.launch())?;
-        assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(launches); 4]);
+        assert_eq!(driver(me.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(launches); 4]);
     }
     // What is not captured has its own place among the calls.
-    place.all_reduce(&buffer)?;
+    me.all_reduce(&buffer)?;
     driver(graph.launch())?;
-    assert_eq!(driver(place.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(5); 4]);
+    assert_eq!(driver(me.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(5); 4]);
     Ok(())
 }
 
-fn ring(place: &Place) -> Said {
-    let stream = &place.own.stream;
-    let (next, before) = ((place.rank + 1) % place.n, (place.rank + place.n - 1) % place.n);
-    let mut given = driver(stream.clone_htod(&[place.rank as f32; 8]))?;
-    let got = place.buffer(8);
+fn ring(me: &TestRank) -> Said {
+    let stream = &me.own.stream;
+    let (next, before) = ((me.rank + 1) % me.n, (me.rank + me.n - 1) % me.n);
+    let mut given = driver(stream.clone_htod(&[me.rank as f32; 8]))?;
+    let got = me.buffer(8);
     let graph = capture(stream, || {
         let group = in_group(|| {
-            place.send(&given, next).unwrap();
-            place.receive(&got, before).unwrap();
+            me.send(&given, next).unwrap();
+            me.receive(&got, before).unwrap();
         });
         said(group)?;
         driver(stream.memcpy_dtod(&got, &mut given))
     })?;
-    for step in 1..=place.n {
+    for step in 1..=me.n {
         driver(graph.launch())?;
-        let from = (place.rank + place.n - step % place.n) % place.n;
+        let from = (me.rank + me.n - step % me.n) % me.n;
         assert_eq!(driver(stream.clone_dtoh(&got))?, [from as f32; 8]);
     }
     Ok(())
 }
 
-fn one_graph(place: &Place) -> Said {
-    let [one, other] = pair(place);
+fn one_graph(me: &TestRank) -> Said {
+    let [one, other] = pair(me);
     let (x, y) =
         (driver(one.stream.clone_htod(&[1.0_f32; 6]))?, driver(other.stream.clone_htod(&[5.0_f32; 6]))?);
     wait(&other.stream)?;
@@ -132,18 +132,18 @@ fn all_reduce(rank: &Rank, buffer: u64) -> Said {
 }
 
 /// All of a group waits for all of its streams, and holds them up.
-fn several_streams(place: &Place) -> Said {
-    let first = &place.own.stream;
+fn several_streams(me: &TestRank) -> Said {
+    let first = &me.own.stream;
     let second = driver(first.context().new_stream())?;
-    let (mut x, mut y) = (place.buffer(4), place.buffer(4));
+    let (mut x, mut y) = (me.buffer(4), me.buffer(4));
     let graph = capture(first, || {
         driver(second.wait(&driver(first.record_event(None))?))?;
         driver(second.memset_zeros(&mut x))?;
         driver(first.memset_zeros(&mut y))?;
         let group = in_group(|| {
-            place.all_reduce(&x).unwrap();
+            me.all_reduce(&x).unwrap();
             let all_reduce =
-                place.own.call_on(&second, Function::AllReduce, address(&y), address(&y), floats(4));
+                me.own.call_on(&second, Function::AllReduce, address(&y), address(&y), floats(4));
             all_reduce.unwrap();
         });
         said(group)?;
@@ -155,90 +155,90 @@ fn several_streams(place: &Place) -> Said {
     wait(first)
 }
 
-fn second_communicator(place: &Place) -> Said {
-    let second = place.second();
-    let (x, y) = (place.buffer(4), place.buffer(4));
-    let graph = capture(&place.own.stream, || {
-        driver(second.stream.wait(&driver(place.own.stream.record_event(None))?))?;
-        place.all_reduce(&x)?;
+fn second_communicator(me: &TestRank) -> Said {
+    let second = me.second();
+    let (x, y) = (me.buffer(4), me.buffer(4));
+    let graph = capture(&me.own.stream, || {
+        driver(second.stream.wait(&driver(me.own.stream.record_event(None))?))?;
+        me.all_reduce(&x)?;
         said(second.call(Function::AllReduce, address(&y), address(&y), floats(4)))?;
-        driver(place.own.stream.wait(&driver(second.stream.record_event(None))?))
+        driver(me.own.stream.wait(&driver(second.stream.record_event(None))?))
     })?;
     driver(graph.launch())?;
-    assert_eq!(driver(place.own.stream.clone_dtoh(&x))?, [2.0; 4]);
-    assert_eq!(driver(place.own.stream.clone_dtoh(&y))?, [2.0; 4]);
+    assert_eq!(driver(me.own.stream.clone_dtoh(&x))?, [2.0; 4]);
+    assert_eq!(driver(me.own.stream.clone_dtoh(&y))?, [2.0; 4]);
     Ok(())
 }
 
-fn one_captures(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    if place.is_wrong(1) {
-        place.all_reduce(&buffer)?;
+fn one_captures(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    if me.is_wrong(1) {
+        me.all_reduce(&buffer)?;
     } else {
-        driver(capture(&place.own.stream, || place.all_reduce(&buffer))?.launch())?;
+        driver(capture(&me.own.stream, || me.all_reduce(&buffer))?.launch())?;
     }
-    place.wait()
+    me.wait()
 }
 
-fn another_graph(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    let first = capture(&place.own.stream, || place.all_reduce(&buffer))?;
-    let second = capture(&place.own.stream, || place.all_reduce(&buffer))?;
-    driver(if place.is_wrong(1) { second.launch() } else { first.launch() })?;
-    place.wait()
+fn another_graph(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    let first = capture(&me.own.stream, || me.all_reduce(&buffer))?;
+    let second = capture(&me.own.stream, || me.all_reduce(&buffer))?;
+    driver(if me.is_wrong(1) { second.launch() } else { first.launch() })?;
+    me.wait()
 }
 
-fn half_captured_message(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    let call = || match place.rank {
-        0 => place.send(&buffer, 1),
-        _ => place.receive(&buffer, 0),
+fn half_captured_message(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    let call = || match me.rank {
+        0 => me.send(&buffer, 1),
+        _ => me.receive(&buffer, 0),
     };
-    if place.is_wrong(1) {
+    if me.is_wrong(1) {
         call()?;
     } else {
-        driver(capture(&place.own.stream, call)?.launch())?;
+        driver(capture(&me.own.stream, call)?.launch())?;
     }
-    place.wait()
+    me.wait()
 }
 
-fn half_captured_group(place: &Place) -> Said {
-    let second = driver(place.own.stream.context().new_stream())?;
-    let (x, y) = (place.buffer(4), place.buffer(4));
-    let graph = capture(&place.own.stream, || {
-        if !place.wrong {
-            driver(second.wait(&driver(place.own.stream.record_event(None))?))?;
+fn half_captured_group(me: &TestRank) -> Said {
+    let second = driver(me.own.stream.context().new_stream())?;
+    let (x, y) = (me.buffer(4), me.buffer(4));
+    let graph = capture(&me.own.stream, || {
+        if !me.wrong {
+            driver(second.wait(&driver(me.own.stream.record_event(None))?))?;
         }
         let group = in_group(|| {
-            place.all_reduce(&x).unwrap();
-            let call = place.own.call_on(&second, Function::Broadcast, address(&y), address(&y), peer(0, 4));
+            me.all_reduce(&x).unwrap();
+            let call = me.own.call_on(&second, Function::Broadcast, address(&y), address(&y), peer(0, 4));
             call.unwrap();
         });
         said(group)?;
-        driver(place.own.stream.wait(&driver(second.record_event(None))?))
+        driver(me.own.stream.wait(&driver(second.record_event(None))?))
     })?;
     driver(graph.launch())?;
-    place.wait()
+    me.wait()
 }
 
-fn not_launched(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+fn not_launched(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    let graph = capture(&me.own.stream, || me.all_reduce(&buffer))?;
     driver(graph.launch())?;
-    place.wait()?;
-    if !place.is_wrong(1) {
+    me.wait()?;
+    if !me.is_wrong(1) {
         driver(graph.launch())?;
     }
-    place.wait()
+    me.wait()
 }
 
-fn no_group(place: &Place) -> Said {
-    let ranks = pair(place);
+fn no_group(me: &TestRank) -> Said {
+    let ranks = pair(me);
     let buffers =
         [driver(ranks[0].stream.alloc_zeros::<f32>(6))?, driver(ranks[1].stream.alloc_zeros::<f32>(6))?];
     ranks.iter().try_for_each(|rank| wait(&rank.stream))?;
     let call = |at: usize| all_reduce(&ranks[at], address(&buffers[at]));
-    let graphs = if place.wrong {
+    let graphs = if me.wrong {
         [capture(&ranks[0].stream, || call(0))?, capture(&ranks[1].stream, || call(1))?]
     } else {
         // Both captures are open when the group ends.
@@ -255,29 +255,29 @@ fn no_group(place: &Place) -> Said {
     ranks.iter().try_for_each(|rank| wait(&rank.stream))
 }
 
-fn races(place: &Place) -> Said {
-    let mut buffer = place.buffer(4);
-    let other = driver(place.own.stream.context().new_stream())?;
-    let graph = capture(&place.own.stream, || place.all_reduce(&buffer))?;
+fn races(me: &TestRank) -> Said {
+    let mut buffer = me.buffer(4);
+    let other = driver(me.own.stream.context().new_stream())?;
+    let graph = capture(&me.own.stream, || me.all_reduce(&buffer))?;
     driver(graph.launch())?;
-    if !place.is_wrong(1) {
-        driver(other.wait(&driver(place.own.stream.record_event(None))?))?;
+    if !me.is_wrong(1) {
+        driver(other.wait(&driver(me.own.stream.record_event(None))?))?;
     }
     driver(other.memset_zeros(&mut buffer))?;
     wait(&other)?;
-    place.wait()
+    me.wait()
 }
 
-fn gone(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    let second = place.second();
+fn gone(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    let second = me.second();
     let stream = second.stream.clone();
     let graph = capture(&stream, || {
         said(second.call(Function::AllReduce, address(&buffer), address(&buffer), floats(4)))
     })?;
     driver(graph.launch())?;
     wait(&stream)?;
-    if place.wrong {
+    if me.wrong {
         drop(second);
     }
     driver(graph.launch())?;

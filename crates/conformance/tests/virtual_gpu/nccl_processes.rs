@@ -14,7 +14,7 @@ use lab::Check;
 use crate::nccl::last_error;
 use crate::rank_processes::{Plan, Process, Program, run, spawn, start};
 use crate::raw::{Answer, Function, Rank, address, answer, config, floats, in_group, untracked};
-use crate::twins::{Place, Said, driver, peer, said, split};
+use crate::twins::{Said, TestRank, driver, peer, said, split};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -72,7 +72,7 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
 ];
 
 const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];
-/// Whoever waits for patience to end is told too late.
+/// A wait that ends by its timeout ends too late.
 const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "60")];
 
 fn plan<'a>(program: &'a str, layout: &'a [usize]) -> Plan<'a> {
@@ -86,16 +86,16 @@ fn all_right(plan: &Plan<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every rank has to be told this.
+/// Every rank has to get these words.
 fn all_told(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(plan)?.into_iter().enumerate() {
-        told(&format!("rank {rank}"), said, words)?;
+        reported(&format!("rank {rank}"), said, words)?;
     }
     Ok(())
 }
 
-fn told(who: &str, said: Said, words: &[&str]) -> anyhow::Result<()> {
-    let Err(text) = said else { anyhow::bail!("{who} was told nothing") };
+fn reported(who: &str, said: Said, words: &[&str]) -> anyhow::Result<()> {
+    let Err(text) = said else { anyhow::bail!("{who} got no error") };
     for word in words {
         ensure!(text.contains(word), "{who}: no `{word}` in:\n{text}");
     }
@@ -110,20 +110,20 @@ fn any_mix() -> anyhow::Result<()> {
 }
 
 /// Sums of what differs by rank and place, several times over.
-fn sums(place: &Place) -> Said {
-    let Place { rank, n, .. } = *place;
+fn sums(me: &TestRank) -> Said {
+    let TestRank { rank, n, .. } = *me;
     for len in [1usize, 1000, 70_001] {
         let give = |rank: usize| (0..len).map(move |i| ((i * 7 + rank * 13) % 101) as f32);
-        let mut buffer = driver(place.own.stream.clone_htod(&give(rank).collect::<Vec<_>>()))?;
-        place.all_reduce(&buffer)?;
-        let got = driver(place.own.stream.clone_dtoh(&buffer))?;
+        let mut buffer = driver(me.own.stream.clone_htod(&give(rank).collect::<Vec<_>>()))?;
+        me.all_reduce(&buffer)?;
+        let got = driver(me.own.stream.clone_dtoh(&buffer))?;
         let mut all: Vec<_> = (0..n).map(give).collect();
         let expected: Vec<f32> =
             (0..len).map(|_| all.iter_mut().map(|of| of.next().unwrap()).sum()).collect();
         if got != expected {
             return Err(format!("rank {rank}: wrong sums of {len}"));
         }
-        driver(place.own.stream.memset_zeros(&mut buffer))?;
+        driver(me.own.stream.memset_zeros(&mut buffer))?;
     }
     Ok(())
 }
@@ -144,9 +144,9 @@ fn given(rank: usize, part: usize) -> Vec<f32> {
 }
 
 /// Every function of NCCL, on data that says where it came from.
-fn functions(place: &Place) -> Said {
-    let Place { rank, n, .. } = *place;
-    let own = &place.own;
+fn functions(me: &TestRank) -> Said {
+    let TestRank { rank, n, .. } = *me;
+    let own = &me.own;
     collectives(own, rank, n)?;
 
     // Around the ring, and to everyone at once.
@@ -154,7 +154,7 @@ fn functions(place: &Place) -> Said {
     let all = driver(own.stream.alloc_zeros::<f32>(LEN * n))?;
     said(in_group(|| {
         for other in 0..n {
-            place.send(&from, other).unwrap();
+            me.send(&from, other).unwrap();
             let to = address(&all) + (other * LEN * 4) as u64;
             said(own.call(Function::Recv, 0, to, peer(other, LEN))).unwrap();
         }
@@ -163,7 +163,7 @@ fn functions(place: &Place) -> Said {
     for round in 0..3 {
         let (next, last) = ((rank + 1) % n, (rank + n - 1) % n);
         let (from, to) = (upload(own, &given(rank, round))?, driver(own.stream.alloc_zeros::<f32>(LEN))?);
-        said(in_group(|| place.send(&from, next).and_then(|()| place.receive(&to, last)).unwrap()))?;
+        said(in_group(|| me.send(&from, next).and_then(|()| me.receive(&to, last)).unwrap()))?;
         expect("a ring", own, &to, given(last, round))?;
     }
 
@@ -185,7 +185,7 @@ fn functions(place: &Place) -> Said {
     expect("a half", own, &gathered, siblings.iter().flat_map(|&rank| given(rank, 1)).collect())?;
 
     // The second id's communicator goes through another connection.
-    let second = place.second();
+    let second = me.second();
     collectives(&second, rank, n)?;
     // SAFETY: the communicators are alive.
     said(answer(unsafe { sys::ncclCommFinalize(second.comm) }))?;
@@ -194,16 +194,16 @@ fn functions(place: &Place) -> Said {
 }
 
 /// One process has rank 0, and one thread of the other has ranks 1 and 2, in groups.
-fn grouped(place: &Place) -> Said {
-    let ranks: &[usize] = if place.rank == 0 { &[0] } else { &[1, 2] };
+fn grouped(me: &TestRank) -> Said {
+    let ranks: &[usize] = if me.rank == 0 { &[0] } else { &[1, 2] };
     let streams: Vec<_> =
-        ranks.iter().map(|rank| untracked(place.first_gpu + rank).new_stream().unwrap()).collect();
+        ranks.iter().map(|rank| untracked(me.first_gpu + rank).new_stream().unwrap()).collect();
     let mut comms: Vec<ncclComm_t> = vec![std::ptr::null_mut(); ranks.len()];
     said(in_group(|| {
         for ((comm, &rank), stream) in comms.iter_mut().zip(ranks).zip(&streams) {
             stream.context().bind_to_thread().unwrap();
             // SAFETY: the communicator can be written until the group ends.
-            said(answer(unsafe { sys::ncclCommInitRank(comm, 3, place.ids[1], rank as i32) })).unwrap();
+            said(answer(unsafe { sys::ncclCommInitRank(comm, 3, me.ids[1], rank as i32) })).unwrap();
         }
     }))?;
     let ends: Vec<Rank> = comms.iter().zip(streams).map(|(&comm, stream)| Rank::of(comm, stream)).collect();
@@ -270,7 +270,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// With `NCCL_COMM_ID` every process has the same id, whoever comes first.
+/// With `NCCL_COMM_ID` every process has the same id, whichever comes first.
 fn an_address_for_all() -> anyhow::Result<()> {
     let address = format!("127.0.0.1:{}", free_port()?);
     all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("sums", &[1, 2]) })
@@ -306,19 +306,19 @@ fn virtual_time_is_shared() -> anyhow::Result<()> {
     all_right(&plan("times", &[1, 1]))
 }
 
-fn times(place: &Place) -> Said {
+fn times(me: &TestRank) -> Said {
     let event =
-        || driver(place.own.stream.record_event(Some(cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT)));
-    let buffer = place.buffer(4);
-    place.all_reduce(&buffer)?;
+        || driver(me.own.stream.record_event(Some(cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT)));
+    let buffer = me.buffer(4);
+    me.all_reduce(&buffer)?;
     let first = event()?;
-    let large = if place.rank == 0 { 4 << 20 } else { 4 };
+    let large = if me.rank == 0 { 4 << 20 } else { 4 };
     // On the classroom's node 16 MiB take some milliseconds to be set.
-    let mut copy = driver(place.own.stream.alloc_zeros::<f32>(large))?;
-    driver(place.own.stream.memset_zeros(&mut copy))?;
-    place.all_reduce(&buffer)?;
+    let mut copy = driver(me.own.stream.alloc_zeros::<f32>(large))?;
+    driver(me.own.stream.memset_zeros(&mut copy))?;
+    me.all_reduce(&buffer)?;
     let last = event()?;
-    place.wait()?;
+    me.wait()?;
     let elapsed = driver(first.elapsed_ms(&last))?;
     let least = (4u64 << 22) as f32 / (3.35e12 / 1e4) * 1e3;
     if elapsed >= least {
@@ -332,38 +332,38 @@ fn times(place: &Place) -> Said {
 fn order_through_another() -> anyhow::Result<()> {
     all_right(&plan("relays", &[1, 1]))?;
     let wrong = run(&Plan { wrong: true, ..plan("relays", &[1, 1]) })?;
-    told(
+    reported(
         "rank 0",
         wrong.into_iter().next().context("rank 0")?,
         &["data race", "written by a memset", "nccl_processes.rs:"],
     )
 }
 
-fn relays(place: &Place) -> Said {
-    let (token, mut data) = (place.buffer(1), place.buffer(64));
-    let second = place.second();
-    if place.rank == 1 {
-        place.receive(&token, 0)?;
-        driver(second.stream.join(&place.own.stream))?;
+fn relays(me: &TestRank) -> Said {
+    let (token, mut data) = (me.buffer(1), me.buffer(64));
+    let second = me.second();
+    if me.rank == 1 {
+        me.receive(&token, 0)?;
+        driver(second.stream.join(&me.own.stream))?;
         said(second.call(Function::Send, address(&token), 0, peer(0, 1)))?;
         return driver(second.stream.synchronize());
     }
-    let back = place.buffer(1);
-    if place.wrong {
+    let back = me.buffer(1);
+    if me.wrong {
         // The message leaves before the write.
-        place.send(&token, 1)?;
+        me.send(&token, 1)?;
     }
-    driver(place.own.stream.memset_zeros(&mut data))?;
-    if !place.wrong {
-        place.send(&token, 1)?;
+    driver(me.own.stream.memset_zeros(&mut data))?;
+    if !me.wrong {
+        me.send(&token, 1)?;
     }
     said(second.call(Function::Recv, 0, address(&back), peer(1, 1)))?;
     driver(second.stream.memset_zeros(&mut data))?;
-    place.wait()?;
+    me.wait()?;
     driver(second.stream.synchronize())
 }
 
-/// The last process goes to sleep, and is killed. The others have to be told within a second.
+/// The last process goes to sleep, and is killed. The others have to get an error within a second.
 fn killed(program: &str, words: &str) -> anyhow::Result<()> {
     let mut processes = start(&Plan { env: &LONG, ..plan(program, &[1, 1, 1]) })?;
     end_and_listen(&mut processes, 2, &[words])
@@ -371,37 +371,37 @@ fn killed(program: &str, words: &str) -> anyhow::Result<()> {
 
 fn the_host_is_killed() -> anyhow::Result<()> {
     let mut processes = start(&Plan { env: &LONG, ..plan("waits_for_the_host", &[1, 1, 1]) })?;
-    // What the guests say to each other goes through the host.
+    // What the other processes send each other goes through the root.
     end_and_listen(&mut processes, 0, &["gone: process"])
 }
 
 /// What the others say to each other still arrives.
-fn leaves(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    place.all_reduce(&buffer)?;
-    place.wait()?;
-    if place.wrong || place.rank > 0 {
+fn leaves(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    me.all_reduce(&buffer)?;
+    me.wait()?;
+    if me.wrong || me.rank > 0 {
         std::thread::sleep(Duration::from_millis(100));
     }
-    match (place.rank, place.wrong) {
+    match (me.rank, me.wrong) {
         (0, true) => {
-            place.own.leak();
+            me.own.leak();
             return Ok(());
         }
         (0, false) => return Ok(()),
-        (_, true) => place.all_reduce(&buffer)?,
-        (1, false) => place.send(&buffer, 2)?,
-        (_, false) => place.receive(&buffer, 1)?,
+        (_, true) => me.all_reduce(&buffer)?,
+        (1, false) => me.send(&buffer, 2)?,
+        (_, false) => me.receive(&buffer, 1)?,
     }
-    place.wait()
+    me.wait()
 }
 
 /// The others know at once, though what they say still goes through it.
 fn the_host_returns_early() -> anyhow::Result<()> {
     let mut said = run(&Plan { wrong: true, ..plan("leaves", &[1, 1, 1]) })?.into_iter();
-    ensure!(said.next().is_some_and(|said| said.is_ok()), "rank 0 returned early, and was told so");
+    ensure!(said.next().is_some_and(|said| said.is_ok()), "rank 0 returned early, with an error");
     for said in said {
-        told("a rank", said, &["rank 0 is gone: process"])?;
+        reported("a rank", said, &["rank 0 is gone: process"])?;
     }
     Ok(())
 }
@@ -416,47 +416,47 @@ fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     victim.child.kill()?;
     let since = Instant::now();
     for process in processes {
-        told("a survivor", process.said()?, words)?;
+        reported("a survivor", process.said()?, words)?;
     }
     // It takes milliseconds, where nothing else runs.
-    ensure!(since.elapsed() < Duration::from_secs(30), "told after {:?}", since.elapsed());
+    ensure!(since.elapsed() < Duration::from_secs(30), "an error after {:?}", since.elapsed());
     victim.child.wait()?;
     Ok(())
 }
 
 /// Says that it has come so far. The one that is killed goes no further.
-fn ready(place: &Place, sleepy: usize) {
+fn ready(me: &TestRank, sleepy: usize) {
     println!("ready");
-    if place.rank == sleepy {
+    if me.rank == sleepy {
         std::thread::sleep(Duration::from_secs(60));
     }
 }
 
-fn waits(place: &Place) -> Said {
-    waits_for(place, place.n - 1)
+fn waits(me: &TestRank) -> Said {
+    waits_for(me, me.n - 1)
 }
 
-fn waits_for_the_host(place: &Place) -> Said {
-    waits_for(place, 0)
+fn waits_for_the_host(me: &TestRank) -> Said {
+    waits_for(me, 0)
 }
 
-fn waits_for(place: &Place, sleepy: usize) -> Said {
-    let buffer = place.buffer(4);
-    place.all_reduce(&buffer)?;
-    place.wait()?;
-    ready(place, sleepy);
-    place.all_reduce(&buffer)?;
-    let Err(text) = place.wait() else { return Ok(()) };
-    remote_error(place, &buffer).map_or(Err(text), Err)
+fn waits_for(me: &TestRank, sleepy: usize) -> Said {
+    let buffer = me.buffer(4);
+    me.all_reduce(&buffer)?;
+    me.wait()?;
+    ready(me, sleepy);
+    me.all_reduce(&buffer)?;
+    let Err(text) = me.wait() else { return Ok(()) };
+    remote_error(me, &buffer).map_or(Err(text), Err)
 }
 
 /// That the communicator has failed for good, with the right code. None if so.
-fn remote_error(place: &Place, buffer: &CudaSlice<f32>) -> Option<String> {
-    let code = async_error(place.own.comm);
+fn remote_error(me: &TestRank, buffer: &CudaSlice<f32>) -> Option<String> {
+    let code = async_error(me.own.comm);
     if code != ncclResult_t::ncclRemoteError {
         return Some(format!("ncclCommGetAsyncError says {code:?}"));
     }
-    let again = place.own.call(Function::AllReduce, address(buffer), address(buffer), floats(4));
+    let again = me.own.call(Function::AllReduce, address(buffer), address(buffer), floats(4));
     match again {
         Err((ncclResult_t::ncclRemoteError, _)) => None,
         other => Some(format!("the next call says {other:?}")),
@@ -470,26 +470,26 @@ fn async_error(comm: ncclComm_t) -> ncclResult_t {
     code
 }
 
-fn splits(place: &Place) -> Said {
-    ready(place, place.n - 1);
+fn splits(me: &TestRank) -> Said {
+    ready(me, me.n - 1);
     let mut child = std::ptr::null_mut();
-    match split(place.own.comm, 0, &mut child) {
+    match split(me.own.comm, 0, &mut child) {
         Err((ncclResult_t::ncclRemoteError, text)) => Err(text),
         other => Err(format!("the split says {other:?}")),
     }
 }
 
-fn receives(place: &Place) -> Said {
-    let buffer = place.buffer(4);
-    ready(place, place.n - 1);
-    place.receive(&buffer, place.n - 1)?;
-    place.wait()
+fn receives(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    ready(me, me.n - 1);
+    me.receive(&buffer, me.n - 1)?;
+    me.wait()
 }
 
-fn polls(place: &Place) -> Said {
-    ready(place, place.n - 1);
+fn polls(me: &TestRank) -> Said {
+    ready(me, me.n - 1);
     loop {
-        match async_error(place.own.comm) {
+        match async_error(me.own.comm) {
             ncclResult_t::ncclSuccess => std::thread::sleep(Duration::from_millis(1)),
             code => return Err(format!("{code:?}")),
         }
@@ -497,14 +497,13 @@ fn polls(place: &Place) -> Said {
 }
 
 /// The second id's communicator of `n` ranks, which is there once [`done`] says so.
-fn asked(place: &Place, n: usize) -> ncclComm_t {
+fn asked(me: &TestRank, n: usize) -> ncclComm_t {
     let mut config = config();
     config.blocking = 0;
     let mut comm: ncclComm_t = std::ptr::null_mut();
     // SAFETY: both pointers are to live values.
-    let code = unsafe {
-        sys::ncclCommInitRankConfig(&mut comm, n as i32, place.ids[1], place.rank as i32, &mut config)
-    };
+    let code =
+        unsafe { sys::ncclCommInitRankConfig(&mut comm, n as i32, me.ids[1], me.rank as i32, &mut config) };
     assert_eq!(code, ncclResult_t::ncclInProgress);
     comm
 }
@@ -523,37 +522,37 @@ fn done(comm: ncclComm_t) -> Said {
 }
 
 /// A communicator, sums, a split and an end, of which no call waits.
-fn not_blocking(place: &Place) -> Said {
-    let comm = asked(place, place.n);
+fn not_blocking(me: &TestRank) -> Said {
+    let comm = asked(me, me.n);
     done(comm)?;
-    let own = Rank::of(comm, place.own.stream.clone());
+    let own = Rank::of(comm, me.own.stream.clone());
     let in_progress = |answer: Answer| match answer {
         Err((ncclResult_t::ncclInProgress, _)) => done(comm),
         other => said(other),
     };
-    let buffer = upload(&own, &given(place.rank, 0))?;
+    let buffer = upload(&own, &given(me.rank, 0))?;
     let at = address(&buffer);
     in_progress(own.call(Function::AllReduce, at, at, floats(LEN)))?;
-    let sums = (0..LEN).map(|i| (0..place.n).map(|rank| given(rank, 0)[i]).sum()).collect();
+    let sums = (0..LEN).map(|i| (0..me.n).map(|rank| given(rank, 0)[i]).sum()).collect();
     expect("a sum", &own, &buffer, sums)?;
     let mut child: ncclComm_t = std::ptr::null_mut();
-    in_progress(split(comm, (place.rank % 2) as i32, &mut child))?;
+    in_progress(split(comm, (me.rank % 2) as i32, &mut child))?;
     let half = Rank::of(child, own.stream.clone());
-    if half.n != place.n / 2 {
-        return Err(format!("{} of {} ranks are in a half", half.n, place.n));
+    if half.n != me.n / 2 {
+        return Err(format!("{} of {} ranks are in a half", half.n, me.n));
     }
     // SAFETY: the communicator is alive.
     in_progress(answer(unsafe { sys::ncclCommFinalize(comm) }))
 }
 
 /// Asks for a communicator of one more rank, which never comes.
-fn asks(place: &Place) -> Said {
-    let comm = asked(place, place.n + 1);
-    ready(place, place.n - 1);
-    let told = done(comm);
+fn asks(me: &TestRank) -> Said {
+    let comm = asked(me, me.n + 1);
+    ready(me, me.n - 1);
+    let reported = done(comm);
     // SAFETY: the communicator is alive.
     said(answer(unsafe { sys::ncclCommAbort(comm) }))?;
-    told
+    reported
 }
 
 fn killed_before_all_have_come() -> anyhow::Result<()> {
@@ -561,11 +560,11 @@ fn killed_before_all_have_come() -> anyhow::Result<()> {
     let ids = processes[0].line("ids: ")?;
     processes[1].give(&ids)?;
     std::thread::sleep(Duration::from_millis(300));
-    let [host, mut guest] = processes;
-    guest.child.kill()?;
-    guest.child.wait()?;
+    let [root, mut member] = processes;
+    member.child.kill()?;
+    member.child.wait()?;
     let words = ["ncclRemoteError", "rank 1 is gone", "ended before the communicator was made"];
-    told("rank 0", host.said()?, &words)
+    reported("rank 0", root.said()?, &words)
 }
 
 fn a_rank_that_never_comes() -> anyhow::Result<()> {
@@ -575,7 +574,7 @@ fn a_rank_that_never_comes() -> anyhow::Result<()> {
     processes[1].give(&ids)?;
     for process in processes {
         let words = ["ncclTimeout", "rank 1 of 3 never came to the communicator", "not proved"];
-        told("a rank that came", process.said()?, &words)?;
+        reported("a rank that came", process.said()?, &words)?;
     }
     Ok(())
 }
@@ -587,7 +586,7 @@ fn two_ranks_with_one_number() -> anyhow::Result<()> {
     processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))?;
     for process in processes {
         let words = ["ncclInvalidUsage", "two ranks of one communicator are both rank 1", "in process"];
-        told("a rank", process.said()?, &words)?;
+        reported("a rank", process.said()?, &words)?;
     }
     Ok(())
 }
@@ -597,7 +596,7 @@ fn world_sizes_that_differ() -> anyhow::Result<()> {
     let ids = processes[0].line("ids: ")?;
     processes[1].give(&ids)?;
     for process in processes {
-        told(
+        reported(
             "a rank",
             process.said()?,
             &["ncclInvalidArgument", "disagree about the world size", "of 2", "of 3"],
@@ -613,14 +612,18 @@ fn an_id_of_an_ended_process() -> anyhow::Result<()> {
     first.child.wait()?;
     let mut second = spawn("joins 1 1 2 0", &[])?;
     second.give(&ids)?;
-    told("rank 1", second.said()?, &["ncclRemoteError", "which made the id, does not listen at 127.0.0.1:"])
+    reported(
+        "rank 1",
+        second.said()?,
+        &["ncclRemoteError", "which made the id, does not listen at 127.0.0.1:"],
+    )
 }
 
 fn a_port_in_use() -> anyhow::Result<()> {
     let other = TcpListener::bind("127.0.0.1:0")?;
     let address = other.local_addr()?.to_string();
     let process = spawn("joins 0 1 1 0", &[("NCCL_COMM_ID", &address)])?;
-    told("rank 0", process.said()?, &["ncclSystemError", &format!("NCCL_COMM_ID={address}"), "in use"])?;
+    reported("rank 0", process.said()?, &["ncclSystemError", &format!("NCCL_COMM_ID={address}"), "in use"])?;
     for bad in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
         let mut process = spawn("joins 0 1 1 0", &[("NCCL_COMM_ID", bad)])?;
         ensure!(!process.child.wait()?.success(), "NCCL_COMM_ID={bad} was taken");
@@ -628,12 +631,12 @@ fn a_port_in_use() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Strangers come to the host's port before, while and after its guests do, and disturb nobody.
+/// Strangers connect to the root's port before, while, and after the other processes do, and disturb none of them.
 fn garbage_on_the_port() -> anyhow::Result<()> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let env = [("NCCL_COMM_ID", address.as_str())];
-    let host = spawn("sums 0 1 2 0", &env)?;
-    host.line("ids: ")?;
+    let root = spawn("sums 0 1 2 0", &env)?;
+    root.line("ids: ")?;
     let mut greeting = b"vgpunccl".to_vec();
     greeting.extend([1, 0, 0, 0, 0, 0, 0, 0]);
     let mut other_version = greeting.clone();
@@ -649,12 +652,12 @@ fn garbage_on_the_port() -> anyhow::Result<()> {
         let _ = stream.write_all(bytes);
         kept.push(stream);
     }
-    let mut guest = spawn("sums 1 1 2 0", &env)?;
-    guest.give("")?;
-    for process in [host, guest] {
+    let mut member = spawn("sums 1 1 2 0", &env)?;
+    member.give("")?;
+    for process in [root, member] {
         process.said()?.map_err(anyhow::Error::msg)?;
     }
-    // Who knew no id was told so, or nothing at all.
+    // A process that knew no id got an error for that, or no answer.
     let mut answer = [0; 16];
     kept[5].set_read_timeout(Some(Duration::from_secs(1)))?;
     kept[5].read_exact(&mut answer)?;
@@ -685,15 +688,15 @@ fn garbage_instead_of_the_host() -> anyhow::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
         let env = [SHORT[0], ("NCCL_COMM_ID", address.as_str())];
-        let mut guest = spawn("joins 1 1 2 0", &env)?;
-        guest.give("")?;
+        let mut member = spawn("joins 1 1 2 0", &env)?;
+        member.give("")?;
         let (mut stream, _) = listener.accept()?;
         if let Some(bytes) = bytes {
-            // The guest hangs up as soon as it has read enough.
+            // The other process hangs up as soon as it has read enough.
             let _ = stream.write_all(bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
         }
-        told("rank 1", guest.said()?, &[words])?;
+        reported("rank 1", member.said()?, &[words])?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ranks and threads, beside one thread for each rank: what is handed from thread to thread, what one thread does for GPUs that
+//! Ranks and threads, other than one thread for each rank: what is handed from thread to thread, what one thread does for GPUs that
 //! are not current, and a thread that asks instead of waiting.
 
 use std::sync::Arc;
@@ -116,15 +116,15 @@ const SHORT: Duration = Duration::from_millis(200);
 
 /// A loop over a query has no wait that could be ended.
 fn polling() -> anyhow::Result<()> {
-    let patience = SHORT.as_secs_f64().to_string();
-    let (is_well, said) = crate::child::start("nccl_threads::asks", &[("VIRTUAL_GPU_TIMEOUT", &patience)])?;
+    let timeout = SHORT.as_secs_f64().to_string();
+    let (is_well, said) = crate::child::start("nccl_threads::asks", &[("VIRTUAL_GPU_TIMEOUT", &timeout)])?;
     for word in ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has destroyed", "not proved"] {
         anyhow::ensure!(is_well && said.contains(word), "{said}");
     }
     Ok(())
 }
 
-/// A rank that asks for ever, beside one that has gone. A deadline of its own comes first, where it has one; and who asks now and
+/// A rank that polls forever, while another one has gone. A deadline of its own comes first, where it has one; and who asks now and
 /// then is not in a loop.
 pub(crate) fn asks() -> anyhow::Result<()> {
     lab::attach(2)?;

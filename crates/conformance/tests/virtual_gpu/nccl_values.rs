@@ -104,8 +104,8 @@ fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Argume
         let (give_at, get_at) = if get > give { (shift(get), 0) } else { (0, shift(give)) };
         target[OFFSET + give_at..][..data.len()].copy_from_slice(&data);
         keep = rank.stream.clone_htod(&target).unwrap();
-        let place = |at: usize| address(&keep) + (OFFSET + at) as u64 * size;
-        (send, receive) = (place(give_at), place(get_at));
+        let address_at = |at: usize| address(&keep) + (OFFSET + at) as u64 * size;
+        (send, receive) = (address_at(give_at), address_at(get_at));
         rank.call(function, send, receive, with).unwrap();
         let got = rank.stream.clone_dtoh(&keep).unwrap();
         return got[OFFSET + get_at..][..get * count].to_vec();
@@ -118,7 +118,10 @@ fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Argume
         .unwrap();
     let got = rank.stream.clone_dtoh(&keep).unwrap();
     let around = got[..OFFSET].iter().chain(&got[OFFSET + get * count..]);
-    assert!(around.into_iter().all(|value| *value == T::of(CANARY)), "{function:?} wrote beside its buffer");
+    assert!(
+        around.into_iter().all(|value| *value == T::of(CANARY)),
+        "{function:?} wrote outside of its buffer"
+    );
     got[OFFSET..][..get * count].to_vec()
 }
 
@@ -239,7 +242,7 @@ fn scalars() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Odd and even ranks part; each half is in the order of its keys, and works beside its parent and its sibling.
+/// Odd and even ranks part; each half is in the order of its keys, and works in parallel with its parent and its sibling.
 fn splits() -> anyhow::Result<()> {
     raw_ranks(0, 6, |rank| {
         let own = rank.rank as i32;

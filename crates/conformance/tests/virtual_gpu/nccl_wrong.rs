@@ -8,7 +8,7 @@ use lab::Check;
 
 use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
-use crate::twins::{Place, Said, driver, pair, peer, said, split, twins, wait};
+use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait};
 
 /// What is said otherwise where the other rank is in another process, of which less is known.
 const ELSEWHERE: [(&str, &str); 6] = [
@@ -16,7 +16,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
     // It may end before another has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread waits in cuStreamSynchronize", "has not called it"),
-    // A call that moves nothing is told to nobody.
+    // No other rank learns of a call that moves nothing.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
@@ -28,8 +28,8 @@ const PATIENCE: [&str; 2] = ["0.5", "10"];
 /// As [`twins`], with a process for each rank.
 fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {
     let layout = vec![1; n];
-    let reports = |patience, wrong| -> anyhow::Result<Vec<String>> {
-        let plan = Plan { program, layout: &layout, wrong, env: &[("VIRTUAL_GPU_TIMEOUT", patience)] };
+    let reports = |timeout, wrong| -> anyhow::Result<Vec<String>> {
+        let plan = Plan { program, layout: &layout, wrong, env: &[("VIRTUAL_GPU_TIMEOUT", timeout)] };
         Ok(rank_processes::run(&plan)?.into_iter().filter_map(Result::err).collect())
     };
     let [short, long] = PATIENCE;
@@ -51,7 +51,7 @@ fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result
 
 /// Two checks for each program, with threads and with processes: its name, its ranks, the words, and what each rank does.
 macro_rules! programs {
-    ($($name:ident($n:literal, [$($word:literal),*]) |$place:ident| $body:block)*) => {
+    ($($name:ident($n:literal, [$($word:literal),*]) |$me:ident| $body:block)*) => {
         pub(crate) fn checks() -> Vec<Check> {
             let mut checks = Vec::new();
             $(
@@ -72,13 +72,13 @@ macro_rules! programs {
         /// What processes run.
         pub(crate) const PROGRAMS: &[(&str, Program)] = &[$((stringify!($name), $name)),*];
 
-        $(fn $name($place: &Place) -> Said $body)*
+        $(fn $name($me: &TestRank) -> Said $body)*
     };
 }
 
 /// Makes the rank's GPU fail.
-fn trap(place: &Place) -> Said {
-    let stream = &place.own.stream;
+fn trap(me: &TestRank) -> Said {
+    let stream = &me.own.stream;
     let module = driver(stream.context().load_module(Ptx::from_src(lab::kernels::TRAP)))?;
     let kernel = driver(module.load_function("trap"))?;
     let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
@@ -87,96 +87,96 @@ fn trap(place: &Place) -> Said {
 }
 
 programs! {
-    counts_differ(3, ["ranks disagree about collective 1", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |place| {
-        let buffer = place.buffer(if place.is_wrong(2) { 5 } else { 4 });
-        place.all_reduce(&buffer)?;
-        place.wait()
+    counts_differ(3, ["ranks disagree about collective 1", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |me| {
+        let buffer = me.buffer(if me.is_wrong(2) { 5 } else { 4 });
+        me.all_reduce(&buffer)?;
+        me.wait()
     }
 
-    types_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, int32, sum)"]) |place| {
-        let data_type = if place.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
-        place.call(Function::AllReduce, &place.buffer(4), Arguments { data_type, ..floats(4) })?;
-        place.wait()
+    types_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, int32, sum)"]) |me| {
+        let data_type = if me.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
+        me.call(Function::AllReduce, &me.buffer(4), Arguments { data_type, ..floats(4) })?;
+        me.wait()
     }
 
-    operators_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, float32, max)"]) |place| {
-        let operator = if place.is_wrong(1) { ncclRedOp_t::ncclMax } else { ncclRedOp_t::ncclSum };
-        place.call(Function::AllReduce, &place.buffer(4), Arguments { operator, ..floats(4) })?;
-        place.wait()
+    operators_differ(2, ["rank 0: ncclAllReduce(count 4, float32, sum)", "rank 1: ncclAllReduce(count 4, float32, max)"]) |me| {
+        let operator = if me.is_wrong(1) { ncclRedOp_t::ncclMax } else { ncclRedOp_t::ncclSum };
+        me.call(Function::AllReduce, &me.buffer(4), Arguments { operator, ..floats(4) })?;
+        me.wait()
     }
 
-    roots_differ(3, ["ranks 0 and 2: ncclBroadcast(count 4, float32, root 0)", "rank 1: ncclBroadcast(count 4, float32, root 1)"]) |place| {
-        let buffer = place.buffer(4);
-        place.call(Function::Broadcast, &buffer, peer(usize::from(place.is_wrong(1)), 4))?;
-        place.wait()
+    roots_differ(3, ["ranks 0 and 2: ncclBroadcast(count 4, float32, root 0)", "rank 1: ncclBroadcast(count 4, float32, root 1)"]) |me| {
+        let buffer = me.buffer(4);
+        me.call(Function::Broadcast, &buffer, peer(usize::from(me.is_wrong(1)), 4))?;
+        me.wait()
     }
 
-    functions_differ(2, ["rank 0: ncclAllReduce", "rank 1: ncclReduce"]) |place| {
-        let function = if place.is_wrong(1) { Function::Reduce } else { Function::AllReduce };
-        let buffer = place.buffer(4);
-        place.call(function, &buffer, floats(4))?;
-        place.wait()
+    functions_differ(2, ["rank 0: ncclAllReduce", "rank 1: ncclReduce"]) |me| {
+        let function = if me.is_wrong(1) { Function::Reduce } else { Function::AllReduce };
+        let buffer = me.buffer(4);
+        me.call(function, &buffer, floats(4))?;
+        me.wait()
     }
 
-    order_of_calls_differs(2, ["ranks disagree about collective 1", "ncclAllReduce", "ncclBroadcast"]) |place| {
-        let (one, other) = (place.buffer(4), place.buffer(4));
+    order_of_calls_differs(2, ["ranks disagree about collective 1", "ncclAllReduce", "ncclBroadcast"]) |me| {
+        let (one, other) = (me.buffer(4), me.buffer(4));
         let mut calls = [(Function::AllReduce, &one), (Function::Broadcast, &other)];
-        if place.is_wrong(1) {
+        if me.is_wrong(1) {
             calls.reverse();
         }
         for (function, buffer) in calls {
-            place.call(function, buffer, floats(4))?;
+            me.call(function, buffer, floats(4))?;
         }
-        place.wait()
+        me.wait()
     }
 
-    parts_of_an_all_to_all_differ(2, ["rank 0: ncclAlltoAll(count 4,", "rank 1: ncclAlltoAll(count 3,"]) |place| {
-        let (from, to) = (place.buffer(8), place.buffer(8));
-        let count = if place.is_wrong(1) { 3 } else { 4 };
-        said(place.own.call(Function::AllToAll, address(&from), address(&to), floats(count)))?;
-        place.wait()
+    parts_of_an_all_to_all_differ(2, ["rank 0: ncclAlltoAll(count 4,", "rank 1: ncclAlltoAll(count 3,"]) |me| {
+        let (from, to) = (me.buffer(8), me.buffer(8));
+        let count = if me.is_wrong(1) { 3 } else { 4 };
+        said(me.own.call(Function::AllToAll, address(&from), address(&to), floats(count)))?;
+        me.wait()
     }
 
-    a_gather_to_two_roots(2, ["ncclGather(count 4, float32, root 0)", "ncclGather(count 4, float32, root 1)"]) |place| {
-        let (from, to) = (place.buffer(4), place.buffer(8));
-        let root = usize::from(place.is_wrong(1));
-        said(place.own.call(Function::Gather, address(&from), address(&to), peer(root, 4)))?;
-        place.wait()
+    a_gather_to_two_roots(2, ["ncclGather(count 4, float32, root 0)", "ncclGather(count 4, float32, root 1)"]) |me| {
+        let (from, to) = (me.buffer(4), me.buffer(8));
+        let root = usize::from(me.is_wrong(1));
+        said(me.own.call(Function::Gather, address(&from), address(&to), peer(root, 4)))?;
+        me.wait()
     }
 
-    a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never comes: its thread has ended"]) |place| {
-        let buffer = place.buffer(4);
-        if place.is_wrong(2) {
+    a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never comes: its thread has ended"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(2) {
             // As where an error is returned, and the communicator is leaked.
-            place.own.leak();
+            me.own.leak();
             return Ok(());
         }
-        place.all_reduce(&buffer)?;
-        place.wait()
+        me.all_reduce(&buffer)?;
+        me.wait()
     }
 
-    a_call_of_one_rank_alone(2, ["rank 0 waits in ncclAllReduce(count 4", "rank 1 never called it, and has destroyed its communicator"]) |place| {
-        let buffer = place.buffer(4);
-        place.all_reduce(&buffer)?;
-        if place.is_wrong(0) {
-            place.all_reduce(&buffer)?;
+    a_call_of_one_rank_alone(2, ["rank 0 waits in ncclAllReduce(count 4", "rank 1 never called it, and has destroyed its communicator"]) |me| {
+        let buffer = me.buffer(4);
+        me.all_reduce(&buffer)?;
+        if me.is_wrong(0) {
+            me.all_reduce(&buffer)?;
         }
-        place.wait()
+        me.wait()
     }
 
-    one_round_more(2, ["rank 1 waits in ncclAllReduce", "rank 0 never", "collective 4"]) |place| {
-        let buffer = place.buffer(4);
-        for _ in 0..3 + usize::from(place.is_wrong(1)) {
-            place.all_reduce(&buffer)?;
+    one_round_more(2, ["rank 1 waits in ncclAllReduce", "rank 0 never", "collective 4"]) |me| {
+        let buffer = me.buffer(4);
+        for _ in 0..3 + usize::from(me.is_wrong(1)) {
+            me.all_reduce(&buffer)?;
         }
-        place.wait()
+        me.wait()
     }
 
-    two_communicators_in_opposite_order(2, ["deadlock", "its thread waits in cuStreamSynchronize", "the same calls in the same order"]) |place| {
-        let second = place.second();
-        let buffer = place.buffer(4);
-        let mut order = [&place.own, &second];
-        if place.is_wrong(1) {
+    two_communicators_in_opposite_order(2, ["deadlock", "its thread waits in cuStreamSynchronize", "the same calls in the same order"]) |me| {
+        let second = me.second();
+        let buffer = me.buffer(4);
+        let mut order = [&me.own, &second];
+        if me.is_wrong(1) {
             order.reverse();
         }
         for rank in order {
@@ -186,337 +186,337 @@ programs! {
         Ok(())
     }
 
-    two_communicators_in_opposite_order_on_one_stream(2, ["has called it, behind work that never completes", "in one order on every rank"]) |place| {
-        let second = place.second();
-        let buffer = place.buffer(4);
-        let mut order = [&place.own, &second];
-        if place.is_wrong(1) {
+    two_communicators_in_opposite_order_on_one_stream(2, ["has called it, behind work that never completes", "in one order on every rank"]) |me| {
+        let second = me.second();
+        let buffer = me.buffer(4);
+        let mut order = [&me.own, &second];
+        if me.is_wrong(1) {
             order.reverse();
         }
         for rank in order {
-            said(rank.call_on(&place.own.stream, Function::AllReduce, address(&buffer), address(&buffer), floats(4)))?;
+            said(rank.call_on(&me.own.stream, Function::AllReduce, address(&buffer), address(&buffer), floats(4)))?;
         }
-        place.wait()
+        me.wait()
     }
 
-    a_cycle_over_events_and_two_communicators(2, ["deadlock", "behind work that never completes", "ncclAllReduce", "ncclBroadcast"]) |place| {
-        let second = place.second();
-        let (one, other) = (place.buffer(4), place.buffer(4));
+    a_cycle_over_events_and_two_communicators(2, ["deadlock", "behind work that never completes", "ncclAllReduce", "ncclBroadcast"]) |me| {
+        let second = me.second();
+        let (one, other) = (me.buffer(4), me.buffer(4));
         let broadcast = || said(second.call(Function::Broadcast, address(&other), address(&other), floats(4)));
         // Each rank lets one communicator's stream wait for the other's; one of them the other way around.
-        if place.is_wrong(1) {
+        if me.is_wrong(1) {
             broadcast()?;
-            driver(place.own.stream.join(&second.stream))?;
-            place.all_reduce(&one)?;
+            driver(me.own.stream.join(&second.stream))?;
+            me.all_reduce(&one)?;
         } else {
-            place.all_reduce(&one)?;
-            driver(second.stream.join(&place.own.stream))?;
+            me.all_reduce(&one)?;
+            driver(second.stream.join(&me.own.stream))?;
             broadcast()?;
         }
         wait(&second.stream)?;
-        place.wait()
+        me.wait()
     }
 
-    crossed_sends(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 waits in ncclSend(count 4, float32, to rank 0)", "rank 1 has called the ncclRecv for it, behind work", "group_start"]) |place| {
-        let (from, to) = (place.buffer(4), place.buffer(4));
-        let other = 1 - place.rank;
-        let exchange = || place.send(&from, other).and_then(|()| place.receive(&to, other));
-        match place.wrong {
+    crossed_sends(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 waits in ncclSend(count 4, float32, to rank 0)", "rank 1 has called the ncclRecv for it, behind work", "group_start"]) |me| {
+        let (from, to) = (me.buffer(4), me.buffer(4));
+        let other = 1 - me.rank;
+        let exchange = || me.send(&from, other).and_then(|()| me.receive(&to, other));
+        match me.wrong {
             true => exchange()?,
             false => said(in_group(|| exchange().unwrap()))?,
         }
-        place.wait()
+        me.wait()
     }
 
-    crossed_receives(2, ["rank 0 waits in ncclRecv", "rank 1 waits in ncclRecv", "behind work that never completes"]) |place| {
-        let (from, to) = (place.buffer(4), place.buffer(4));
-        let other = 1 - place.rank;
+    crossed_receives(2, ["rank 0 waits in ncclRecv", "rank 1 waits in ncclRecv", "behind work that never completes"]) |me| {
+        let (from, to) = (me.buffer(4), me.buffer(4));
+        let other = 1 - me.rank;
         // In the right twin, one of them sends first.
-        if place.wrong || place.rank == 0 {
-            place.receive(&to, other)?;
-            place.send(&from, other)?;
+        if me.wrong || me.rank == 0 {
+            me.receive(&to, other)?;
+            me.send(&from, other)?;
         } else {
-            place.send(&from, other)?;
-            place.receive(&to, other)?;
+            me.send(&from, other)?;
+            me.receive(&to, other)?;
         }
-        place.wait()
+        me.wait()
     }
 
-    a_ring_without_a_group(3, ["rank 0 waits in ncclSend", "rank 1 waits in ncclSend", "rank 2 waits in ncclSend", "between one group_start and one group_end"]) |place| {
-        let (from, to) = (place.buffer(4), place.buffer(4));
-        let (next, last) = ((place.rank + 1) % 3, (place.rank + 2) % 3);
-        let pass = || place.send(&from, next).and_then(|()| place.receive(&to, last));
-        match place.wrong {
+    a_ring_without_a_group(3, ["rank 0 waits in ncclSend", "rank 1 waits in ncclSend", "rank 2 waits in ncclSend", "between one group_start and one group_end"]) |me| {
+        let (from, to) = (me.buffer(4), me.buffer(4));
+        let (next, last) = ((me.rank + 1) % 3, (me.rank + 2) % 3);
+        let pass = || me.send(&from, next).and_then(|()| me.receive(&to, last));
+        match me.wrong {
             true => pass()?,
             false => said(in_group(|| pass().unwrap()))?,
         }
-        place.wait()
+        me.wait()
     }
 
-    a_receive_without_a_send(2, ["rank 1 waits in ncclRecv(count 4, float32, from rank 0)", "rank 0 never called the ncclSend for it", "destroyed"]) |place| {
-        let buffer = place.buffer(4);
-        match place.rank {
-            1 => place.receive(&buffer, 0)?,
-            _ if place.wrong => {}
-            _ => place.send(&buffer, 1)?,
+    a_receive_without_a_send(2, ["rank 1 waits in ncclRecv(count 4, float32, from rank 0)", "rank 0 never called the ncclSend for it", "destroyed"]) |me| {
+        let buffer = me.buffer(4);
+        match me.rank {
+            1 => me.receive(&buffer, 0)?,
+            _ if me.wrong => {}
+            _ => me.send(&buffer, 1)?,
         }
-        place.wait()
+        me.wait()
     }
 
-    a_send_without_a_receive(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 never called the ncclRecv for it"]) |place| {
-        let buffer = place.buffer(4);
-        match place.rank {
-            0 => place.send(&buffer, 1)?,
-            _ if place.wrong => {}
-            _ => place.receive(&buffer, 0)?,
+    a_send_without_a_receive(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 never called the ncclRecv for it"]) |me| {
+        let buffer = me.buffer(4);
+        match me.rank {
+            0 => me.send(&buffer, 1)?,
+            _ if me.wrong => {}
+            _ => me.receive(&buffer, 0)?,
         }
-        place.wait()
+        me.wait()
     }
 
-    a_send_to_the_wrong_rank(3, ["rank 0 waits in ncclSend(count 4, float32, to rank 2)", "rank 2 never called the ncclRecv for it"]) |place| {
-        let buffer = place.buffer(4);
-        match place.rank {
-            0 => place.send(&buffer, if place.wrong { 2 } else { 1 })?,
-            1 => place.receive(&buffer, 0)?,
+    a_send_to_the_wrong_rank(3, ["rank 0 waits in ncclSend(count 4, float32, to rank 2)", "rank 2 never called the ncclRecv for it"]) |me| {
+        let buffer = me.buffer(4);
+        match me.rank {
+            0 => me.send(&buffer, if me.wrong { 2 } else { 1 })?,
+            1 => me.receive(&buffer, 0)?,
             _ => {}
         }
-        place.wait()
+        me.wait()
     }
 
-    messages_of_different_sizes(2, ["ranks disagree about message 1 from rank 0 to rank 1", "rank 0: ncclSend(count 4, float32, to rank 1)", "rank 1: ncclRecv(count 3, float32, from rank 0)", "nccl_wrong.rs:"]) |place| {
-        let buffer = place.buffer(if place.is_wrong(1) { 3 } else { 4 });
-        match place.rank {
-            0 => place.send(&buffer, 1)?,
-            _ => place.receive(&buffer, 0)?,
+    messages_of_different_sizes(2, ["ranks disagree about message 1 from rank 0 to rank 1", "rank 0: ncclSend(count 4, float32, to rank 1)", "rank 1: ncclRecv(count 3, float32, from rank 0)", "nccl_wrong.rs:"]) |me| {
+        let buffer = me.buffer(if me.is_wrong(1) { 3 } else { 4 });
+        match me.rank {
+            0 => me.send(&buffer, 1)?,
+            _ => me.receive(&buffer, 0)?,
         }
-        place.wait()
+        me.wait()
     }
 
-    messages_of_different_types(2, ["ncclSend(count 4, float32, to rank 1)", "ncclRecv(count 4, int32, from rank 0)"]) |place| {
-        let buffer = place.buffer(4);
-        let data_type = if place.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
-        match place.rank {
-            0 => place.send(&buffer, 1)?,
-            _ => place.call(Function::Recv, &buffer, Arguments { data_type, ..peer(0, 4) })?,
+    messages_of_different_types(2, ["ncclSend(count 4, float32, to rank 1)", "ncclRecv(count 4, int32, from rank 0)"]) |me| {
+        let buffer = me.buffer(4);
+        let data_type = if me.is_wrong(1) { ncclDataType_t::ncclInt32 } else { ncclDataType_t::ncclFloat32 };
+        match me.rank {
+            0 => me.send(&buffer, 1)?,
+            _ => me.call(Function::Recv, &buffer, Arguments { data_type, ..peer(0, 4) })?,
         }
-        place.wait()
+        me.wait()
     }
 
-    receives_in_another_order_than_the_sends(2, ["ranks disagree about message 1 from rank 0 to rank 1", "count 4", "count 7"]) |place| {
-        let mut buffers = [place.buffer(4), place.buffer(7)];
-        if place.is_wrong(1) {
+    receives_in_another_order_than_the_sends(2, ["ranks disagree about message 1 from rank 0 to rank 1", "count 4", "count 7"]) |me| {
+        let mut buffers = [me.buffer(4), me.buffer(7)];
+        if me.is_wrong(1) {
             buffers.reverse();
         }
         said(in_group(|| {
             for buffer in &buffers {
-                match place.rank {
-                    0 => place.send(buffer, 1).unwrap(),
-                    _ => place.receive(buffer, 0).unwrap(),
+                match me.rank {
+                    0 => me.send(buffer, 1).unwrap(),
+                    _ => me.receive(buffer, 0).unwrap(),
                 }
             }
         }))?;
-        place.wait()
+        me.wait()
     }
 
-    a_broadcast_that_one_rank_receives(2, ["deadlock: calls that never complete", "rank 0 waits in ncclBroadcast", "rank 1 waits in ncclRecv"]) |place| {
-        let buffer = place.buffer(4);
-        match place.is_wrong(1) {
-            true => place.receive(&buffer, 0)?,
-            false => place.call(Function::Broadcast, &buffer, floats(4))?,
+    a_broadcast_that_one_rank_receives(2, ["deadlock: calls that never complete", "rank 0 waits in ncclBroadcast", "rank 1 waits in ncclRecv"]) |me| {
+        let buffer = me.buffer(4);
+        match me.is_wrong(1) {
+            true => me.receive(&buffer, 0)?,
+            false => me.call(Function::Broadcast, &buffer, floats(4))?,
         }
-        place.wait()
+        me.wait()
     }
 
-    a_split_that_one_rank_skips(3, ["ranks 0 and 1 wait in ncclCommSplit", "rank 2 never comes", "NCCL_SPLIT_NOCOLOR"]) |place| {
-        if !place.is_wrong(2) {
+    a_split_that_one_rank_skips(3, ["ranks 0 and 1 wait in ncclCommSplit", "rank 2 never comes", "NCCL_SPLIT_NOCOLOR"]) |me| {
+        if !me.is_wrong(2) {
             let mut child = std::ptr::null_mut();
-            let color = if place.rank == 2 { -1 } else { 0 };
-            said(split(place.own.comm, color, &mut child))?;
+            let color = if me.rank == 2 { -1 } else { 0 };
+            said(split(me.own.comm, color, &mut child))?;
             // SAFETY: it is this rank's own, or null.
             unsafe { sys::ncclCommDestroy(child) };
         }
         Ok(())
     }
 
-    a_split_where_another_rank_finalizes(2, ["ranks disagree about a call that all of them make together", "rank 0: ncclCommSplit", "rank 1: ncclCommFinalize"]) |place| {
-        if place.wrong && place.rank == 1 {
+    a_split_where_another_rank_finalizes(2, ["ranks disagree about a call that all of them make together", "rank 0: ncclCommSplit", "rank 1: ncclCommFinalize"]) |me| {
+        if me.wrong && me.rank == 1 {
             // SAFETY: the communicator is alive.
-            return said(answer(unsafe { sys::ncclCommFinalize(place.own.comm) }));
+            return said(answer(unsafe { sys::ncclCommFinalize(me.own.comm) }));
         }
         let mut child = std::ptr::null_mut();
-        said(split(place.own.comm, -1, &mut child))
+        said(split(me.own.comm, -1, &mut child))
     }
 
-    a_finalize_that_one_rank_skips(2, ["rank 0 waits in ncclCommFinalize", "rank 1 never comes"]) |place| {
+    a_finalize_that_one_rank_skips(2, ["rank 0 waits in ncclCommFinalize", "rank 1 never comes"]) |me| {
         // SAFETY: the communicator is alive.
-        let finalize = || said(answer(unsafe { sys::ncclCommFinalize(place.own.comm) }));
-        if place.is_wrong(1) { Ok(()) } else { finalize() }
+        let finalize = || said(answer(unsafe { sys::ncclCommFinalize(me.own.comm) }));
+        if me.is_wrong(1) { Ok(()) } else { finalize() }
     }
 
-    use_after_an_abort(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has aborted its communicator"]) |place| {
-        let buffer = place.buffer(4);
-        if place.is_wrong(1) {
+    use_after_an_abort(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has aborted its communicator"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(1) {
             // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
-            unsafe { sys::ncclCommAbort(place.own.comm) };
-            return place.all_reduce(&buffer);
+            unsafe { sys::ncclCommAbort(me.own.comm) };
+            return me.all_reduce(&buffer);
         }
-        place.all_reduce(&buffer)?;
-        place.wait()
+        me.all_reduce(&buffer)?;
+        me.wait()
     }
 
-    an_abort_in_flight(2, ["aborts its communicator while a collective may be in flight", "ncclAllReduce(count 4", "ncclCommAbort"]) |place| {
-        let buffer = place.buffer(4);
-        place.all_reduce(&buffer)?;
-        if !place.wrong {
-            place.wait()?;
+    an_abort_in_flight(2, ["aborts its communicator while a collective may be in flight", "ncclAllReduce(count 4", "ncclCommAbort"]) |me| {
+        let buffer = me.buffer(4);
+        me.all_reduce(&buffer)?;
+        if !me.wrong {
+            me.wait()?;
         }
         // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
-        unsafe { sys::ncclCommAbort(place.own.comm) };
-        place.wait()
+        unsafe { sys::ncclCommAbort(me.own.comm) };
+        me.wait()
     }
 
-    a_group_that_is_never_ended(2, ["rank 0 waits in ncclAllReduce", "rank 1 never"]) |place| {
-        let buffer = place.buffer(4);
-        if place.is_wrong(1) {
+    a_group_that_is_never_ended(2, ["rank 0 waits in ncclAllReduce", "rank 1 never"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(1) {
             // SAFETY: it takes no argument.
             unsafe { sys::ncclGroupStart() };
-            return place.all_reduce(&buffer);
+            return me.all_reduce(&buffer);
         }
-        said(in_group(|| place.all_reduce(&buffer).unwrap()))?;
-        place.wait()
+        said(in_group(|| me.all_reduce(&buffer).unwrap()))?;
+        me.wait()
     }
 
-    one_thread_that_groups_nothing(1, ["deadlock: rank 1 is missing in a group, and one thread drives all of them", "ncclAllReduce(count 4, float32, sum) by rank 0"]) |place| {
-        let pair = pair(place);
+    one_thread_that_groups_nothing(1, ["deadlock: rank 1 is missing in a group, and one thread drives all of them", "ncclAllReduce(count 4, float32, sum) by rank 0"]) |me| {
+        let pair = pair(me);
         let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
         let call = |at: usize| said(pair[at].call(Function::AllReduce, address(&buffers[at]), address(&buffers[at]), floats(4)));
-        match place.wrong {
+        match me.wrong {
             true => call(0).and_then(|()| call(1))?,
             false => said(in_group(|| call(0).and_then(|()| call(1)).unwrap()))?,
         }
         pair.iter().try_for_each(|rank| wait(&rank.stream))
     }
 
-    one_thread_that_sends_to_itself_ungrouped(1, ["deadlock: rank 1 is missing in a group", "ncclSend(count 4, float32, to rank 1) by rank 0"]) |place| {
-        let pair = pair(place);
+    one_thread_that_sends_to_itself_ungrouped(1, ["deadlock: rank 1 is missing in a group", "ncclSend(count 4, float32, to rank 1) by rank 0"]) |me| {
+        let pair = pair(me);
         let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
         let call = |function, at: usize| said(pair[at].call(function, address(&buffers[at]), address(&buffers[at]), peer(1 - at, 4)));
         let both = || call(Function::Send, 0).and_then(|()| call(Function::Recv, 1));
-        match place.wrong {
+        match me.wrong {
             true => both()?,
             false => said(in_group(|| both().unwrap()))?,
         }
         pair.iter().try_for_each(|rank| wait(&rank.stream))
     }
 
-    a_result_that_is_used_in_its_own_group(2, ["two calls of rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |place| {
-        let (buffer, all) = (place.buffer(4), place.buffer(8));
-        let gather = || said(place.own.call(Function::AllGather, address(&buffer), address(&all), floats(4)));
-        match place.wrong {
-            true => said(in_group(|| place.all_reduce(&buffer).and_then(|()| gather()).unwrap()))?,
-            false => place.all_reduce(&buffer).and_then(|()| gather())?,
+    a_result_that_is_used_in_its_own_group(2, ["two calls of rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |me| {
+        let (buffer, all) = (me.buffer(4), me.buffer(8));
+        let gather = || said(me.own.call(Function::AllGather, address(&buffer), address(&all), floats(4)));
+        match me.wrong {
+            true => said(in_group(|| me.all_reduce(&buffer).and_then(|()| gather()).unwrap()))?,
+            false => me.all_reduce(&buffer).and_then(|()| gather())?,
         }
-        place.wait()
+        me.wait()
     }
 
-    an_exchange_in_place(2, ["two calls of rank", "ncclSend(count 4", "ncclRecv(count 4"]) |place| {
-        let (from, to) = (place.buffer(4), place.buffer(4));
-        let target = if place.wrong { &from } else { &to };
-        let other = 1 - place.rank;
-        said(in_group(|| place.send(&from, other).and_then(|()| place.receive(target, other)).unwrap()))?;
-        place.wait()
+    an_exchange_in_place(2, ["two calls of rank", "ncclSend(count 4", "ncclRecv(count 4"]) |me| {
+        let (from, to) = (me.buffer(4), me.buffer(4));
+        let target = if me.wrong { &from } else { &to };
+        let other = 1 - me.rank;
+        said(in_group(|| me.send(&from, other).and_then(|()| me.receive(target, other)).unwrap()))?;
+        me.wait()
     }
 
-    a_receive_buffer_that_is_too_short(2, ["the receive buffer of rank 1 can't be used (recvbuff)", "4 bytes outside", "nccl_wrong.rs:"]) |place| {
-        let buffer = place.buffer(if place.is_wrong(1) { 3 } else { 4 });
-        let (function, other) = if place.rank == 0 { (Function::Send, 1) } else { (Function::Recv, 0) };
-        place.call(function, &buffer, peer(other, 4))?;
-        place.wait()
+    a_receive_buffer_that_is_too_short(2, ["the receive buffer of rank 1 can't be used (recvbuff)", "4 bytes outside", "nccl_wrong.rs:"]) |me| {
+        let buffer = me.buffer(if me.is_wrong(1) { 3 } else { 4 });
+        let (function, other) = if me.rank == 0 { (Function::Send, 1) } else { (Function::Recv, 0) };
+        me.call(function, &buffer, peer(other, 4))?;
+        me.wait()
     }
 
-    data_that_nothing_wrote(2, ["ncclAllReduce(count 4, float32, sum) reads bytes that nothing wrote, on rank 0", "nccl_wrong.rs:"]) |place| {
+    data_that_nothing_wrote(2, ["ncclAllReduce(count 4, float32, sum) reads bytes that nothing wrote, on rank 0", "nccl_wrong.rs:"]) |me| {
         // SAFETY: that its values are not set is what this is about.
-        let mut buffer = unsafe { driver(place.own.stream.alloc::<f32>(4))? };
-        if !place.is_wrong(0) {
-            driver(place.own.stream.memset_zeros(&mut buffer))?;
+        let mut buffer = unsafe { driver(me.own.stream.alloc::<f32>(4))? };
+        if !me.is_wrong(0) {
+            driver(me.own.stream.memset_zeros(&mut buffer))?;
         }
-        place.all_reduce(&buffer)?;
-        place.wait()
+        me.all_reduce(&buffer)?;
+        me.wait()
     }
 
-    a_collective_that_does_not_wait_for_its_data(2, ["data race", "written by a memset", "ncclAllReduce", "nccl_wrong.rs:"]) |place| {
-        let mut buffer = place.buffer(4);
-        let other = driver(place.own.stream.context().new_stream())?;
+    a_collective_that_does_not_wait_for_its_data(2, ["data race", "written by a memset", "ncclAllReduce", "nccl_wrong.rs:"]) |me| {
+        let mut buffer = me.buffer(4);
+        let other = driver(me.own.stream.context().new_stream())?;
         driver(other.memset_zeros(&mut buffer))?;
-        if !place.wrong {
-            driver(place.own.stream.join(&other))?;
+        if !me.wrong {
+            driver(me.own.stream.join(&other))?;
         }
-        place.all_reduce(&buffer)?;
+        me.all_reduce(&buffer)?;
         wait(&other)?;
-        place.wait()
+        me.wait()
     }
 
-    data_that_is_used_before_it_was_received(2, ["data race", "written by ncclRecv", "a copy", "nccl_wrong.rs:"]) |place| {
-        let (buffer, mut copy) = (place.buffer(4), place.buffer(4));
-        let other = driver(place.own.stream.context().new_stream())?;
-        match place.rank {
-            0 => place.send(&buffer, 1)?,
+    data_that_is_used_before_it_was_received(2, ["data race", "written by ncclRecv", "a copy", "nccl_wrong.rs:"]) |me| {
+        let (buffer, mut copy) = (me.buffer(4), me.buffer(4));
+        let other = driver(me.own.stream.context().new_stream())?;
+        match me.rank {
+            0 => me.send(&buffer, 1)?,
             _ => {
-                place.receive(&buffer, 0)?;
-                if !place.wrong {
-                    driver(other.join(&place.own.stream))?;
+                me.receive(&buffer, 0)?;
+                if !me.wrong {
+                    driver(other.join(&me.own.stream))?;
                 }
                 driver(other.memcpy_dtod(&buffer, &mut copy))?;
             }
         }
-        place.wait()?;
+        me.wait()?;
         wait(&other)
     }
 
-    a_buffer_that_is_changed_while_it_is_sent(2, ["data race", "read by ncclSend", "a memset"]) |place| {
-        let mut buffer = place.buffer(4);
-        let other = driver(place.own.stream.context().new_stream())?;
-        match place.rank {
-            1 => place.receive(&buffer, 0)?,
+    a_buffer_that_is_changed_while_it_is_sent(2, ["data race", "read by ncclSend", "a memset"]) |me| {
+        let mut buffer = me.buffer(4);
+        let other = driver(me.own.stream.context().new_stream())?;
+        match me.rank {
+            1 => me.receive(&buffer, 0)?,
             _ => {
-                place.send(&buffer, 1)?;
-                if !place.wrong {
-                    driver(other.join(&place.own.stream))?;
+                me.send(&buffer, 1)?;
+                if !me.wrong {
+                    driver(other.join(&me.own.stream))?;
                 }
                 driver(other.memset_zeros(&mut buffer))?;
             }
         }
-        place.wait()?;
+        me.wait()?;
         wait(&other)
     }
 
-    a_call_of_no_elements_on_one_rank(2, ["rank 1 waits in ncclAllReduce(count 4", "ncclAllReduce(count 0, float32, sum), which NCCL drops", "the same count"]) |place| {
-        let buffer = place.buffer(4);
-        place.call(Function::AllReduce, &buffer, floats(if place.is_wrong(0) { 0 } else { 4 }))?;
-        place.wait()
+    a_call_of_no_elements_on_one_rank(2, ["rank 1 waits in ncclAllReduce(count 4", "ncclAllReduce(count 0, float32, sum), which NCCL drops", "the same count"]) |me| {
+        let buffer = me.buffer(4);
+        me.call(Function::AllReduce, &buffer, floats(if me.is_wrong(0) { 0 } else { 4 }))?;
+        me.wait()
     }
 
-    a_gpu_that_fails_before_its_send(3, ["rank 0's GPU has failed", "can't complete: rank 1's GPU has failed", "the first failure: virtual GPU: kernel `trap` executed a trap"]) |place| {
-        let buffer = place.buffer(4);
-        if place.is_wrong(0) {
-            trap(place)?;
+    a_gpu_that_fails_before_its_send(3, ["rank 0's GPU has failed", "can't complete: rank 1's GPU has failed", "the first failure: virtual GPU: kernel `trap` executed a trap"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(0) {
+            trap(me)?;
         }
-        if place.rank > 0 {
-            place.receive(&buffer, place.rank - 1)?;
+        if me.rank > 0 {
+            me.receive(&buffer, me.rank - 1)?;
         }
-        if place.rank < 2 {
-            place.send(&buffer, place.rank + 1)?;
+        if me.rank < 2 {
+            me.send(&buffer, me.rank + 1)?;
         }
-        place.wait()
+        me.wait()
     }
 
-    a_gpu_that_fails_and_its_thread_returns(2, ["rank 0 waits in ncclAllReduce", "rank 1's GPU has failed before: virtual GPU: kernel `trap` executed a trap", "mend that failure first"]) |place| {
-        let buffer = place.buffer(4);
-        if place.is_wrong(1) {
-            trap(place)?;
-            place.wait()?;
+    a_gpu_that_fails_and_its_thread_returns(2, ["rank 0 waits in ncclAllReduce", "rank 1's GPU has failed before: virtual GPU: kernel `trap` executed a trap", "mend that failure first"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(1) {
+            trap(me)?;
+            me.wait()?;
         }
-        place.all_reduce(&buffer)?;
-        place.wait()
+        me.all_reduce(&buffer)?;
+        me.wait()
     }
 }

@@ -102,9 +102,9 @@ fn clusters() -> anyhow::Result<()> {
         };
         let mut clusters = 0;
         // SAFETY: everything pointed to outlives the call.
-        let told =
+        let reported =
             unsafe { sys::cuOccupancyMaxActiveClusters(&raw mut clusters, plain.cu_function(), &config) };
-        told.result().map(|()| clusters)
+        reported.result().map(|()| clusters)
     };
     assert_eq!(active(1, 1)?, 8 * 132);
     fails(active(2, 4), CUresult::CUDA_ERROR_NOT_SUPPORTED, &["clusters of 2 x 4 x 1 blocks"]);

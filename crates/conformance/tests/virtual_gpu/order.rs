@@ -80,7 +80,7 @@ fn behind_dropped_work() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A collective on one stream beside a copy on another, on two ranks. `wait` adds the missing call.
+/// A collective on one stream and a copy on another, on two ranks. `wait` adds the missing call.
 fn collective_beside(wait: bool) -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     lab::each_rank(2, |rank| {

@@ -27,7 +27,7 @@ const MICROSECOND: u64 = 1_000;
 /// How far a formula may be off.
 const WITHIN: f32 = 0.03;
 
-/// One of two ranks, with a stream for compute beside its communicator's.
+/// One of two ranks, with a stream for compute in addition to its communicator's.
 struct Rank {
     comm: Comm,
     compute: Arc<CudaStream>,
@@ -194,14 +194,14 @@ fn steady_state() -> anyhow::Result<()> {
             let first = &stages[1][FIRST].start;
             let period =
                 first.elapsed_ms(&stages[1][ITERATIONS - 1].start)? / (ITERATIONS - 1 - FIRST) as f32;
-            near(period, (pre + post).max(comm), &format!("{pre} + {post} ms beside {comm} ms"));
+            near(period, (pre + post).max(comm), &format!("{pre} + {post} ms in parallel with {comm} ms"));
             Ok(())
         })?;
     }
     Ok(())
 }
 
-/// 19 % longer where all of it is beside the collective, and no longer than that where part of it is.
+/// 19 % longer where all of it overlaps with the collective, and no longer than that where part of it is.
 fn slowdown() -> anyhow::Result<()> {
     two_ranks(|rank| {
         let mut work = rank.zeros(1 << 14)?;
@@ -212,13 +212,13 @@ fn slowdown() -> anyhow::Result<()> {
         let alone = compute()?;
         rank.compute.synchronize()?;
         let reduced = rank.reduce(&mut buffer)?;
-        let beside = compute()?;
+        let overlapped = compute()?;
         rank.compute.synchronize()?;
         rank.comm.stream().synchronize()?;
-        let (alone, beside, reduced) =
-            (alone.milliseconds()?, beside.milliseconds()?, reduced.milliseconds()?);
-        assert!(beside < reduced, "the kernel lies within the collective: {beside} and {reduced} ms");
-        near(beside, 1.19 * alone, "beside a collective");
+        let (alone, overlapped, reduced) =
+            (alone.milliseconds()?, overlapped.milliseconds()?, reduced.milliseconds()?);
+        assert!(overlapped < reduced, "the kernel lies within the collective: {overlapped} and {reduced} ms");
+        near(overlapped, 1.19 * alone, "overlapping a collective");
         Ok(())
     })
 }

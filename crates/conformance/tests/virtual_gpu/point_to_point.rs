@@ -1,4 +1,4 @@
-//! cudarc through the virtual GPU's door: sends and receives. What goes wrong with them is in `nccl_wrong`.
+//! cudarc through the virtual libraries: sends and receives. What goes wrong with them is in `nccl_wrong`.
 
 use cudarc::nccl::result::{group_end, group_start};
 use cudarc::nccl::safe::Comm;
@@ -25,7 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What `from` sends to `to`, told apart by the values.
+/// What `from` sends to `to`, distinguished by the values.
 fn values(from: usize, to: usize, count: usize) -> Vec<i32> {
     (0..count).map(|i| (from * 1_000_000 + to * 10_000 + i) as i32).collect()
 }

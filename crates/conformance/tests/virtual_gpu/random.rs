@@ -7,7 +7,7 @@ use cudarc::nccl::safe::{Comm, Id, ReduceOp, group_end, group_start};
 use lab::Check;
 use lab::random::SplitMix64;
 
-use crate::twins::{Place, Said};
+use crate::twins::{Said, TestRank};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![Check::new("random::programs_of_matched_calls", programs_of_matched_calls)]
@@ -194,31 +194,31 @@ fn programs() -> anyhow::Result<u64> {
     Ok(std::env::var("RANDOM_PROGRAMS").map_or(Ok(20), |count| count.parse())?)
 }
 
-/// Ids that nobody has used yet, the same ones for all ranks of the place.
-fn fresh_ids(place: &Place) -> anyhow::Result<[Id; COMMUNICATORS]> {
+/// Ids that have not been used yet, the same ones for all ranks.
+fn fresh_ids(me: &TestRank) -> anyhow::Result<[Id; COMMUNICATORS]> {
     let mut numbers = Vec::new();
     for _ in 0..COMMUNICATORS {
         let made = *Id::new().unwrap().internal();
         // The sum over the ranks is rank 0's.
-        numbers.extend(made.map(|byte| if place.rank == 0 { f32::from(byte as u8) } else { 0.0 }));
+        numbers.extend(made.map(|byte| if me.rank == 0 { f32::from(byte as u8) } else { 0.0 }));
     }
-    let stream = &place.own.stream;
+    let stream = &me.own.stream;
     let buffer = stream.clone_htod(&numbers)?;
-    place.all_reduce(&buffer).map_err(anyhow::Error::msg)?;
+    me.all_reduce(&buffer).map_err(anyhow::Error::msg)?;
     let bytes = stream.clone_dtoh(&buffer)?;
     let id = |index: usize| Id::uninit(std::array::from_fn(|byte| bytes[index * 128 + byte] as u8 as _));
     Ok(std::array::from_fn(id))
 }
 
 /// The same programs with ranks in several processes, each with communicators of its own.
-pub(crate) fn programs_of_processes(place: &Place) -> Said {
+pub(crate) fn programs_of_processes(me: &TestRank) -> Said {
     let run = || -> anyhow::Result<()> {
         for seed in 0..programs()? {
             let mut random = SplitMix64::new(seed);
             let len = 1 + random.below(700);
-            let program = program(&mut random, place.n);
-            let got = run_rank(&program, (place.rank, place.n), len, fresh_ids(place)?)?;
-            let expected = &serial(&program, place.n, len)[place.rank];
+            let program = program(&mut random, me.n);
+            let got = run_rank(&program, (me.rank, me.n), len, fresh_ids(me)?)?;
+            let expected = &serial(&program, me.n, len)[me.rank];
             anyhow::ensure!(got == *expected, "seed {seed}: wrong numbers after {program:?}");
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Ranks as processes of their own: how a check starts them, gives them their ids, and hears what they were told.
+//! Ranks as processes of their own: how a check starts them, gives them their ids, and collects their errors.
 //!
 //! Rank 0's process makes the ids and prints them; the check hands them to the others.
 
@@ -11,10 +11,10 @@ use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::ncclUniqueId;
 
 use crate::raw::{Rank, untracked};
-use crate::twins::{Place, Said};
+use crate::twins::{Said, TestRank};
 
 /// What each rank does.
-pub(crate) type Program = fn(&Place) -> Said;
+pub(crate) type Program = fn(&TestRank) -> Said;
 
 /// Tells a process what it is to do: `PROGRAM FIRST COUNT RANKS WRONG`.
 const ORDER: &str = "RANK_PROCESS";
@@ -83,7 +83,7 @@ pub(crate) fn spawn(order: &str, env: &[(&str, &str)]) -> anyhow::Result<Process
     Ok(Process { child, ids, lines })
 }
 
-/// What each rank of a program was told, in their order. Every process has to end by itself.
+/// The errors of each rank of a program, in order. Every process has to end by itself.
 pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
     let processes = start(plan)?;
     let mut said = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
 }
 
 impl Process {
-    /// What the next rank of this process was told.
+    /// The errors of the next rank of this process.
     pub(crate) fn said(&self) -> anyhow::Result<Said> {
         let line = self.line(SAID)?;
         match line.split_once(' ') {
@@ -126,7 +126,7 @@ pub(crate) fn obey(programs: &[(&str, Program)]) -> Option<ExitCode> {
         let gpus = cudarc::driver::CudaContext::device_count().unwrap() as usize;
         let stream = untracked((first_gpu + rank) % gpus).new_stream().unwrap();
         let own = Rank::try_join(ids[0], rank, n, stream)?;
-        program(&Place { rank, n, wrong, first_gpu, own, ids })
+        program(&TestRank { rank, n, wrong, first_gpu, own, ids })
     };
     let said: Vec<Said> = std::thread::scope(|scope| {
         let threads: Vec<_> = (first..first + count).map(|rank| scope.spawn(move || run(rank))).collect();

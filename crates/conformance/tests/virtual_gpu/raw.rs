@@ -33,7 +33,7 @@ pub(crate) struct Rank {
     pub(crate) leaked: Cell<bool>,
 }
 
-/// A collective's arguments beside its buffers.
+/// A collective's arguments other than its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {
     pub(crate) count: usize,

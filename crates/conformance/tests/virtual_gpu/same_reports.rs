@@ -1,4 +1,4 @@
-//! What a wrong program is told does not depend on when its threads ran.
+//! The reports of a wrong program do not depend on when its threads ran.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const RANKS: usize = 8;
 fn same(program: &str, finds: &str) -> anyhow::Result<()> {
     let reports = |pause: &str| {
         let (well, said) = child::start(program, &[(PAUSE, pause)])?;
-        ensure!(!well && said.contains(finds), "{program} was told:\n{said}");
+        ensure!(!well && said.contains(finds), "{program} got:\n{said}");
         let mut reports: Vec<String> = said.split("virtual GPU: ").skip(1).map(str::to_owned).collect();
         reports.sort_unstable();
         Ok(reports)
@@ -49,16 +49,16 @@ fn pause(rank: usize, call: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a rank in each of eight threads. What each of them was told comes together.
+/// Runs a rank in each of eight threads. Their errors come together.
 fn each(work: impl Fn(usize, Id) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     lab::attach(RANKS)?;
     let id = Id::new().readable()?;
-    let told = lab::each_rank(RANKS, |rank| {
+    let reported = lab::each_rank(RANKS, |rank| {
         pause(rank, 0)?;
         Ok(work(rank, id).err().map(|error| format!("rank {rank}: {error:#}")))
     })?;
-    let told: Vec<String> = told.into_iter().flatten().collect();
-    ensure!(told.is_empty(), "{}", told.join("\n"));
+    let reported: Vec<String> = reported.into_iter().flatten().collect();
+    ensure!(reported.is_empty(), "{}", reported.join("\n"));
     Ok(())
 }
 
@@ -104,9 +104,9 @@ pub(crate) fn races_of_one_thread() -> anyhow::Result<()> {
         comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
     }
     group_end().readable()?;
-    let told: Vec<String> =
+    let reported: Vec<String> =
         comms.iter().filter_map(|comm| Some(comm.stream().synchronize().err()?.to_string())).collect();
-    ensure!(told.is_empty(), "{}", told.join("\n"));
+    ensure!(reported.is_empty(), "{}", reported.join("\n"));
     Ok(())
 }
 

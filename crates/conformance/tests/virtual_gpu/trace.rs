@@ -37,7 +37,7 @@ fn run(program: &str, pause: &str) -> anyhow::Result<(String, String)> {
     let is_left = |name: &str| name.starts_with(&format!(".{}", file.file_name().unwrap().to_string_lossy()));
     let names = std::fs::read_dir(file.parent().unwrap())?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    assert!(!names.into_iter().any(|name| is_left(&name)), "nothing is left beside the file");
+    assert!(!names.into_iter().any(|name| is_left(&name)), "no temporary file is left");
     Ok((said, trace))
 }
 
@@ -50,7 +50,7 @@ fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
 
 const MICROSECOND: u64 = 1_000;
 
-/// One rank's pipeline on two streams: kernels and copies beside all-reduces, polls and waits. What it says are the
+/// One rank's pipeline on two streams: kernels and copies in parallel with all-reduces, polls and waits. What it says are the
 /// times that its events kept. `pause` lets the host dawdle, which nothing may depend on.
 fn pipeline(
     comm: &Comm,

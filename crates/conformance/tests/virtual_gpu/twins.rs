@@ -9,11 +9,11 @@ use cudarc::nccl::sys::{self, ncclComm_t, ncclUniqueId};
 use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats, untracked};
 use crate::text;
 
-/// What a rank was told.
+/// What a rank got.
 pub(crate) type Said = Result<(), String>;
 
-/// Where one rank's thread runs a program.
-pub(crate) struct Place {
+/// One rank, in whose thread a program runs.
+pub(crate) struct TestRank {
     pub(crate) rank: usize,
     pub(crate) n: usize,
     /// Which twin it is.
@@ -24,7 +24,7 @@ pub(crate) struct Place {
     pub(crate) ids: [ncclUniqueId; 2],
 }
 
-impl Place {
+impl TestRank {
     /// Another communicator of the same ranks, on a stream of its own.
     pub(crate) fn second(&self) -> Rank {
         let stream = self.own.stream.context().new_stream().unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn peer(rank: usize, count: usize) -> Arguments {
     Arguments { root: rank as i32, ..floats(count) }
 }
 
-pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Said> {
+pub(crate) fn run(n: usize, program: fn(&TestRank) -> Said, wrong: bool) -> Vec<Said> {
     let ids = [get_uniqueid().unwrap(), get_uniqueid().unwrap()];
     // A failure is sticky: each twin has GPUs of its own.
     let first_gpu = if wrong { 4 } else { 0 };
@@ -90,7 +90,7 @@ pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Sai
                 scope.spawn(move || {
                     let stream = untracked(first_gpu + rank).new_stream().unwrap();
                     let own = Rank::join(ids[0], rank, n, stream);
-                    program(&Place { rank, n, wrong, first_gpu, own, ids })
+                    program(&TestRank { rank, n, wrong, first_gpu, own, ids })
                 })
             })
             .collect();
@@ -100,7 +100,7 @@ pub(crate) fn run(n: usize, program: fn(&Place) -> Said, wrong: bool) -> Vec<Sai
 
 /// Runs both twins: the right one must be silent, the wrong one must end with a report of these words,
 /// and not by the wall clock.
-pub(crate) fn twins(n: usize, program: fn(&Place) -> Said, words: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn twins(n: usize, program: fn(&TestRank) -> Said, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(n, program, false).into_iter().enumerate() {
         anyhow::ensure!(said.is_ok(), "the right twin, rank {rank}: {}", said.unwrap_err());
     }
@@ -118,8 +118,8 @@ pub(crate) fn split(comm: ncclComm_t, color: i32, child: &mut ncclComm_t) -> Ans
 }
 
 /// A communicator of two GPUs that one thread drives.
-pub(crate) fn pair(place: &Place) -> [Rank; 2] {
-    let gpus = [place.first_gpu + 1, place.first_gpu + 2];
+pub(crate) fn pair(me: &TestRank) -> [Rank; 2] {
+    let gpus = [me.first_gpu + 1, me.first_gpu + 2];
     let streams: [Arc<CudaStream>; 2] = gpus.map(|gpu| untracked(gpu).new_stream().unwrap());
     let comms = communicators(&gpus.map(|gpu| gpu as i32)).unwrap();
     let [one, other] = streams;

@@ -71,24 +71,24 @@ impl End {
     }
 }
 
-/// An end of a message that other processes are published of.
+/// An end of a message, as another process needs it.
 pub(crate) struct ReadyEnd {
     pub(crate) message: MessageName,
     pub(crate) end: Direction,
     pub(crate) called: End,
     pub(crate) device: usize,
-    /// The place of its group among all operations.
+    /// The sequence number of its operation.
     pub(crate) enqueued: u64,
     pub(crate) stamp: Stamp,
     /// Bytes that its group sends, and that it receives.
     pub(crate) bytes: (u64, u64),
-    /// Who is published.
+    /// The process that needs it.
     pub(crate) process: ProcessNumber,
 }
 
 /// An end of a message that is moved.
 pub(crate) enum MovingEnd {
-    /// With its GPU, and the place of its group among all operations.
+    /// With its GPU, and the sequence number of its operation.
     Here(End, usize, u64),
     Elsewhere(End, Arc<Arrived>),
 }

@@ -66,7 +66,7 @@ pub(crate) struct TransferGroup {
     /// Bytes that it sends, and that it receives.
     bytes: [u64; 2],
     /// What the messages that were moved have touched here, what had happened before they were sent, and the other ends'
-    /// places in time, with the bytes that shared the links.
+    /// tickets, with the bytes that shared the links.
     pub(crate) touched: Vec<Touched>,
     pub(crate) view: View,
     pub(crate) partners: Vec<(Ticket, u64)>,
@@ -195,7 +195,7 @@ impl State {
         self.communicators.get_mut(&id.comm)?.traffic.transfer_groups.get_mut(&id)
     }
 
-    /// The messages that hold up what a rank launched together, in the order of its calls.
+    /// The messages that a rank's sends and receives still wait for, in the order of its calls.
     pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
         let Some(comm) = self.communicators.get(&id.comm) else { return Vec::new() };
         let traffic = &comm.traffic;

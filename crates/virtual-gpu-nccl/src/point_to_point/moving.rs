@@ -154,7 +154,7 @@ impl Locked<'_> {
         let Moving { key, ends } = moved;
         let Some(comm) = self.nccl.communicators.get_mut(&key.comm) else { return Vec::new() };
         comm.traffic.messages.remove(&key);
-        // Of each end: the bytes that its group sends and receives, its place in time, and what was before it.
+        // Of each end: the bytes that its group sends and receives, its ticket, and what was before it.
         let mut known = Vec::new();
         for (id, end) in calls.into_iter().zip(&ends) {
             known.push(match (id, end) {

@@ -22,7 +22,7 @@ pub enum CaptureMode {
     Global,
     /// Those of the thread that began it.
     ThreadLocal,
-    /// Nobody's.
+    /// It is not captured.
     Relaxed,
 }
 
@@ -259,8 +259,8 @@ impl State {
 
     /// What is captured next in any of `streams` comes after what was captured in all of them so far.
     pub fn join_captured(&mut self, streams: &[StreamHandle]) {
-        let places = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
-        let joined: BTreeSet<usize> = places.flat_map(|captured| &captured.after).copied().collect();
+        let captured = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
+        let joined: BTreeSet<usize> = captured.flat_map(|captured| &captured.after).copied().collect();
         for stream in streams {
             if let Some(captured) = self.streams.get_mut(stream).and_then(|entry| entry.capture.as_mut()) {
                 captured.after = joined.iter().copied().collect();
@@ -277,7 +277,7 @@ impl State {
         Ok(())
     }
 
-    /// An event is recorded in a stream; where that is captured, it marks a place in the graph.
+    /// An event is recorded in a stream; where that is captured, it marks a point in the graph.
     pub(super) fn captured_record(&mut self, stream: StreamHandle) -> CudaResult<Option<Recorded>> {
         let capture = self.streams.get(&stream).and_then(|entry| entry.capture.clone());
         let Some(captured) = capture else { return Ok(None) };

@@ -77,7 +77,7 @@ pub trait Communication: Send + Sync {
     /// A stream has come to a call. Returns what can run now.
     fn arrive(&'static self, engine: &mut State, call: CallKey) -> Option<CommunicationJob>;
 
-    /// Why the ranks that hold up a call have not come to it.
+    /// Why the ranks that a call waits for have not come to it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
     /// Whether a communicator that is being made is ready or has failed, or a split or finalize is over.

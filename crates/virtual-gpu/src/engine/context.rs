@@ -35,12 +35,12 @@ pub(super) struct Context {
     pub(super) default_stream: StreamHandle,
     /// The first operation that failed. Everything after it in this context fails with it, as on a GPU.
     pub(super) failure: Option<Arc<Failure>>,
-    /// The race whose calls were made first, of those that were found and not told. Work goes on until it is told: how far
+    /// The race whose calls were made first, of those that were found and not reported. Work goes on until it is reported: how far
     /// it has come when a race is found depends on the threads.
     pub(super) race: Option<([u64; 2], Failure)>,
-    /// Whether a thread has been told of the failure. Before that, only calls that wait say it, so that it does
+    /// Whether a thread has got the failure. Before that, only calls that wait return it, so that it does
     /// not depend on the threads' timing which call does.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     pub(super) settings: Settings,
     /// What `cuMemAlloc` made in it, by address. It goes when the context does, unlike what pools give.
     allocations: Allocations,
@@ -83,7 +83,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuCtxCreate`: a context beside the primary one, current on the calling thread from now on, with the one that
+    /// `cuCtxCreate`: a context in addition to the primary one, current on the calling thread from now on, with the one that
     /// was current below it.
     pub fn create_context(&self, device: i32, flags: u32) -> CudaResult<ContextHandle> {
         let gpu = self.check_device(device)?;
@@ -207,7 +207,7 @@ impl State {
                 default_stream,
                 failure: None,
                 race: None,
-                told: false,
+                reported: false,
                 settings,
                 allocations: HashMap::new(),
                 printed: Printed::default(),
@@ -228,7 +228,7 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // Its own memory goes with the context; of what pools gave, nobody can order anything behind it any more.
+            // Its own memory goes with the context; of what pools gave, nothing can be ordered after it any more.
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
@@ -280,7 +280,7 @@ impl State {
         Ok(context)
     }
 
-    /// The primary context of a GPU, where somebody holds it.
+    /// The primary context of a GPU, where it is retained.
     pub(super) fn primary_context(&self, device: usize) -> Option<ContextHandle> {
         self.devices[device].primary
     }
@@ -298,22 +298,22 @@ impl State {
         Ok(self.context(context)?.device)
     }
 
-    /// Refuses work in a context whose failure has been told: a GPU's error is sticky.
+    /// Refuses work in a context whose failure has been reported: a GPU's error is sticky.
     pub(super) fn check_usable(&self, context: ContextHandle) -> CudaResult<()> {
         match self.context(context)? {
-            Context { told: true, failure: Some(failure), .. } => Err(failure.to_error()),
+            Context { reported: true, failure: Some(failure), .. } => Err(failure.to_error()),
             _ => Ok(()),
         }
     }
 
     /// Tells the caller of a failure in `context`, from a call that waited for its work.
-    pub(super) fn tell(&mut self, context: ContextHandle) -> CudaResult<()> {
+    pub(super) fn report_failure(&mut self, context: ContextHandle) -> CudaResult<()> {
         if let Some((_, race)) = self.contexts.get_mut(&context).and_then(|context| context.race.take()) {
             self.fail(context, race);
         }
         match self.contexts.get_mut(&context) {
-            Some(Context { told, device, failure: Some(failure), .. }) => {
-                *told = true;
+            Some(Context { reported, device, failure: Some(failure), .. }) => {
+                *reported = true;
                 self.communication.note_gpu_failure(*device, failure);
                 Err(failure.to_error())
             }
@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    /// Remembers a race that an operation in `stream` takes part in, of calls with these places among all.
+    /// Remembers a race that an operation in `stream` takes part in, of calls with these sequence numbers.
     pub(super) fn fail_by_race(&mut self, stream: StreamHandle, calls: [u64; 2], failure: &Failure) {
         let Some(context) = self.streams.get(&stream).map(|stream| stream.context) else { return };
         self.any_failure = true;

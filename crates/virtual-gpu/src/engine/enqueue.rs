@@ -105,13 +105,13 @@ impl State {
         self.append(stream, work, after, call_site)
     }
 
-    /// A new place among all operations.
-    pub(super) fn next_place(&mut self) -> u64 {
+    /// A new sequence number for an operation.
+    pub(super) fn next_sequence_number(&mut self) -> u64 {
         self.enqueued += 1;
         self.enqueued
     }
 
-    /// The place of `op`, which is the first operation of its stream, among all operations.
+    /// The sequence number of `op`, which is the first operation of its stream.
     pub fn enqueued_as(&self, op: OpRef) -> Option<u64> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.enqueued)
@@ -127,7 +127,7 @@ impl State {
     ) -> CudaResult<Awaited> {
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
-        let enqueued = self.next_place();
+        let enqueued = self.next_sequence_number();
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
         let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);

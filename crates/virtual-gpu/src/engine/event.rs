@@ -1,4 +1,4 @@
-//! Events: snapshots of streams, to wait for and to tell the time by.
+//! Events: snapshots of streams, to wait for and to measure time with.
 
 use super::capture::Captured;
 use super::context::ContextHandle;
@@ -26,7 +26,7 @@ pub(super) struct Event {
 pub(super) enum Recorded {
     /// It is done once this is.
     Done(Awaited),
-    /// A place in a graph.
+    /// A point in a graph.
     Captured(Captured),
 }
 
@@ -129,7 +129,7 @@ impl Engine {
             }
         }
         state.knows(awaited);
-        state.tell(context).map(|()| true)
+        state.report_failure(context).map(|()| true)
     }
 
     /// `cuEventElapsedTime`: milliseconds between two records, by the virtual clock.

@@ -16,8 +16,8 @@ pub(super) struct Freed {
     device: usize,
     base: u64,
     allocation: AllocationId,
-    /// The place of the free among all operations.
-    place: u64,
+    /// The sequence number of the free.
+    sequence: u64,
     /// The free, where it is a stream's operation.
     op: Option<OpRef>,
 }
@@ -32,7 +32,7 @@ impl Engine {
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
-        // A failure is told by calls whose errors cudarc shows; this is none of them.
+        // Calls whose errors cudarc shows return a failure; this is none of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
         let freed = self.free_from_now(address, &CallSite::here())?;
         self.free_at_once(freed);
@@ -57,8 +57,8 @@ impl Engine {
         // Also in a context that has failed, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
-                let place = state.enqueued;
-                state.freed.push_back(Freed { place, op: Some(enqueued.op), ..freed });
+                let sequence = state.enqueued;
+                state.freed.push_back(Freed { sequence, op: Some(enqueued.op), ..freed });
                 drop(self.run_ready(state));
             }
             Err(_) => {
@@ -75,10 +75,10 @@ impl Engine {
             let message = format!("{address:#x} is no address of a GPU: it can't be freed");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
-        let place = self.state().next_place();
+        let sequence = self.state().next_sequence_number();
         let mut memory = self.memory(device);
-        let bad = match memory.free_from(address, call_site.clone(), place) {
-            Ok(allocation) => return Ok(Freed { device, base: address, allocation, place, op: None }),
+        let bad = match memory.free_from(address, call_site.clone(), sequence) {
+            Ok(allocation) => return Ok(Freed { device, base: address, allocation, sequence, op: None }),
             Err(bad) => bad,
         };
         drop(memory);
@@ -109,7 +109,7 @@ impl Engine {
         }
         let firsts = state.streams.values().filter_map(|stream| stream.queue.front());
         let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(u64::MAX);
-        let count = state.freed.iter().take_while(|freed| freed.place < oldest).count();
+        let count = state.freed.iter().take_while(|freed| freed.sequence < oldest).count();
         if count == 0 {
             return state;
         }

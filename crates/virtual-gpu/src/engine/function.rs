@@ -49,7 +49,7 @@ impl Function {
                 let room = SHARED_PER_BLOCK_OPT_IN.saturating_sub(self.kernel.shared_bytes());
                 let bytes = u32::try_from(value).ok().filter(|&bytes| bytes <= room).ok_or_else(|| {
                     self.invalid(format!(
-                        "{value} bytes of dynamic shared memory: 0 to {room} can be asked for, beside {} static ones",
+                        "{value} bytes of dynamic shared memory: 0 to {room} can be asked for, with {} static ones",
                         self.kernel.shared_bytes()
                     ))
                 })?;

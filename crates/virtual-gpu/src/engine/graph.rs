@@ -27,7 +27,7 @@ pub struct GraphExecHandle(pub u64);
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
-    /// Each comes behind all that it depends on.
+    /// Each comes after all that it depends on.
     pub(super) nodes: Vec<Node>,
 }
 
@@ -42,7 +42,7 @@ struct Branch {
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) branch: usize,
-    /// The nodes that it waits for, by their places.
+    /// The nodes that it waits for, by index.
     pub(super) after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
@@ -100,7 +100,7 @@ impl Graph {
         before.iter().position(|&is_before| !is_before)
     }
 
-    /// Adds the nodes of another graph behind the nodes `after`; returns the last ones.
+    /// Adds the nodes of another graph after the nodes `after`; returns the last ones.
     pub(super) fn append(&mut self, child: &Graph, after: &[usize]) -> Vec<usize> {
         let start = self.nodes.len();
         let first_branch = self.branches.len();

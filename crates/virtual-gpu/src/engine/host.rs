@@ -76,7 +76,7 @@ impl Engine {
 
 impl State {
     /// A host function starts: its program learns that all before it is done, as from an event's synchronisation. The
-    /// thread that enqueued it counts as the one that is told, since functions make no CUDA calls of their own.
+    /// thread that enqueued it gets the errors, since functions make no CUDA calls of their own.
     fn hears(&mut self, op: OpRef) {
         if let Some((thread, view)) = self.first_of(op) {
             self.order.saw(thread, &view);

@@ -21,7 +21,7 @@ pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 /// Keeps the program away from pinned memory that a copy uses, for as long as it lives.
 pub struct Guard {
-    /// Its number, which [`Engine::host_touched`] tells.
+    /// Its number, for [`Engine::host_touched`].
     pub id: u64,
     /// What opens the memory when it is dropped.
     pub closed: Box<dyn Any + Send>,
@@ -43,7 +43,7 @@ pub enum HostKind {
     Pinned(Option<Guard>),
 }
 
-/// What keeps pinned memory alive: whoever has it, and the copies that are under way.
+/// What keeps pinned memory alive: its owner, and the copies that are under way.
 pub type Memory = Arc<dyn Any + Send + Sync>;
 
 /// Pinned memory, by the address of its first byte.
@@ -73,7 +73,7 @@ impl Engine {
         self.config().checks != Checks::Off
     }
 
-    /// The calling thread has touched memory that the guard with this number keeps closed: a finding. It is open now.
+    /// The calling thread has touched memory that the guard with this number keeps closed. Reports it. The memory is open now.
     pub fn host_touched(&self, id: u64) {
         let here = CallSite::here();
         let mut state = self.state();
@@ -88,7 +88,7 @@ impl Engine {
         let report = Report::new(format!("the host {headline}, and has not waited for it"))
             .at(format!("{what}{name}"), &call_site)
             .at(format!("{did} by the host"), &here)
-            .help("wait for the copy first: stream.synchronize()?, or an event behind it");
+            .help("wait for the copy first: stream.synchronize()?, or an event after it");
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         if self.config().checks == Checks::Error {
             state.fail_stream(op.stream, &failure);

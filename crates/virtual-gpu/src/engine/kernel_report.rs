@@ -33,7 +33,7 @@ pub(super) fn fault_report(
 ) -> Report {
     let at = &fault.at;
     let report = Report::new(format!("kernel `{}` {}", at.kernel, headline(fault)));
-    let report = place(report, at);
+    let report = with_source(report, at);
     let report = match &fault.kind {
         FaultKind::BadAddress(BadAddress::Unknown) => match at.access.map_or(0, |access| access.address) {
             0 => report.fact("the pointer is null"),
@@ -87,7 +87,7 @@ pub(super) fn fault_report(
 /// The report of a read of bytes that nothing wrote; `memory` is what the kernel ran on.
 pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &CallSite) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
-    let report = place(report, read);
+    let report = with_source(report, read);
     let found = read.access.filter(|access| access.space != Space::Shared).and_then(|access| {
         let (allocation, offset) = memory.range(access.address, u64::from(access.bytes)).ok()?;
         Some((allocation, offset..offset + u64::from(access.bytes)))
@@ -109,7 +109,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
 pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
-    let report = place(place(report, earlier), later);
+    let report = with_source(with_source(report, earlier), later);
     let [x, y, z] = earlier.thread;
     let report = report
         .fact(format!("{}: {}, and nothing makes the one wait for the other", race.place, race.kind()))
@@ -172,7 +172,7 @@ fn headline(fault: &Fault) -> &'static str {
 }
 
 /// The thread, what it did, and where in the source.
-fn place(report: Report, at: &ThreadReport) -> Report {
+fn with_source(report: Report, at: &ThreadReport) -> Report {
     let ([a, b, c], [x, y, z]) = (at.block, at.thread);
     let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, address, .. }| {
         let verb = match access {
@@ -231,7 +231,7 @@ fn help(fault: &Fault) -> Option<&'static str> {
             "every thread of the block that has not returned must reach the same __syncthreads(): keep it out of conditions",
         ),
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
-            "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor tells how many fit), or cooperatively",
+            "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or cooperatively",
         ),
         FaultKind::StackOverflow { .. } => Some(
             "does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",

@@ -79,8 +79,8 @@ impl Engine {
 
     /// Runs a kernel on the memory of its GPU and managed memory, which stay locked meanwhile.
     fn run_in_memory(&self, launch: &KernelLaunch, turn: &Turn) -> Result<Ran, Failure> {
-        let &Turn { device, ref call_site, place, start_ns } = turn;
-        let mut memory = self.memory_as_of(device, place);
+        let &Turn { device, ref call_site, sequence, start_ns } = turn;
+        let mut memory = self.memory_as_of(device, sequence);
         let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
         let to_run = Launch {
             grid: launch.shape.grid,
@@ -99,7 +99,7 @@ impl Engine {
         };
         // Locked after every GPU's memory, so that two kernels can't wait for each other's.
         let mut managed =
-            Some(self.memory_as_of(self.managed(), place)).filter(|managed| !managed.is_empty());
+            Some(self.memory_as_of(self.managed(), sequence)).filter(|managed| !managed.is_empty());
         if let Some(managed) = &mut managed {
             memory.borrow(managed);
         }

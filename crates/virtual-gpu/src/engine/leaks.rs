@@ -11,7 +11,7 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 /// Source lines that are listed.
 const LISTED: usize = 8;
 
-/// Buffers that one line allocated in one place.
+/// Buffers that one line allocated in one memory.
 struct Leak {
     call_site: CallSite,
     buffers: u64,
@@ -20,7 +20,7 @@ struct Leak {
 
 impl Engine {
     /// The report of the device and managed memory that is allocated now, as the process ends: by the lines that
-    /// allocated it, most bytes first. `None` where there is none, where a GPU has failed, which has been told, and where
+    /// allocated it, most bytes first. `None` where there is none, where a GPU has failed, which has been reported, and where
     /// a thread is still at work, whose buffers may be in use.
     pub fn leak_report(&self) -> Option<Report> {
         if self.config().checks == Checks::Off {
@@ -59,10 +59,10 @@ impl Engine {
         let mut leaks: Vec<_> = leaks.into_iter().collect();
         leaks.sort_by_key(|(_, leak)| std::cmp::Reverse(leak.bytes));
         for ((device, _), Leak { call_site, buffers, bytes }) in leaks.iter().take(LISTED) {
-            let place = self.name_of(*device);
+            let memory = self.name_of(*device);
             let what = match buffers {
-                1 => format!("a buffer of {} {place} allocated", size(*bytes)),
-                _ => format!("{buffers} buffers, {} together, {place} allocated", size(*bytes)),
+                1 => format!("a buffer of {} {memory} allocated", size(*bytes)),
+                _ => format!("{buffers} buffers, {} together, {memory} allocated", size(*bytes)),
             };
             report = report.at(what, call_site);
         }

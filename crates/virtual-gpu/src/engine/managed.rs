@@ -1,6 +1,6 @@
 //! Managed memory: what all GPUs share with the host, at the same addresses.
 //!
-//! It lies in one place, and which processor touches it costs nothing: prefetches and advice are checked, and change
+//! It lies in one memory, and which processor touches it costs nothing: prefetches and advice are checked, and change
 //! nothing. The host's own accesses are invisible, so that all of it counts as written.
 
 use super::work::Work;

@@ -1,4 +1,4 @@
-//! The engine: contexts, streams, events and memory behind one lock, and the work that runs outside of it.
+//! The engine: contexts, streams, events and memory under one lock, and the work that runs outside of it.
 //!
 //! An operation runs once its stream predecessors and awaited events are done, on whichever host thread made it
 //! ready or waits for it, without the engine's lock. Results are those of a correct GPU for a correctly
@@ -116,7 +116,7 @@ impl Failure {
     }
 }
 
-/// Everything behind the engine's lock.
+/// Everything that the engine's lock protects.
 pub struct State {
     next_handle: u64,
     devices: Vec<context::Device>,
@@ -131,7 +131,7 @@ pub struct State {
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
-    /// Copies of pinned memory that nobody has waited for.
+    /// Copies of pinned memory that no thread has waited for.
     held: Vec<host_memory::Held>,
     threads: HashMap<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
@@ -148,7 +148,7 @@ pub struct State {
     finished: u64,
     /// Operations that threads are running.
     under_way: usize,
-    /// Host functions whose turn has come, each with its place in its stream.
+    /// Host functions whose turn has come, each with its operation.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
@@ -278,14 +278,14 @@ impl Engine {
         self.memory_as_of(device, AFTER_ALL)
     }
 
-    /// A GPU's memory as the operation at `place` among all sees it.
-    pub(crate) fn memory_as_of(&self, device: usize, place: u64) -> MutexGuard<'_, DeviceMemory> {
+    /// A GPU's memory as the operation with this sequence number sees it.
+    pub(crate) fn memory_as_of(&self, device: usize, sequence: u64) -> MutexGuard<'_, DeviceMemory> {
         let mut memory = lock(&self.memories[device]);
-        memory.as_of(place);
+        memory.as_of(sequence);
         memory
     }
 
-    /// The GPU that hands out `address`; managed memory counts as one more behind the last.
+    /// The GPU that hands out `address`; managed memory counts as one more after the last.
     pub fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())

@@ -145,7 +145,7 @@ impl Engine {
         Ok((address, variable.size))
     }
 
-    /// The kernel behind a function, by which a launch's parameters are read.
+    /// The kernel of a function, by which a launch's parameters are read.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }

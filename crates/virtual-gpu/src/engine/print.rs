@@ -24,7 +24,7 @@ impl Engine {
         let _turn = lock(&OUTPUT);
         let taken = self.state().contexts.get_mut(&context).map(|it| std::mem::take(&mut it.printed));
         let text = taken.unwrap_or_default().concat();
-        // Where nobody listens any more, there is nobody to tell.
+        // An output that is closed takes nothing.
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&text).and_then(|()| output.flush());
     }

@@ -1,4 +1,4 @@
-//! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
+//! Running: operations whose turn has come, taken out of their streams and run without the lock.
 
 use super::communication::CommunicationJob;
 use super::stream::Op;
@@ -25,8 +25,8 @@ pub(super) struct Turn {
     /// That of its stream.
     pub(super) device: usize,
     pub(super) call_site: CallSite,
-    /// Its place among all operations.
-    pub(super) place: u64,
+    /// Its sequence number.
+    pub(super) sequence: u64,
     /// The earliest time on its stream.
     pub(super) start_ns: u64,
 }
@@ -36,7 +36,7 @@ impl Turn {
         Self {
             device,
             call_site: op.call_site.clone(),
-            place: op.enqueued,
+            sequence: op.enqueued,
             start_ns: Time::start_of(&op.ticket),
         }
     }
@@ -90,7 +90,7 @@ impl Engine {
 }
 
 impl State {
-    /// Takes the next work that can run; operations that only mark a place are done here.
+    /// Takes the next work that can run; operations that only mark a point are done here.
     fn take_ready(&mut self) -> Option<Job> {
         while let Some(handle) = self.runnable.pop_front() {
             let Some(stream) = self.streams.get(&handle) else { continue };
@@ -126,8 +126,8 @@ impl State {
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {
                     op.work = Work::Host(None);
-                    let place = OpRef { stream: handle, number: stream.done + 1 };
-                    self.host_functions.extend(function.map(|function| (place, function)));
+                    let op = OpRef { stream: handle, number: stream.done + 1 };
+                    self.host_functions.extend(function.map(|function| (op, function)));
                 }
                 work => return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) }),
             }
@@ -164,13 +164,13 @@ impl State {
         self.runnable.extend(freed);
     }
 
-    /// Who enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
+    /// The thread that enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
     pub fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| (first.thread, first.view.clone()))
     }
 
-    /// The place in time of `op`, which is the first operation of its stream.
+    /// The ticket of `op`, which is the first operation of its stream.
     pub fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.ticket.clone())
@@ -190,7 +190,7 @@ impl State {
         Some(view)
     }
 
-    /// What holds up an operation that is not done: the operations that the first one of its stream waits for,
+    /// What an operation that is not done waits for: the operations that the first one of its stream waits for,
     /// or the collective that it is. `None` where it is running or about to run.
     pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
         let stream = self.streams.get(&op.stream)?;

@@ -57,7 +57,7 @@ pub struct Stream {
     pub(super) capture: Option<Captured>,
 }
 
-/// Who makes a stream.
+/// Why a stream is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// Its context: the legacy default stream.
@@ -75,7 +75,7 @@ pub(super) struct Op {
     pub(super) work: Work,
     pub(super) call_site: CallSite,
     pub(super) thread: ThreadKey,
-    /// Its place among all operations.
+    /// Its sequence number.
     pub(super) enqueued: u64,
     /// What its thread knew when it enqueued it; once it runs, also what its predecessors knew.
     pub(super) view: View,
@@ -144,7 +144,7 @@ impl Engine {
         self.query(context, Some(last), state)
     }
 
-    /// Waits for operations of one context and tells its failure.
+    /// Waits for operations of one context and returns its failure.
     pub(super) fn wait_in(
         &self,
         context: ContextHandle,
@@ -165,10 +165,10 @@ impl Engine {
         let state = self.block_on(Wait::Ops(ops), caller, state);
         let mut state = self.wait_for_times(&awaited, state);
         state.saw(awaited, caller);
-        let told = state.tell(context);
+        let reported = state.report_failure(context);
         drop(state);
         self.flush_printed(context);
-        told
+        reported
     }
 }
 
@@ -277,13 +277,13 @@ impl State {
     /// The default stream of the calling thread in a context (`CU_STREAM_PER_THREAD`), made at its first use: one that waits
     /// for the legacy default stream, and that one for it.
     fn stream_of_thread(&mut self, context: ContextHandle) -> CudaResult<StreamHandle> {
-        let place = (self.current_thread(), context);
-        if let Some(&stream) = self.streams_of_threads.get(&place) {
+        let key = (self.current_thread(), context);
+        if let Some(&stream) = self.streams_of_threads.get(&key) {
             return Ok(stream);
         }
         let device = self.device_of_context(context)?;
         let stream = self.new_stream(context, device, true, StreamKind::OfThread);
-        self.streams_of_threads.insert(place, stream);
+        self.streams_of_threads.insert(key, stream);
         Ok(stream)
     }
 
@@ -303,7 +303,7 @@ impl State {
             .collect()
     }
 
-    /// Of the destroyed streams of a context that nobody has waited for: whether they were blocking ones, and their ends.
+    /// Of the destroyed streams of a context that no thread has waited for: whether they were blocking ones, and their ends.
     pub(super) fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
         self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
     }
@@ -337,7 +337,7 @@ impl State {
         self.open_seen();
     }
 
-    /// Whether an operation is done. What was in a stream that is gone will never come and holds up nobody.
+    /// Whether an operation is done. What was in a stream that is gone will never come, and nothing waits for it.
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }

@@ -2,7 +2,7 @@
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;
-use crate::order::{Accessor, Place, Touch};
+use crate::order::{Accessor, Touch, TouchedBuffer};
 use crate::time::Cost;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{Allocation, AllocationId};
@@ -44,7 +44,7 @@ impl Touched {
 
 impl Engine {
     /// Tells [`Order`](crate::order::Order) what the first operation of `stream` has touched. What nothing orders
-    /// is a finding, and fails both GPUs' contexts unless findings are only to be printed.
+    /// is reported, and fails both GPUs' contexts unless reports are only to be printed.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -76,8 +76,8 @@ impl Engine {
         };
         let view = op.view.clone();
         for Touched { device, allocation, size, call_site, touches } in by_allocation(touched) {
-            let place = Place { device, allocation, size, call_site: &call_site };
-            let race = state.order.touch(&place, &by, &view, &touches);
+            let buffer = TouchedBuffer { device, allocation, size, call_site: &call_site };
+            let race = state.order.touch(&buffer, &by, &view, &touches);
             let Some(race) = race else { continue };
             let failure = match race.is_new {
                 true => Failure::announce(CudaStatus::LaunchFailed, &race.report),

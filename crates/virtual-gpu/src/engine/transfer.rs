@@ -136,7 +136,7 @@ impl Engine {
         self.download(LEGACY, from, len, call_site)
     }
 
-    /// The bytes go by way of a slot, since a wait that is given up leaves the copy behind.
+    /// The bytes go by way of a slot, since a wait that times out leaves the copy unfinished.
     fn download(
         &self,
         stream: StreamHandle,
@@ -274,7 +274,7 @@ impl Engine {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok(Vec::new()) };
-        let mut memory = self.memory_as_of(device, turn.place);
+        let mut memory = self.memory_as_of(device, turn.sequence);
         match memory.range_mut(address, len) {
             Ok((allocation, offset)) => {
                 fill(&mut allocation.bytes_mut()[offset as usize..(offset + len) as usize]);
@@ -287,7 +287,7 @@ impl Engine {
 
     fn read(&self, address: u64, len: u64, turn: &Turn) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok((Vec::new(), Vec::new())) };
-        let memory = self.memory_as_of(device, turn.place);
+        let memory = self.memory_as_of(device, turn.sequence);
         let Ok((allocation, offset)) = memory.range(address, len) else {
             return Err(gone(&memory, address, len, device, &turn.call_site));
         };
@@ -317,7 +317,7 @@ impl Engine {
     fn copy_bytes(&self, from: u64, to: u64, len: u64, turn: &Turn) -> Result<Vec<Touched>, Failure> {
         let (Some(device), 1..) = (self.device_of(from), len) else { return Ok(Vec::new()) };
         let (bytes, unwritten, read) = {
-            let memory = self.memory_as_of(device, turn.place);
+            let memory = self.memory_as_of(device, turn.sequence);
             let Ok((allocation, offset)) = memory.range(from, len) else {
                 return Err(gone(&memory, from, len, device, &turn.call_site));
             };
@@ -388,8 +388,8 @@ pub fn address_report(
 pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {
-            let place = memory_of(*allocation, device);
-            report.before_at(format!("the buffer of {} {place} allocated", size(*whole)), call_site)
+            let memory = memory_of(*allocation, device);
+            report.before_at(format!("the buffer of {} {memory} allocated", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, .. } => report
             .before_at(

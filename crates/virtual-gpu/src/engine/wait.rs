@@ -68,7 +68,7 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
-        // While something runs, whoever is waited for may be running it.
+        // While something runs, the thread that is waited for may be running it.
         let mut idle = Duration::ZERO;
         loop {
             state = self.run_ready(state);
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
-    /// and what will never come. What waits for them in turn may go on once they have failed, whoever looks first.
+    /// and what will never come. What waits for them in turn may go on once they have failed, whichever thread looks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
         let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;

@@ -13,7 +13,7 @@ use virtual_gpu_core::sync::Mutex;
 /// What an operation does when its turn has come.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Its place in the stream is all that matters.
+    /// Its position in the stream is all that matters.
     Nothing,
     /// Records an event.
     Record,

@@ -1,4 +1,4 @@
-//! Who touched which bytes of an allocation: the last write and the reads since, by ranges.
+//! The accesses to the bytes of an allocation: the last write and the reads since, by ranges.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -19,7 +19,7 @@ pub(crate) struct Accessor {
     pub(crate) number: u64,
     /// The thread that enqueued it.
     pub(crate) thread: ThreadKey,
-    /// Its place among all that was enqueued anywhere.
+    /// Its sequence number among all operations.
     pub(crate) enqueued: u64,
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
@@ -81,8 +81,8 @@ struct Segment {
     last: Last,
 }
 
-/// Who touched the bytes of one allocation last. Where many short ranges lie close together, a [`Page`] takes the
-/// place of their segments, which would cost more memory.
+/// The last accesses to the bytes of one allocation. Where many short ranges lie close together, a [`Page`] replaces
+/// their segments, which would take more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// By their first byte. They don't overlap; bytes in no segment and no page were never touched.
@@ -100,7 +100,7 @@ impl History {
         let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
         let mut conflict = None;
         let mut ranges = touch.ranges.as_slice();
-        while let [range, behind @ ..] = ranges {
+        while let [range, rest @ ..] = ranges {
             let page = range.start / PAGE * PAGE..(range.start / PAGE + 1) * PAGE;
             if range.end <= page.end
                 && let Some(known) = self.pages.get_mut(&page.start)
@@ -116,7 +116,7 @@ impl History {
             if range.end <= page.end && self.segments.range(page.clone()).nth(SEGMENTS_PER_PAGE).is_some() {
                 self.make_page(page);
             }
-            ranges = behind;
+            ranges = rest;
         }
         conflict
     }
@@ -188,9 +188,9 @@ impl History {
     fn split(&mut self, at: u64) {
         let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
         if segment.end > at {
-            let behind = segment.clone();
+            let upper = segment.clone();
             segment.end = at;
-            self.segments.insert(at, behind);
+            self.segments.insert(at, upper);
         }
     }
 

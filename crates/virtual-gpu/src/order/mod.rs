@@ -40,14 +40,14 @@ pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first between its two source lines.
     pub(crate) is_new: bool,
-    /// The places of its calls among all that were made, the later one first.
+    /// The sequence numbers of its calls, the later one first.
     pub(crate) calls: [u64; 2],
     /// The stream of the other access.
     pub(crate) other: StreamHandle,
 }
 
 /// The allocation that an access was to, for a report.
-pub(crate) struct Place<'a> {
+pub(crate) struct TouchedBuffer<'a> {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
     pub(crate) size: u64,
@@ -103,7 +103,7 @@ impl Order {
     /// Notes accesses of one operation to one allocation. Returns the first race with what touched the same bytes before.
     pub(crate) fn touch(
         &mut self,
-        place: &Place,
+        buffer: &TouchedBuffer,
         by: &Accessor,
         view: &View,
         touches: &[Touch],
@@ -113,7 +113,7 @@ impl Order {
             writes: touches.iter().any(|touch| touch.writes),
             ..by.clone()
         });
-        let history = self.histories.entry((place.device, place.allocation)).or_default();
+        let history = self.histories.entry((buffer.device, buffer.allocation)).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
             let conflict = history.touch(&by, view, touch);
@@ -126,13 +126,13 @@ impl Order {
         let mut calls = [conflict.other.enqueued, by.enqueued];
         // The later one decides.
         calls.sort_unstable_by(|one, other| other.cmp(one));
-        let (report, other) = (race_report(place, &by, &conflict), conflict.other.stream);
+        let (report, other) = (race_report(buffer, &by, &conflict), conflict.other.stream);
         Some(Race { report, is_new, calls, other })
     }
 }
 
 /// The two sides stand in the order in which they were enqueued, whichever ran first.
-fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
+fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Report {
     let Conflict { range, other } = conflict;
     let mut sides = [other.as_ref(), by];
     match other.thread == by.thread {
@@ -147,9 +147,9 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
         false => side.stream_name.to_string(),
     };
     let bytes =
-        format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
-    let headline = format!("data race {}", memory_of(place.allocation, place.device));
-    let mut report = Report::new(headline).before_at(bytes, place.call_site);
+        format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(buffer.size));
+    let headline = format!("data race {}", memory_of(buffer.allocation, buffer.device));
+    let mut report = Report::new(headline).before_at(bytes, buffer.call_site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",

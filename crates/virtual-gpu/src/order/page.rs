@@ -8,12 +8,12 @@ use virtual_gpu_core::handle::StreamHandle;
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
 
-/// Who touched each byte of a page last.
+/// The last accesses to each byte of a page.
 #[derive(Debug)]
 pub(super) struct Page {
     /// The histories that its bytes have.
     lasts: Vec<Last>,
-    /// For each byte, the place of its own in `lasts`.
+    /// For each byte, the index of its own in `lasts`.
     of: Box<[u16; PAGE as usize]>,
     /// How many `lasts` there may be before those without bytes are sought.
     room: usize,
@@ -72,10 +72,10 @@ impl Page {
 
     /// Keeps only those of `lasts` that bytes have.
     fn clean(&mut self) {
-        let mut place: Vec<Option<u16>> = vec![None; self.lasts.len()];
+        let mut moved: Vec<Option<u16>> = vec![None; self.lasts.len()];
         let mut kept = Vec::new();
         for id in self.of.iter_mut() {
-            *id = *place[usize::from(*id)].get_or_insert_with(|| {
+            *id = *moved[usize::from(*id)].get_or_insert_with(|| {
                 kept.push(std::mem::take(&mut self.lasts[usize::from(*id)]));
                 (kept.len() - 1) as u16
             });

@@ -103,7 +103,7 @@ fn parse_list<const N: usize>(
         let mut row = [!set; N];
         for element in list.split(',').filter(|element| !element.is_empty()) {
             match names.iter().position(|name| name.eq_ignore_ascii_case(element)) {
-                Some(place) => row[place] = set,
+                Some(index) => row[index] = set,
                 None if others.iter().any(|other| other.eq_ignore_ascii_case(element)) => {}
                 None => {
                     return Err(format!(

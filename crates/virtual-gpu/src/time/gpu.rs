@@ -1,7 +1,7 @@
-//! What runs beside what on one GPU: multiprocessors, memory, copy engines.
+//! What overlaps with what on one GPU: multiprocessors, memory, copy engines.
 //!
 //! What was enqueued earlier keeps what it got; a newcomer gets what is left. So the GPU as a whole is never used twice,
-//! and a time that somebody has seen never changes.
+//! and a time that a thread has seen never changes.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ enum Engine {
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     engine: Option<Engine>,
-    /// Part of the GPU's places for blocks, held from start to end.
-    places: f64,
+    /// Part of the GPU's room for blocks, held from start to end.
+    room: f64,
     /// Nanoseconds before the work begins.
     lead: u64,
-    /// Nanoseconds that it takes at least, of which none depends on what runs beside it.
+    /// Nanoseconds that it takes at least, of which none depends on what overlaps with it.
     least: u64,
     /// Nanoseconds that the work takes where nothing else runs.
     work: f64,
@@ -41,7 +41,7 @@ struct Used {
     before: Horizon,
     span: Span,
     engine: Option<Engine>,
-    places: f64,
+    room: f64,
     compute: f64,
     memory: f64,
 }
@@ -54,7 +54,7 @@ struct Window {
     span: Span,
 }
 
-/// An operation that has no place yet.
+/// An operation that has no time yet.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) before: Horizon,
@@ -116,8 +116,8 @@ impl Gpu {
         self.windows.insert(at, Window { index, before, span });
     }
 
-    /// Gives an operation the first place from `ready` on.
-    pub(super) fn place(
+    /// Gives an operation the first free time from `ready` on.
+    pub(super) fn schedule(
         &mut self,
         preset: &Preset,
         index: u64,
@@ -128,7 +128,7 @@ impl Gpu {
         let demand = demand(preset, cost);
         let counts = |other: u64, horizon: &Horizon| other < index && horizon.is_within(&before);
         let late = self.used.partition_point(|used| used.span.end <= ready);
-        let beside: Vec<&Used> =
+        let overlapping: Vec<&Used> =
             self.used[late..].iter().filter(|used| counts(used.index, &used.before)).collect();
         let late = self.windows.partition_point(|window| window.span.end <= ready);
         let slow: Vec<Span> = self.windows[late..]
@@ -138,26 +138,26 @@ impl Gpu {
             .collect();
         let slowdown = preset.links.compute_slowdown;
         let span = std::iter::once(ready)
-            .chain(beside.iter().map(|used| used.span.end))
+            .chain(overlapping.iter().map(|used| used.span.end))
             .find_map(|start| {
-                let span = Span { start, end: demand.end(start, &beside, &slow, slowdown) };
-                demand.fits(span, &beside).then_some(span)
+                let span = Span { start, end: demand.end(start, &overlapping, &slow, slowdown) };
+                demand.fits(span, &overlapping).then_some(span)
             })
-            // Behind the last one there is nothing beside it.
+            // After the last one nothing overlaps with it.
             .unwrap_or(Span { start: ready, end: ready });
         self.pending.remove(&index);
         let length = (span.end - span.start) as f64;
         if length > 0.0 {
             let part = demand.work / length;
             let (compute, memory) = (demand.compute * part, demand.memory * part);
-            let Demand { engine, places, .. } = demand;
+            let Demand { engine, room, .. } = demand;
             let at = self.used.partition_point(|used| used.span.end <= span.end);
-            self.used.insert(at, Used { index, before, span, engine, places, compute, memory });
+            self.used.insert(at, Used { index, before, span, engine, room, compute, memory });
         }
         span
     }
 
-    /// Forgets what nothing can run beside any more: no operation starts before `clock`.
+    /// Forgets what nothing can overlap with any more: no operation starts before `clock`.
     pub(super) fn forget(&mut self, clock: u64) {
         if self.used.len() + self.windows.len() < self.full.max(REMEMBERED) {
             return;
@@ -196,7 +196,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             let work = (instructions / share).max(nanoseconds(bytes, drawn));
             let part = |alone: f64| if work > 0.0 { alone / work } else { 0.0 };
             Demand {
-                places: (blocks as f64 / (resident.max(1) as f64 * preset.multiprocessors)).min(1.0),
+                room: (blocks as f64 / (resident.max(1) as f64 * preset.multiprocessors)).min(1.0),
                 least: longest_thread,
                 work,
                 compute: part(instructions),
@@ -209,18 +209,18 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// When it ends that starts at `start`, beside what is there: its work goes on with what that leaves.
-    fn end(&self, start: u64, beside: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
+    /// When an operation ends that starts at `start`: it makes progress with what overlapping operations leave.
+    fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
         let mut left = self.work;
         let mut now = begin as f64;
-        let spans = || beside.iter().map(|used| used.span).chain(slow.iter().copied());
+        let spans = || overlapping.iter().map(|used| used.span).chain(slow.iter().copied());
         let mut changes: Vec<u64> =
             spans().flat_map(|span| [span.start, span.end]).filter(|&at| at > begin).collect();
         changes.sort_unstable();
         for change in changes {
-            let speed = self.speed(now, beside, slow, slowdown);
+            let speed = self.speed(now, overlapping, slow, slowdown);
             let until = change as f64;
             if left <= (until - now) * speed {
                 break;
@@ -228,15 +228,15 @@ impl Demand {
             left -= (until - now) * speed;
             now = until;
         }
-        // Behind the last change nothing is beside it.
-        let end = now + left / self.speed(now, beside, slow, slowdown).max(NONE_LEFT);
+        // After the last change nothing overlaps with it.
+        let end = now + left / self.speed(now, overlapping, slow, slowdown).max(NONE_LEFT);
         least.max(end.round() as u64)
     }
 
-    /// How quickly the work goes on at a time, 1 where nothing is beside it.
-    fn speed(&self, now: f64, beside: &[&Used], slow: &[Span], slowdown: f64) -> f64 {
+    /// How quickly the work goes on at a time, 1 where nothing overlaps with it.
+    fn speed(&self, now: f64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> f64 {
         let is_in = |span: &Span| span.start as f64 <= now && now < span.end as f64;
-        let (compute, memory) = beside
+        let (compute, memory) = overlapping
             .iter()
             .filter(|used| is_in(&used.span))
             .fold((1.0, 1.0), |(compute, memory), used| (compute - used.compute, memory - used.memory));
@@ -246,18 +246,19 @@ impl Demand {
         if slow.iter().any(is_in) { speed / slowdown } else { speed }
     }
 
-    /// Whether its engine is free, and so many places for blocks.
-    fn fits(&self, span: Span, beside: &[&Used]) -> bool {
+    /// Whether its engine is free, and there is room for its blocks.
+    fn fits(&self, span: Span, overlapping: &[&Used]) -> bool {
         let meets = |used: &&&Used| used.span.start < span.end && span.start < used.span.end;
-        if self.engine.is_some() && beside.iter().filter(meets).any(|used| used.engine == self.engine) {
+        if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // Most places are taken where one begins, or at the start.
+        // Least room is left where another operation begins, or at the start.
         let taken_at = |at: u64| -> f64 {
-            let running = beside.iter().filter(|used| used.span.start <= at && at < used.span.end);
-            running.map(|used| used.places).sum()
+            let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
+            running.map(|used| used.room).sum()
         };
-        let begins = beside.iter().filter(meets).map(|used| used.span.start).filter(|&at| at > span.start);
-        begins.chain([span.start]).all(|at| taken_at(at) + self.places <= 1.0 + NONE_LEFT)
+        let begins =
+            overlapping.iter().filter(meets).map(|used| used.span.start).filter(|&at| at > span.start);
+        begins.chain([span.start]).all(|at| taken_at(at) + self.room <= 1.0 + NONE_LEFT)
     }
 }

@@ -1,7 +1,7 @@
 //! Time: when operations happen, by a virtual clock in nanoseconds; never by the wall clock.
 //!
 //! An operation starts when its stream's last one has ended, what it waits for has ended, its launch has reached the
-//! GPU, and the engine it needs is free. Times are worked out when somebody looks, for all that is done by then. They say
+//! GPU, and the engine it needs is free. Times are computed when a thread asks, for all that is done by then. They say
 //! nothing about values, and nothing about order.
 //!
 //! They don't depend on who looks when. What an operation finds on its GPU is what was enqueued there before it and is
@@ -36,7 +36,7 @@ pub(crate) struct Span {
     pub(crate) end: u64,
 }
 
-/// An operation's place in time.
+/// When an operation runs.
 #[derive(Debug)]
 pub struct Moment {
     key: Key,
@@ -155,7 +155,7 @@ pub struct Time {
     trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its place in the order of enqueuing there.
+/// An operation's GPU, and its index in the order of enqueuing there.
 type Key = (usize, u64);
 
 /// A host thread.
@@ -167,7 +167,7 @@ struct Host {
 }
 
 impl Ticket {
-    /// The place in time of an operation in another process, which is ready then.
+    /// The ticket of an operation in another process, which is ready at `ready` nanoseconds.
     pub fn elsewhere(ready: u64) -> Self {
         let (after, before) = (Vec::new(), Horizon::default());
         Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
@@ -193,7 +193,7 @@ impl Time {
         &self.preset
     }
 
-    /// A thread makes a call for a GPU. Its clock is never behind what any thread has seen of that GPU.
+    /// A thread makes a call for a GPU. Its clock is never earlier than what any thread has seen of that GPU.
     pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
         self.advance(thread, gpu, 0, what);
     }
@@ -222,10 +222,10 @@ impl Time {
         let reaches_gpu = host.clock + self.preset.launch_ns;
         let mut before = host.known.clone();
         after.iter().for_each(|when| before.join(&when.horizon));
-        let place = &mut self.gpus[gpu];
-        place.forget(host.clock);
-        place.issued += 1;
-        let index = place.issued;
+        let target = &mut self.gpus[gpu];
+        target.forget(host.clock);
+        target.issued += 1;
+        let index = target.issued;
         let horizon = match class {
             Class::Communication | Class::Host => before.with(stream, index),
             _ => before.clone(),
@@ -234,7 +234,7 @@ impl Time {
         if matches!(class, Class::Engine | Class::Communication) {
             let (before, after, when) = (before.clone(), after.clone(), when.clone());
             let communicates = (class == Class::Communication).then_some(0);
-            place.pending.insert(index, Pending { before, reaches_gpu, after, when, communicates });
+            target.pending.insert(index, Pending { before, reaches_gpu, after, when, communicates });
         }
         Ticket { class, reaches_gpu, after, before, when }
     }
@@ -276,7 +276,7 @@ impl Time {
         self.trace.as_ref().map_or(Ok(()), |trace| trace.write(path, &self.preset.name))
     }
 
-    /// When an operation may start at the earliest, as `%globaltimer` tells it.
+    /// When an operation may start at the earliest, as `%globaltimer` gives it.
     pub(crate) fn start_of(ticket: &Ticket) -> u64 {
         ticket.reaches_gpu
     }
@@ -375,7 +375,7 @@ impl Time {
                 if let Some(unknown) = gpu.obstacle(key.1, &ticket.before) {
                     return Err(unknown);
                 }
-                let span = gpu.place(&self.preset, key.1, ticket.before.clone(), own, cost);
+                let span = gpu.schedule(&self.preset, key.1, ticket.before.clone(), own, cost);
                 self.set(key, span);
             }
         }

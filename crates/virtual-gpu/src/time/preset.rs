@@ -72,7 +72,7 @@ pub struct Links {
     pub switch_channel_bytes: f64,
     /// Bytes a second of all of a node's adapters.
     pub network_bytes: f64,
-    /// How many times longer compute takes beside a collective.
+    /// How many times longer compute takes while a collective runs.
     pub compute_slowdown: f64,
 }
 
@@ -126,7 +126,7 @@ impl Preset {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// A sentence that names the key, or the place where it is no TOML.
+    /// A sentence that names the key, or the line where it is no TOML.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let mut whole = Figures { table: with_defaults(text)?, path: String::new() };
         let mut gpu = whole.part("gpu")?;

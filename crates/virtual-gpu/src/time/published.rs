@@ -1,4 +1,4 @@
-//! The model beside figures that people have published: the table in `MODEL.md`, which this keeps true.
+//! The model compared with published figures: the table in `MODEL.md`, which this keeps true.
 
 use super::choice::Enabled;
 use super::preset::Preset;

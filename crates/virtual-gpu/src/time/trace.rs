@@ -16,7 +16,7 @@ use super::{Key, Span};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// The host's process; a GPU has the number behind its own.
+/// The host's process; a GPU has the number after its own.
 const HOST: usize = 1;
 const FIRST_GPU: usize = 2;
 
@@ -60,7 +60,7 @@ struct Operation {
 struct Call {
     span: Span,
     name: String,
-    /// How often, one right behind the other.
+    /// How often, one right after the other.
     times: u64,
 }
 
@@ -222,13 +222,13 @@ impl Trace {
         timed
     }
 
-    /// Writes the whole of it, beside the file and then in its place, so that no half of it is ever seen.
+    /// Writes the whole trace to a temporary file and renames it, so that no half of it is ever seen.
     pub(super) fn write(&self, path: &Path, preset: &str) -> io::Result<()> {
-        let beside = beside(path);
-        let written = self.write_to(&beside, preset).and_then(|()| std::fs::rename(&beside, path));
+        let temporary = temporary(path);
+        let written = self.write_to(&temporary, preset).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
             // It may not be there.
-            let _ = std::fs::remove_file(&beside);
+            let _ = std::fs::remove_file(&temporary);
         }
         written
     }
@@ -237,8 +237,8 @@ impl Trace {
         let mut file = BufWriter::new(std::fs::File::create(path)?);
         let about = json!({ "preset": preset, "times": "modelled, not measured" });
         write!(file, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{about},\"traceEvents\":[")?;
-        for (place, event) in self.events(preset).into_iter().enumerate() {
-            write!(file, "{}{event}", if place == 0 { "\n" } else { ",\n" })?;
+        for (index, event) in self.events(preset).into_iter().enumerate() {
+            write!(file, "{}{event}", if index == 0 { "\n" } else { ",\n" })?;
         }
         writeln!(file, "\n]}}")?;
         file.into_inner()?.sync_all()
@@ -253,13 +253,13 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    let beside = beside(path);
-    std::fs::File::create(&beside)?;
-    std::fs::remove_file(&beside)
+    let temporary = temporary(path);
+    std::fs::File::create(&temporary)?;
+    std::fs::remove_file(&temporary)
 }
 
-/// Where the file is written before it takes its place.
-fn beside(path: &Path) -> PathBuf {
+/// Where the file is written before it is renamed.
+fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }

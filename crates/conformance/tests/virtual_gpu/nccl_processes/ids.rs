@@ -1,18 +1,18 @@
 //! How many communicators an id makes.
 
-use super::{all_right, free_port, plan, sums, told};
+use super::{all_right, free_port, plan, reported, sums};
 use crate::rank_processes::{Plan, run};
 use crate::raw::Rank;
-use crate::twins::{Place, Said};
+use crate::twins::{Said, TestRank};
 
 /// Another communicator with the id that made the first; both are used.
-pub(super) fn again(place: &Place) -> Said {
-    let Place { rank, n, ids, .. } = *place;
-    let stream = place.own.stream.context().new_stream().unwrap();
+pub(super) fn again(me: &TestRank) -> Said {
+    let TestRank { rank, n, ids, .. } = *me;
+    let stream = me.own.stream.context().new_stream().unwrap();
     let second = Rank::try_join(ids[0], rank, n, stream);
-    sums(place)?;
+    sums(me)?;
     let own = second?;
-    sums(&Place { rank, n, wrong: false, first_gpu: 0, own, ids })
+    sums(&TestRank { rank, n, wrong: false, first_gpu: 0, own, ids })
 }
 
 pub(super) fn one_communicator() -> anyhow::Result<()> {
@@ -24,7 +24,7 @@ pub(super) fn one_communicator() -> anyhow::Result<()> {
                 "once more: ncclCommInitRank",
                 "give each communicator an id of its own",
             ];
-            told(&format!("{layout:?}, rank {rank}"), said, &words)?;
+            reported(&format!("{layout:?}, rank {rank}"), said, &words)?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Collectives and messages beside other streams.
+//! Collectives and messages, and other streams.
 
 use super::*;
 
