@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use course::progress::replace;
+use course::replace::replace;
 use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
 
 /// PTX of this NVRTC has ISA version 8.0, which each driver from 525 on takes.

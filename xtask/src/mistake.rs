@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use course::mistakes::{self, Mistake};
-use course::progress::replace;
+use course::replace::replace;
 use course::syllabus::Course;
 use diffy::DiffOptions;
 

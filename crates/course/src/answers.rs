@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use diffy::{Patch, create_patch};
 
-use crate::progress::{folder, replace};
+use crate::progress::folder;
+use crate::replace::replace;
 use crate::starter;
 use crate::syllabus::Exercise;
 

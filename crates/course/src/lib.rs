@@ -4,5 +4,6 @@ pub mod answers;
 pub mod checks;
 pub mod mistakes;
 pub mod progress;
+pub mod replace;
 pub mod starter;
 pub mod syllabus;

@@ -124,6 +124,7 @@ pub(crate) fn hint(session: &mut Session, id: Option<&str>, count: Option<usize>
     };
     Ok(text)
 }
+
 /// The GPUs, and what the checks run on. A machine on which nothing can run is worth a line, not an end.
 fn machine() -> String {
     let gpus = gpus().unwrap_or_else(|error| format!("none ({})", error_text(&error)));

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Verdict;
+use crate::replace::replace;
 use crate::syllabus::Exercise;
 
 /// Where an exercise stands.
@@ -185,26 +186,6 @@ pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
         }
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Writes a file as a whole or not at all, whatever happens in between.
-///
-/// # Errors
-/// Its folder can't be made, or it can't be written.
-pub fn replace(file: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
-    let said = || format!("can't write {}", file.display());
-    let folder = file.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).with_context(said)?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let new = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = fs::File::create(&new)
-        .and_then(|mut to| to.write_all(content.as_ref()).and_then(|()| to.sync_all()))
-        .and_then(|()| fs::rename(&new, file));
-    if written.is_err() {
-        // It may not even be there.
-        let _ = fs::remove_file(&new);
-    }
-    written.with_context(said)
 }
 
 /// How many `todo!` a source has outside of comments.

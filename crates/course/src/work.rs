@@ -56,17 +56,24 @@ fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// How an exercise in the output of `verify --json` stands: broken where it doesn't compile, ignored where none of its checks
-/// can run.
-pub(crate) const STATES: [&str; 4] = ["right", "wrong", "broken", "ignored"];
+/// How an exercise in the output of `verify --json` stands.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LineState {
+    Right,
+    Wrong,
+    /// Its module doesn't compile.
+    Broken,
+    /// None of its checks can run.
+    Ignored,
+}
 
 /// An exercise in the output of `verify --json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
     pub(crate) id: String,
-    /// One of [`STATES`].
-    pub(crate) state: String,
+    pub(crate) state: LineState,
     passed: usize,
     failed: usize,
     ignored: usize,
@@ -76,13 +83,13 @@ pub(crate) struct Line {
 impl Line {
     fn of(session: &Session, exercise: &Exercise, verdict: &Verdict) -> Self {
         let (state, counts) = match verdict {
-            Verdict::Passed(counts) => ("right", *counts),
-            Verdict::Failed(counts, _) => ("wrong", *counts),
-            Verdict::Broken(_) => ("broken", Default::default()),
-            Verdict::Ignored(counts) => ("ignored", *counts),
+            Verdict::Passed(counts) => (LineState::Right, *counts),
+            Verdict::Failed(counts, _) => (LineState::Wrong, *counts),
+            Verdict::Broken(_) => (LineState::Broken, Default::default()),
+            Verdict::Ignored(counts) => (LineState::Ignored, *counts),
         };
         let hints = session.progress.hints(exercise);
-        let (id, state) = (exercise.id.clone(), state.to_owned());
+        let id = exercise.id.clone();
         Self { id, state, passed: counts.passed, failed: counts.failed, ignored: counts.ignored, hints }
     }
 }

@@ -1,4 +1,4 @@
-// The parts of a layer beside its matrix product. Matrices are row-major, one row per sample.
+// The parts of a layer apart from its matrix product. Matrices are row-major, one row per sample.
 
 // matrix[row][column] += bias[column]
 extern "C" __global__ void add_bias(float* matrix, const float* bias, unsigned int rows, unsigned int columns) {

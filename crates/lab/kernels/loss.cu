@@ -47,7 +47,7 @@ extern "C" __global__ void cross_entropy_gradient(float* gradient, const float* 
     }
 }
 
-// count[0] += number of rows whose first largest score is the label's. Whole numbers add up alike in any order.
+// count[0] += number of rows whose first largest score is the label's. Whole numbers sum to the same in any order.
 extern "C" __global__ void count_correct(unsigned int* count, const float* logits, const unsigned int* labels,
                                          unsigned int rows, unsigned int classes) {
     unsigned int row = row_index();
@@ -59,7 +59,7 @@ extern "C" __global__ void count_correct(unsigned int* count, const float* logit
     if (best == labels[row]) atomicAdd(count, 1u);
 }
 
-// sum[0] = x[0] + ... + x[n - 1], by one block of SUM_THREADS threads: each adds up every SUM_THREADS-th element,
+// sum[0] = x[0] + ... + x[n - 1], by one block of SUM_THREADS threads: each sums every SUM_THREADS-th element,
 // then halves meet in a tree. A fixed order: the same bits on every run.
 extern "C" __global__ void sum(float* sum, const float* x, unsigned int n) {
     __shared__ float partial[SUM_THREADS];

@@ -47,7 +47,7 @@ extern "C" __global__ void divide(float* x, const float* divisor, unsigned int n
     if (i < n) x[i] /= divisor[0];
 }
 
-// count[0] += number of elements that are infinite or no number. Whole numbers add up alike in any order.
+// count[0] += number of elements that are infinite or no number. Whole numbers sum to the same in any order.
 extern "C" __global__ void count_not_finite(unsigned int* count, const float* x, unsigned int n) {
     unsigned int i = element();
     if (i < n && !isfinite(x[i])) atomicAdd(count, 1u);

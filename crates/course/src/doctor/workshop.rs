@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use course::checks::cargo;
-use course::progress::{folder, replace};
+use course::progress::folder;
+use course::replace::replace;
 
 use super::diagnosis::{Diagnosis, Status};
 

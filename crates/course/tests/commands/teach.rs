@@ -32,7 +32,10 @@ bartholomew      3      0      1       2/2     1/1
         ("", "EOF"),
         (&json.replace("one/second", "one/first"), "one/first is there twice"),
         (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
-        (&json.replace("\"wrong\"", "\"fine\""), "`fine` is no state"),
+        (
+            &json.replace("\"wrong\"", "\"fine\""),
+            "unknown variant `fine`, expected one of `right`, `wrong`, `broken`, `ignored`",
+        ),
     ] {
         student.write("class/zoe.json", strange);
         let told = student.fails(&["teach", "report", "class", "class/ann.json"]);
