@@ -1,4 +1,4 @@
-//! What programs print, kept as a terminal shows it, with its colours: a page shows what they really said, and a check runs them
+//! What programs print, kept as a terminal shows it, with its colors: a page shows what they really said, and a check runs them
 //! again.
 
 use std::collections::BTreeMap;
@@ -39,12 +39,12 @@ struct Entry {
 pub(crate) struct Output {
     pub(crate) name: String,
     pub(crate) command: String,
-    /// With its colours, as ANSI escape codes.
+    /// With its colors, as ANSI escape codes.
     pub(crate) styled: String,
 }
 
 impl Output {
-    /// Without colours.
+    /// Without colors.
     pub(crate) fn text(&self) -> String {
         strip_str(&self.styled).to_string()
     }
@@ -218,7 +218,7 @@ fn wrong_tests<'t>(shown: &'t str, listed: &[String]) -> Option<&'t str> {
     shown.lines().find(is_wrong)
 }
 
-/// What a command prints, on both of its outputs one behind the other, in a terminal's colours. A module's program is the solved one. Times are those of the
+/// What a command prints, on both of its outputs one behind the other, in a terminal's colors. A module's program is the solved one. Times are those of the
 /// virtual GPU, which are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {

@@ -138,7 +138,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         None => println!("replicas: bit-identical on every rank"),
         Some(rank) => println!("replicas: rank {rank}'s DIFFERS from the others'"),
     }
-    println!("beside the same training on the host:");
+    println!("compared with the same training on the host:");
     println!("  losses     at most {of_losses:.1e} apart in {} steps, {allowed:.0e} allowed", losses.len());
     println!("  parameters at most {of_parameters:.1e} apart at the end, {allowed:.0e} allowed");
 

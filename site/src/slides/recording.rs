@@ -8,7 +8,7 @@ use super::code::escaped;
 use crate::output::Output;
 use crate::page::up;
 
-/// Where the pictures are, beside the decks.
+/// Where the pictures are, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
 /// Columns and lines of a terminal that a slide has room for, with letters of 20 pixels.
