@@ -22,7 +22,7 @@ struct Arguments {
     meet: String,
     /// Seconds in which the ranks have to find each other
     #[arg(long, default_value_t = 60)]
-    timeout: u64,
+    patience: u64,
 }
 
 /// Exits with 0 if this rank has heard all others, and with 2 if it couldn't.
@@ -48,7 +48,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     // A process needs one GPU. Whether the machine has one for each of its processes is asked where this one is opened.
     let tier = lab::attach(1)?;
     let stream = own_stream(&place)?;
-    let id = exchange(place.rank, place.world_size, address, Duration::from_secs(arguments.timeout))?;
+    let id = exchange(place.rank, place.world_size, address, Duration::from_secs(arguments.patience))?;
     stream.context().bind_to_thread()?;
     let comm = Comm::from_rank(stream, place.rank, place.world_size, id).readable()?;
     let heard: Vec<String> = roll_call(&comm)?.iter().map(ToString::to_string).collect();
