@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile } from "node:fs/promises";
 import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { findings, launch, serve, violations } from "./browser.js";
+import { errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -32,7 +32,7 @@ for (const theme of THEMES) {
   await context.addInitScript((theme) => localStorage.setItem("mdbook-theme", theme), theme);
   for (const name of names) {
     const page = await context.newPage();
-    const found = findings(page);
+    const found = errors(page);
     await page.goto(pathToFileURL(join(book, name)).href);
     problems.push(...found.map((text) => `${name} (${theme}): ${text}`));
     problems.push(...(await violations(page)).map((text) => `${name} (${theme}): ${text}`));
@@ -47,7 +47,7 @@ for (const theme of THEMES) {
 
 for (const start of [pathToFileURL(book).href + "/", address]) {
   const page = await browser.newPage();
-  const found = findings(page, new URL(start).host);
+  const found = errors(page, new URL(start).host);
   for (const name of ["index.html", "05_overlap/interleave.html"]) {
     await page.goto(start + name);
   }

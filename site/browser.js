@@ -17,7 +17,7 @@ export function launch() {
 }
 
 /** Errors on the console, exceptions, and requests to hosts other than `host`, as they come. */
-export function findings(page, host = "") {
+export function errors(page, host = "") {
   const found = [];
   page.on("console", (message) => message.type() === "error" && found.push(`the console says: ${message.text()}`));
   page.on("pageerror", (error) => found.push(`an exception: ${error.message}`));

@@ -7,7 +7,7 @@ import { mkdir, readdir, readFile, stat } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { findings, launch, serve, violations } from "./browser.js";
+import { errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -31,7 +31,7 @@ const seen = new Set();
 async function open(url, options, look) {
   const context = await browser.newContext({ viewport: SCREEN, ...options });
   const page = await context.newPage();
-  const found = findings(page, new URL(url).host);
+  const found = errors(page, new URL(url).host);
   await page.goto(url);
   await look(page, found);
   problems.push(...found.map((text) => `${url}: ${text}`));

@@ -107,19 +107,7 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
 /// Every link of every page leads to a file that is there, and to a place in it that is there; nothing is asked of another host.
 /// Returns how many pages there are.
 fn check_links(book: &Path) -> anyhow::Result<usize> {
-    let mut pages = BTreeMap::new();
-    let mut folders = vec![book.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "html") {
-                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-                pages.insert(path, text);
-            }
-        }
-    }
+    let pages = read_pages(book)?;
     let places: BTreeMap<&Path, BTreeSet<&str>> =
         pages.iter().map(|(path, text)| (path.as_path(), attributes(text, "id").collect())).collect();
     let mut broken = Vec::new();
@@ -150,6 +138,24 @@ fn check_links(book: &Path) -> anyhow::Result<usize> {
     }
     ensure!(broken.is_empty(), "links lead nowhere\n{}", broken.join("\n"));
     Ok(pages.len())
+}
+
+/// Every page of the book, by its path.
+fn read_pages(book: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut pages = BTreeMap::new();
+    let mut folders = vec![book.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "html") {
+                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                pages.insert(path, text);
+            }
+        }
+    }
+    Ok(pages)
 }
 
 /// The values of an attribute in a page that mdBook wrote: always in double quotes.

@@ -46,7 +46,7 @@ pub(crate) fn rewrite(
         }
         match change(&mut target, dest_url)? {
             Target::Page(page) => changes.push((position(text, &span, dest_url)?, page)),
-            // It lies beside its page, and comes with it.
+            // It lies next to its page, and comes with it.
             Target::Nowhere if matches!(event, Event::Start(Tag::Image { .. })) => {}
             Target::Nowhere => {
                 let words = text[span.clone()].rsplit_once("](").map_or("", |(words, _)| words);

@@ -1,5 +1,7 @@
-//! What programs print, kept as a terminal shows it, with its colours: a page shows what they really said, and a check runs them
+//! What programs print, kept as a terminal shows it, with its colors: a page shows what they really said, and a check runs them
 //! again.
+
+mod lesson;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,9 +11,10 @@ use std::process::Command;
 
 use anstream::adapter::strip_str;
 use anyhow::{Context, bail, ensure};
+use course::answers::{Change, compare};
 use serde::Deserialize;
-
-use crate::source;
+use snapbox::Data;
+use snapbox::filter::NormalizeToExpected;
 
 /// Which programs are run.
 const LIST: &str = "site/book/output.toml";
@@ -39,12 +42,12 @@ struct Entry {
 pub(crate) struct Output {
     pub(crate) name: String,
     pub(crate) command: String,
-    /// With its colours, as ANSI escape codes.
+    /// With its colors, as ANSI escape codes.
     pub(crate) styled: String,
 }
 
 impl Output {
-    /// Without colours.
+    /// Without colors.
     pub(crate) fn text(&self) -> String {
         strip_str(&self.styled).to_string()
     }
@@ -120,105 +123,40 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
 /// Runs all again, and what the lessons say is printed.
 ///
 /// # Errors
-/// One prints something else than is kept, or than its lesson shows.
+/// One prints something else than is kept, or than its lesson shows: with what differs.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     let mut stale = String::new();
     for entry in &entries {
         let path = file(root, &entry.name);
         let kept = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-        let now = printed(root, entry)?;
-        if let Some(line) = first_difference(&kept, &now) {
-            let _ = writeln!(
-                stale,
-                "{KEPT}/{}.ansi: `{}` prints something else now, from line {line}",
-                entry.name, entry.command
-            );
+        if let Some(difference) = difference(&kept, &printed(root, entry)?) {
+            let _ = writeln!(stale, "{KEPT}/{}.ansi: `{}` differs\n{difference}", entry.name, entry.command);
         }
     }
-    let mut shown = 0;
-    for lesson in lessons(root)? {
-        for (command, text) in examples(&source::read(root, &lesson)?) {
-            shown += 1;
-            if command.starts_with(TESTS) {
-                if let Some(wrong) = wrong_tests(&text, &listed(root, &command)?) {
-                    let _ = writeln!(stale, "{lesson}: `{command}` does not print `{wrong}` there");
-                }
-                continue;
-            }
-            let entry = Entry { name: lesson.clone(), command, code: 0 };
-            let now = strip_str(&printed(root, &entry)?).to_string();
-            if let Err(line) = matches(&text, &now) {
-                let _ = writeln!(stale, "{lesson}: `{}` does not print `{line}` there", entry.command);
-            }
-        }
-    }
-    ensure!(
-        stale.is_empty(),
-        "{stale}`cargo xtask output` keeps anew what is printed; a lesson is mended by hand"
-    );
+    let (shown, wrong) = lesson::check(root)?;
+    stale += &wrong;
+    ensure!(stale.is_empty(), "{stale}`cargo xtask output` updates what is kept; edit a lesson by hand");
     Ok(format!("{} outputs, and {shown} of the lessons, are what the programs print", entries.len()))
 }
 
-fn lessons(root: &Path) -> anyhow::Result<Vec<String>> {
-    let course = course::syllabus::Course::read(root)?;
-    Ok(course.modules.iter().map(|module| format!("modules/{}/README.md", module.folder)).collect())
-}
-
-/// How a command starts that runs a module's checks.
-const TESTS: &str = "cargo test -p m";
-
-/// A lesson's commands that run a module's program or its checks, each with what it is said to print.
-fn examples(lesson: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut blocks = lesson.split("\n```").skip(1).step_by(2).peekable();
-    while let Some(block) = blocks.next() {
-        let Some(command) = block.strip_prefix("console\n$ ").map(str::trim_end) else { continue };
-        let runs = ["cargo run -p m", "cargo course ", TESTS].iter().any(|start| command.starts_with(start));
-        if let Some(text) = blocks.peek().and_then(|next| next.strip_prefix("text\n"))
-            && runs
-            && !command.contains('\n')
-        {
-            found.push((command.to_owned(), text.to_owned()));
-        }
-    }
-    found
-}
-
-/// The checks that a command runs.
-fn listed(root: &Path, command: &str) -> anyhow::Result<Vec<String>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(command.split_whitespace().skip(1))
-        .args(["--quiet", "--", "--list"])
-        .current_dir(root)
-        .env("LAB_TIER", "virtual")
-        .output()
-        .with_context(|| format!("can't run `{command}`"))?;
-    ensure!(output.status.success(), "`{command}`: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
-}
-
-/// What is shown of checks that are all right, and isn't so: their number, or a name. What is ignored depends on the machine.
-fn wrong_tests<'t>(shown: &'t str, listed: &[String]) -> Option<&'t str> {
-    let is_wrong = |line: &&str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            ["running", number, "tests"] => number != listed.len().to_string(),
-            ["test", "result:", "ok.", passed, "passed;", "0", "failed;", ignored, ..] => {
-                let sum = passed.parse::<usize>().ok().zip(ignored.parse::<usize>().ok());
-                sum.is_none_or(|(passed, ignored)| passed + ignored != listed.len())
-            }
-            ["test", name, "...", "ok"] => !listed.iter().any(|listed| listed == name),
-            ["…"] | [] => false,
-            _ => true,
-        }
+/// How a text differs from what is expected; a line `...` of it stands for any lines, and `[..]` for anything in a line.
+fn difference(expected: &str, actual: &str) -> Option<String> {
+    let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>();
+    let expected = trimmed(expected);
+    let actual = Data::text(trimmed(actual));
+    let actual = NormalizeToExpected::new().redact().normalize(actual, &Data::text(&expected)).to_string();
+    let sign = |change| match change {
+        Change::Removed => "  - ",
+        Change::Added => "  + ",
+        Change::Same | Change::Gap => "    ",
     };
-    shown.lines().find(is_wrong)
+    let lines =
+        compare(&expected, &actual).into_iter().map(|(change, line)| format!("{}{line}\n", sign(change)));
+    Some(lines.collect()).filter(|lines: &String| !lines.is_empty())
 }
 
-/// What a command prints, on both of its outputs one behind the other, in a terminal's colours. A module's program is the solved one. Times are those of the
+/// What a command prints, on both of its outputs one behind the other, in a terminal's colors. A module's program is the solved one. Times are those of the
 /// virtual GPU, which are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {
@@ -260,87 +198,15 @@ fn without_addresses(text: &str) -> String {
     })
 }
 
-/// The first line, from 1, in which two texts differ.
-fn first_difference(one: &str, other: &str) -> Option<usize> {
-    let (mut one, mut other) = (one.lines(), other.lines());
-    (1..).find_map(|line| match (one.next(), other.next()) {
-        (None, None) => Some(None),
-        (a, b) if a.map(str::trim_end) != b.map(str::trim_end) => Some(Some(line)),
-        _ => None,
-    })?
-}
-
-/// Whether a program printed what a lesson shows: `…` alone stands for any lines, and within a line for any words.
-///
-/// # Errors
-/// The line that wasn't printed.
-fn matches(shown: &str, printed: &str) -> Result<(), String> {
-    let mut printed = printed.lines().map(str::trim_end);
-    let mut any = false;
-    for line in shown.lines().map(str::trim_end) {
-        if line == "…" {
-            any = true;
-            continue;
-        }
-        let is_it = |said: &str| is_like(line, said);
-        let found = if any { printed.any(is_it) } else { printed.next().is_some_and(is_it) };
-        if !found {
-            return Err(line.to_owned());
-        }
-        any = false;
-    }
-    Ok(())
-}
-
-/// Whether a line is as shown, where each `…` stands for anything.
-fn is_like(shown: &str, line: &str) -> bool {
-    let mut parts = shown.split('…');
-    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let mut last = None;
-    for part in parts {
-        if let Some(part) = last.replace(part) {
-            let Some((_, behind)) = rest.split_once(part) else { return false };
-            rest = behind;
-        }
-    }
-    last.map_or(rest.is_empty(), |last| rest.ends_with(last))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_ellipsis_stands_for_any_lines_and_for_the_rest_of_one() {
-        let printed = "tier: virtual\na\nb\nc\nthe end\n";
-        assert_eq!(matches("tier: …\na\n…\nthe end\n", printed), Ok(()));
-        assert_eq!(matches("tier: …\n…\nno end\n", printed), Err("no end".to_owned()));
-        assert_eq!(matches("a\n", printed), Err("a".to_owned()));
-        assert!(is_like("GPU 0:  …, elements 0..25…", "GPU 0:  H100, elements 0..25000"));
-        assert!(is_like("a … c … e", "a b c d e") && !is_like("a … c", "a b d") && !is_like("a", "ab"));
-    }
-
-    #[test]
-    fn an_example_is_a_command_with_what_stands_below() {
-        let lesson = "\n```console\n$ cargo run -p m01_init\n```\n```text\nx\ny\n```\n\n```console\n$ ls\n```\n```text\nz\n```\n";
-        assert_eq!(examples(lesson), [("cargo run -p m01_init".to_owned(), "x\ny".to_owned())]);
-    }
-
-    #[test]
-    fn a_number_or_a_name_of_checks_that_is_wrong_is_told() {
-        let listed = ["a::b", "a::c"].map(str::to_owned);
-        let shown =
-            "running 2 tests\ntest a::b ... ok\n…\n\ntest result: ok. 1 passed; 0 failed; 1 ignored\n";
-        assert_eq!(wrong_tests(shown, &listed), None);
-        assert_eq!(wrong_tests(shown, &listed[..1]), Some("running 2 tests"));
-        assert_eq!(wrong_tests("test a::d ... ok", &listed), Some("test a::d ... ok"));
-        let result = "test result: ok. 2 passed; 0 failed; 1 ignored";
-        assert_eq!(wrong_tests(result, &listed), Some(result));
-    }
-
-    #[test]
-    fn the_first_line_that_differs_is_told() {
-        assert_eq!(first_difference("a\nb \n", "a\nb\n"), None);
-        assert_eq!(first_difference("a\nb\n", "a\n"), Some(2));
+    fn what_differs_is_shown() {
+        assert_eq!(difference("a\nb \n", "a\nb\n"), None);
+        assert_eq!(difference("a\nb\n", "a\n").unwrap(), "    a\n  - b\n");
+        assert_eq!(difference("a [..] c\n...\ne\n", "a b c\nd\nd\ne\n"), None);
+        assert_eq!(difference("a [..] c\n...\n", "a b d\n").unwrap(), "  - a [..] c\n  + a b d\n    ...\n");
     }
 }

@@ -15,7 +15,7 @@ use std::thread;
 
 use anyhow::{Context, anyhow, ensure};
 
-/// Where they are: beside the pages that show them.
+/// Where they are: next to the pages that show them.
 const KEPT: &str = "site/book/src/pictures";
 /// Where programs write what is drawn.
 const DATA: &str = "target/pictures";
@@ -85,7 +85,7 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(pictures)
 }
 
-/// Runs all programs beside each other, each on the virtual GPU: its times are the same on every run.
+/// Runs all programs in parallel, each on the virtual GPU: its times are the same on every run.
 fn run_all(root: &Path) -> anyhow::Result<()> {
     let written = |name: &str| format!("{DATA}/{name}");
     let mut programs = vec![
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn text_is_read_on_every_color() {
-        for fill in ring::COLOURS.into_iter().chain(collectives::COLOURS).chain([collectives::SUM]) {
+        for fill in ring::COLORS.into_iter().chain(collectives::COLORS).chain([collectives::SUM]) {
             assert!(contrast(fill, ink_on(fill)) >= 4.5, "{fill}: {}", contrast(fill, ink_on(fill)));
         }
     }

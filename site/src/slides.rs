@@ -17,7 +17,7 @@ use course::syllabus::{Course, Exercise, Route};
 use crate::output::Outputs;
 use crate::page::Pages;
 
-/// Where the parts of reveal.js lie that a deck needs, and how they are called beside it.
+/// Where the parts of reveal.js lie that a deck needs, and what they are called next to it.
 const REVEAL: &str = "site/node_modules/reveal.js/dist";
 const PARTS: [(&str, &str); 5] = [
     ("reveal.css", "reveal.css"),
@@ -26,7 +26,7 @@ const PARTS: [(&str, &str); 5] = [
     ("plugin/notes.js", "notes.js"),
     ("plugin/highlight.js", "highlight.js"),
 ];
-/// Pictures, in the repository and beside the decks.
+/// Pictures, in the repository and next to the decks.
 const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 
 /// One slide.
@@ -83,7 +83,7 @@ fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Where a file of the repository is shown: pictures beside the decks, an exercise on its first slide.
+/// Where a file of the repository is shown: pictures next to the decks, an exercise on its first slide.
 fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String, String> {
     let steps = course.steps(route);
     let here: Vec<&String> = steps.iter().flat_map(|step| &step.exercises).collect();

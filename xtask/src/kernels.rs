@@ -28,8 +28,8 @@ pub(crate) struct Options {
     include: Vec<PathBuf>,
 }
 
-/// The kernels of the course lie in `kernels/` of this crate. Reports name their lines from here on: `kernels/matmul.cu`.
-const LAB: &str = "crates/lab";
+/// The kernels of the course, and their PTX.
+const KERNELS: &str = "crates/lab/kernels";
 
 /// Kernels that the virtual GPU's own tests run. Their PTX lies in a folder for each NVRTC and architecture.
 const TESTS: &str = "crates/conformance/tests/kernels";
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         compile_tests(root, &options.include)?
     } else {
         require_compiler()?;
-        compile_folder(&root.join(LAB))?
+        compile_folder(root, KERNELS)?
     };
     let stale: Vec<&Compiled> = all.iter().filter(|compiled| !compiled.is_on_disk()).collect();
     if options.check {
@@ -134,10 +134,9 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
     Ok(all)
 }
 
-/// Compiles each `.cu` file in `kernels/` of a crate, in the order of names. A PTX file without a source is an error.
-fn compile_folder(root: &Path) -> anyhow::Result<Vec<Compiled>> {
-    let folder = root.join("kernels");
-    let files = files_in(&folder)?;
+/// Compiles each `.cu` file in `root/folder`, in the order of names. A PTX file without a source is an error.
+fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
+    let files = files_in(&root.join(folder))?;
     let has = |extension: &'static str| {
         files.iter().filter(move |path| path.extension() == Some(OsStr::new(extension)))
     };
@@ -154,7 +153,7 @@ fn compile_folder(root: &Path) -> anyhow::Result<Vec<Compiled>> {
             compile(root, source, options)
         })
         .collect::<anyhow::Result<_>>()?;
-    ensure!(!all.is_empty(), "{} holds no .cu file", folder.display());
+    ensure!(!all.is_empty(), "{folder} holds no .cu file");
     Ok(all)
 }
 

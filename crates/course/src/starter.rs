@@ -105,7 +105,10 @@ pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\nunused = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
-    Ok(solution.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
+    // A starter has its programs in its own folder, where cargo-machete finds what they use.
+    let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
+    let manifest = parts.collect::<Vec<_>>().join("\n\n");
+    Ok(manifest.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
 }
 
 fn push(text: &mut String, line: &str) {
@@ -199,7 +202,7 @@ pub fn two() -> u32 {
 
     #[test]
     fn a_manifest_changes_only_its_lints_and_programs() {
-        let text = "[package]\n\n[lints]\nworkspace = true\n\n[[bin]]\npath = \"programs/main.rs\"\n";
+        let text = "[package]\n\n# why\n[package.metadata.cargo-machete]\nignored = []\n\n[lints]\nworkspace = true\n\n[[bin]]\npath = \"programs/main.rs\"\n";
         let expected = "[package]\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\npath = \"src/main.rs\"\n";
         assert_eq!(manifest(text).unwrap(), expected);
         assert!(manifest("[package]\n").is_err());

@@ -140,15 +140,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         .collect();
     println!("tier: {}", lab::attach(ranks)?);
     println!("# {operation:?} on {ranks} ranks, out of place; times are {}", lab::tier::whose_times()?);
-    let columns = [
-        ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"],
-        ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""],
-    ];
-    for [size, count, kind, redop, root, time, algbw, busbw, wrong] in columns {
-        println!(
-            "# {size:>10} {count:>12} {kind:>8} {redop:>7} {root:>6} {time:>9} {algbw:>7} {busbw:>7} {wrong:>7}"
-        );
-    }
+    print_columns();
     let streams = lab::streams(ranks)?;
     let mut good = true;
     let mut csv = String::from("operation,type,world_size,bytes,time_us,algbw_gbps,busbw_gbps,times\n");
@@ -185,6 +177,18 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     }
     println!("verdict: {}", if good { "every result is right" } else { "WRONG RESULTS" });
     Ok(good)
+}
+
+fn print_columns() {
+    let columns = [
+        ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"],
+        ["(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", ""],
+    ];
+    for [size, count, kind, redop, root, time, algbw, busbw, wrong] in columns {
+        println!(
+            "# {size:>10} {count:>12} {kind:>8} {redop:>7} {root:>6} {time:>9} {algbw:>7} {busbw:>7} {wrong:>7}"
+        );
+    }
 }
 
 /// A type that is measured: small whole numbers are exact in it, in any order of summation.

@@ -126,25 +126,19 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let (parameters, stray) = assemble(&ranks, plan.hidden)?;
     let Serial { parameters: expected, losses } = serial;
 
-    let off = |got: &[f32], expected: &[f64]| {
-        let pairs = got.iter().zip(expected);
-        pairs.map(|(got, expected)| (f64::from(*got) - expected).abs()).fold(0.0, f64::max)
-    };
-    let of_losses = ranks.iter().map(|rank| off(&rank.losses, &losses)).fold(0.0, f64::max);
-    let of_parameters = off(&parameters, &expected);
+    let of_losses = ranks.iter().map(|rank| apart(&rank.losses, &losses)).fold(0.0, f64::max);
+    let of_parameters = apart(&parameters, &expected);
     let allowed = OF_ROUNDING + OF_BENDS * 2.0 * f64::from(plan.learning_rate) / arguments.batch as f64;
     let as_one = of_losses <= allowed && of_parameters <= allowed;
     match stray {
         None => println!("replicas: bit-identical on every rank"),
         Some(rank) => println!("replicas: rank {rank}'s DIFFERS from the others'"),
     }
-    println!("beside the same training on the host:");
+    println!("compared with the same training on the host:");
     println!("  losses     at most {of_losses:.1e} apart in {} steps, {allowed:.0e} allowed", losses.len());
     println!("  parameters at most {of_parameters:.1e} apart at the end, {allowed:.0e} allowed");
 
-    let mut model = HostPerceptron::new(plan.hidden, 0);
-    model.parameters_mut().iter_mut().zip(&parameters).for_each(|(to, from)| *to = f64::from(*from));
-    let accuracy = model.accuracy(&digits.test);
+    let accuracy = accuracy(&parameters, plan.hidden, &digits);
     // A run that was cut short has not learned enough, and isn't asked to.
     let learned = arguments.steps.is_some() || accuracy >= WANTED_ACCURACY;
     let (percent, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
@@ -155,4 +149,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let good = stray.is_none() && as_one && learned;
     println!("verdict:  {}", if good { "trained as one" } else { "FAILED" });
     Ok(good)
+}
+
+/// The largest difference of two values at the same place.
+fn apart(got: &[f32], expected: &[f64]) -> f64 {
+    let pairs = got.iter().zip(expected);
+    pairs.map(|(got, expected)| (f64::from(*got) - expected).abs()).fold(0.0, f64::max)
+}
+
+/// The share of the unseen digits that a model with these parameters tells.
+fn accuracy(parameters: &[f32], hidden: usize, digits: &Digits) -> f64 {
+    let mut model = HostPerceptron::new(hidden, 0);
+    model.parameters_mut().iter_mut().zip(parameters).for_each(|(to, from)| *to = f64::from(*from));
+    model.accuracy(&digits.test)
 }

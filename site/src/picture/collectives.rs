@@ -13,8 +13,8 @@ const RANKS: usize = 4;
 /// The rank that broadcasts, and that has the result of a reduce.
 const ROOT: usize = 0;
 
-/// The colours of the ranks' own values, and of sums.
-pub(super) const COLOURS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
+/// The colors of the ranks' own values, and of sums.
+pub(super) const COLORS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
 pub(super) const SUM: &str = "#1f2a44";
 
 /// A part of a buffer: the sum of these ranks' values of a part.
@@ -154,7 +154,7 @@ fn drawn(content: Option<&Block>, at: (f64, f64)) -> Group {
         return Group::new().add(frame.set("stroke", SOFT).set("stroke-dasharray", "3 4"));
     };
     match ranks.iter().collect::<Vec<_>>()[..] {
-        [&rank] => block(at, SIDE, COLOURS[rank], &format!("{}{part}", ["A", "B", "C", "D"][rank])),
+        [&rank] => block(at, SIDE, COLORS[rank], &format!("{}{part}", ["A", "B", "C", "D"][rank])),
         _ => block(at, SIDE, SUM, &format!("Σ{part}")),
     }
 }

@@ -24,8 +24,8 @@ struct Row {
     speedup_vs_naive: f64,
 }
 
-/// The colours of the ways. Their names stand beside them.
-const COLOURS: [&str; 4] = [ORANGE, SKY, BLUE, GREEN];
+/// The colors of the ways. Their names stand next to them.
+const COLORS: [&str; 4] = [ORANGE, SKY, BLUE, GREEN];
 
 const LEFT: f64 = 170.0;
 const RIGHT: f64 = 830.0;
@@ -81,7 +81,7 @@ fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
         text(LEFT + 100.0, y + 24.0, format!("{num_layers} layers of width {d_model}")).set("fill", SOFT),
     );
     let top = y + HEAD;
-    for (index, (row, colour)) in rows.iter().zip(COLOURS).enumerate() {
+    for (index, (row, color)) in rows.iter().zip(COLORS).enumerate() {
         let y = top + BAR * index as f64;
         let base = y + BAR / 2.0 + 0.36 * LARGE;
         let width = row.avg_step_time_ms / longest * (RIGHT - LEFT);
@@ -92,8 +92,8 @@ fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
         let figures = format!("{:.1} ms", row.avg_step_time_ms);
         group = group
             .add(ending(LEFT - 14.0, base, &row.implementation))
-            .add(rectangle(LEFT, y + 1.5, width, BAR - 3.0).set("fill", colour).set("stroke", INK))
-            .add(text(LEFT + 12.0, base, calls).set("fill", ink_on(colour)))
+            .add(rectangle(LEFT, y + 1.5, width, BAR - 3.0).set("fill", color).set("stroke", INK))
+            .add(text(LEFT + 12.0, base, calls).set("fill", ink_on(color)))
             .add(text(LEFT + width + 14.0, base, figures).set("font-weight", "bold"));
         if index > 0 {
             let speedup = format!("{:.2} times as quick", row.speedup_vs_naive);

@@ -9,8 +9,8 @@ use chart::card::{
 
 const RANKS: usize = 4;
 
-/// The colours of a chunk with the values of one rank, of two, of three, of all four.
-pub(super) const COLOURS: [&str; RANKS] = ["#dcebf7", "#9ecae1", "#5aa2d0", "#08457e"];
+/// The colors of a chunk with the values of one rank, of two, of three, of all four.
+pub(super) const COLORS: [&str; RANKS] = ["#dcebf7", "#9ecae1", "#5aa2d0", "#08457e"];
 
 /// Which ranks' values are in each chunk of each rank, as sets of bits.
 type Chunks = Vec<Vec<u32>>;
@@ -124,8 +124,8 @@ fn cell(column: usize, rank: usize, chunks: &[u32], came: Option<usize>) -> Grou
     for (chunk, &ranks) in chunks.iter().enumerate() {
         let parts: Vec<String> =
             (0..RANKS).filter(|rank| ranks >> rank & 1 == 1).map(|rank| rank.to_string()).collect();
-        let colour = COLOURS[parts.len() - 1];
-        group = group.add(block((x(column), y(rank, chunk)), CHUNK, colour, &parts.join("+")));
+        let color = COLORS[parts.len() - 1];
+        group = group.add(block((x(column), y(rank, chunk)), CHUNK, color, &parts.join("+")));
     }
     let Some(chunk) = came else { return group };
     let frame = rectangle(x(column), y(rank, chunk), CHUNK.0, CHUNK.1).set("rx", 4).set("fill", "none");
@@ -147,9 +147,9 @@ fn way(column: usize, message: Message) -> Group {
 fn legend(y: f64) -> Group {
     let mut group = Group::new().add(text(MARGIN, y, "The sum of"));
     let mut x = MARGIN + 108.0;
-    for (colour, name) in COLOURS.into_iter().zip(["one rank", "two ranks", "three ranks", "all four"]) {
+    for (color, name) in COLORS.into_iter().zip(["one rank", "two ranks", "three ranks", "all four"]) {
         group = group
-            .add(rectangle(x, y - FONT + 2.0, FONT, FONT).set("fill", colour).set("stroke", INK))
+            .add(rectangle(x, y - FONT + 2.0, FONT, FONT).set("fill", color).set("stroke", INK))
             .add(text(x + 26.0, y, name));
         x += 50.0 + 9.0 * name.len() as f64;
     }

@@ -1,4 +1,5 @@
-//! Code that has to be read from the last row: formatted narrower, in the largest size that fits, on as few slides as it takes.
+//! Code on slides: formatted in few columns, so that it is read from the last row, and on as few slides as it takes. The letters have one
+//! size, which `slides.css` gives; the check in a browser finds what doesn't fit.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -6,21 +7,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use course::answers::{Change, compare};
 
-/// What a slide has room for below its heading, in pixels: width and height.
-pub(super) const WIDTH: u32 = 1280 - 2 * 56;
-pub(super) const BODY: u32 = 720 - 2 * 40 - 76;
-/// Pixels around the letters of a block, to the left and right, and above and below.
-const BESIDE: u32 = 2 * 16;
-const ABOVE: u32 = 2 * 12 + 16;
-/// Pixels of a name above a block.
-const LABEL: u32 = 44;
-/// The smallest size of letters on a slide, in pixels: a 36th of its height. Outputs and pictures made of letters may have it.
-pub(super) const SMALLEST: u32 = 20;
-/// The smallest size of source code.
-const SMALLEST_SOURCE: u32 = 22;
-pub(super) const LARGEST: u32 = 30;
-/// Columns that rustfmt is given, so that code keeps a readable size.
+/// Columns of code that a slide has room for.
 const COLUMNS: usize = 76;
+/// Lines of code that a slide has room for.
+pub(super) const LINES: usize = 17;
+/// Lines that a name above a block, and the space around the block, take.
+pub(super) const LABEL: usize = 3;
 
 /// A block of code.
 pub(super) struct Block {
@@ -30,39 +22,11 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// In letters of `size` pixels.
-    pub(super) fn to_html(&self, size: u32) -> String {
+    pub(super) fn to_html(&self) -> String {
         let class = if self.language == "rust" { "language-rust" } else { "nohighlight" };
         let text = escaped(&self.text);
-        format!(
-            "<pre class=\"{class}\" style=\"font-size:{size}px\"><code class=\"{class}\">{text}</code></pre>\n"
-        )
+        format!("<pre class=\"{class}\"><code class=\"{class}\">{text}</code></pre>\n")
     }
-}
-
-/// The largest size, in pixels, with which blocks fit below each other into so much height, `smallest` or more.
-///
-/// # Errors
-/// There is none: how long and how wide they are.
-pub(super) fn size(blocks: &[Block], height: u32, smallest: u32) -> anyhow::Result<u32> {
-    let lines: usize = blocks.iter().map(|block| block.text.lines().count()).sum();
-    let columns = blocks.iter().flat_map(|block| block.text.lines()).map(|line| line.chars().count()).max();
-    let (lines, columns) = (u32::try_from(lines)?, u32::try_from(columns.unwrap_or(0))?);
-    let around = ABOVE * u32::try_from(blocks.len())?;
-    let fits =
-        |size: &u32| lines * size * 5 / 4 + around <= height && columns * size * 61 / 100 + BESIDE <= WIDTH;
-    (smallest..=LARGEST).rev().find(fits).with_context(|| {
-        format!(
-            "{lines} lines, the widest of {columns} columns, don't fit: there is room for {} lines of {}",
-            lines_in(height, smallest),
-            (WIDTH - BESIDE) * 100 / 61 / smallest
-        )
-    })
-}
-
-/// How many lines of a block fit into so much height.
-pub(super) fn lines_in(height: u32, size: u32) -> u32 {
-    height.saturating_sub(ABOVE) * 4 / 5 / size
 }
 
 /// A source, as `rustfmt` writes it in few columns. Its anchors stay.
@@ -130,15 +94,14 @@ pub(super) fn task_and_code(region: &str) -> (String, String) {
 /// Code as one block or more, each of which fits on a slide, divided where a reader would.
 pub(super) fn pages(code: &str) -> Vec<String> {
     let lines: Vec<&str> = code.lines().collect();
-    let capacity = lines_in(BODY, SMALLEST_SOURCE) as usize;
     let mut pages = Vec::new();
     let mut rest = &lines[..];
-    while rest.len() > capacity {
-        let parts = rest.len().div_ceil(capacity);
+    while rest.len() > LINES {
+        let parts = rest.len().div_ceil(LINES);
         let even = rest.len().div_ceil(parts);
-        let from = rest.len().saturating_sub(capacity * (parts - 1)).max(1);
+        let from = rest.len().saturating_sub(LINES * (parts - 1)).max(1);
         let cost = |&at: &usize| 4 * reluctance(rest[at - 1], rest[at]) + at.abs_diff(even);
-        let at = (from..=capacity).min_by_key(cost).unwrap_or(capacity);
+        let at = (from..=LINES).min_by_key(cost).unwrap_or(LINES);
         pages.push(rest[..at].join("\n").trim_end().to_owned());
         rest = &rest[at..];
         while rest.first().is_some_and(|line| line.trim().is_empty()) {
@@ -160,33 +123,9 @@ fn reluctance(before: &str, after: &str) -> usize {
     1 + indent / 4 + 4 * usize::from(goes_on) + 2 * usize::from(opens)
 }
 
-/// Code on a slide of its own.
-///
-/// # Errors
-/// It is too wide.
-pub(super) fn block(code: &str) -> anyhow::Result<String> {
-    let block = Block { language: "rust".to_owned(), text: code.to_owned() };
-    let size = size(std::slice::from_ref(&block), BODY, SMALLEST_SOURCE)?;
-    Ok(block.to_html(size))
-}
-
-/// Several pieces of code below each other, each below its name.
-///
-/// # Errors
-/// They don't fit in letters of `smallest` pixels.
-pub(super) fn labelled<'c>(
-    pieces: impl Iterator<Item = (&'c str, &'c str)>,
-    smallest: u32,
-) -> anyhow::Result<String> {
-    let block = |code: &str| Block { language: "rust".to_owned(), text: code.to_owned() };
-    let (names, blocks): (Vec<&str>, Vec<Block>) = pieces.map(|(name, code)| (name, block(code))).unzip();
-    let labels = LABEL * u32::try_from(names.len())?;
-    let size = size(&blocks, BODY.saturating_sub(labels), smallest)?;
-    let html = names
-        .iter()
-        .zip(&blocks)
-        .map(|(name, block)| format!("<h3><code>{name}</code></h3>\n{}", block.to_html(size)));
-    Ok(html.collect())
+/// A piece of code.
+pub(super) fn block(code: &str) -> String {
+    Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
 /// In how many lines two sources differ.
@@ -239,26 +178,18 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     shown.into_iter().map(|(change, line)| (change, line.get(common..).unwrap_or(&line).to_owned())).collect()
 }
 
-/// A difference as HTML. What tells the lines apart is a sign before each, and not its colour alone.
-///
-/// # Errors
-/// It doesn't fit into so much height.
-pub(super) fn difference_block(lines: &[(Change, String)], height: u32) -> anyhow::Result<String> {
+/// A difference as HTML. What tells the lines apart is a sign before each, and not its color alone.
+pub(super) fn difference_block(lines: &[(Change, String)]) -> String {
     let signed = lines.iter().map(|(change, line)| match change {
         Change::Removed => ("removed", format!("− {line}")),
         Change::Added => ("added", format!("+ {line}")),
         Change::Same => ("same", format!("  {line}")),
         Change::Gap => ("same", line.clone()),
     });
-    let signed: Vec<(&str, String)> = signed.collect();
-    let text = signed.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n");
-    let size = size(&[Block { language: String::new(), text }], height, SMALLEST)?;
-    let html = signed.iter().fold(String::new(), |html, (class, line)| {
-        html + &format!("<span class=\"{class}\">{}</span>\n", escaped(line))
+    let html = signed.fold(String::new(), |html, (class, line)| {
+        html + &format!("<span class=\"{class}\">{}</span>\n", escaped(&line))
     });
-    Ok(format!(
-        "<pre class=\"difference\" style=\"font-size:{size}px\"><code class=\"nohighlight\" data-noescape>{html}</code></pre>\n"
-    ))
+    format!("<pre class=\"difference\"><code class=\"nohighlight\" data-noescape>{html}</code></pre>\n")
 }
 
 /// Text in HTML.
@@ -269,20 +200,6 @@ pub(super) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn text(lines: usize, columns: usize) -> Block {
-        Block { language: String::new(), text: format!("{}\n", "x".repeat(columns)).repeat(lines) }
-    }
-
-    #[test]
-    fn the_size_is_the_largest_that_fits_and_never_below_the_smallest() {
-        assert_eq!(size(&[text(3, 40)], BODY, SMALLEST).unwrap(), LARGEST);
-        assert_eq!(size(&[text(3, 90)], BODY, SMALLEST).unwrap(), 20);
-        assert!(size(&[text(18, 40)], BODY, SMALLEST).unwrap() < LARGEST);
-        let said = size(&[text(3, 120)], BODY, SMALLEST).unwrap_err().to_string();
-        assert!(said.starts_with("3 lines, the widest of 120 columns, don't fit"), "{said}");
-        assert!(size(&[text(9, 40), text(13, 40)], BODY, SMALLEST).is_err());
-    }
 
     #[test]
     fn a_page_ends_where_a_statement_does() {
@@ -330,7 +247,7 @@ mod tests {
         assert_eq!(lines, expected.map(|(change, line)| (change, line.to_owned())));
         assert_eq!(difference(from, to, 2).unwrap(), [(Change::Removed, "two();".to_owned())]);
         assert_eq!(difference(from, to, 0), None);
-        let html = difference_block(&lines, BODY).unwrap();
+        let html = difference_block(&lines);
         assert!(html.contains("<span class=\"removed\">− two();</span>"), "{html}");
     }
 }

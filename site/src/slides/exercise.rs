@@ -11,11 +11,8 @@ use course::syllabus::Exercise;
 use super::{Slide, code, deck, markdown};
 use crate::source;
 
-/// Pixels that a wrong answer may take: what its words and the check's leave.
-const ROOM: u32 = code::BODY - 210;
-
-/// Pixels of letters with which several regions may share a slide.
-const GOOD_SIZE: u32 = 25;
+/// Lines that a wrong answer may take: what its words and the check's leave.
+const DIFFERENCE: usize = 12;
 /// From more parts than these on, they are shown smaller.
 const MANY: usize = 4;
 
@@ -32,18 +29,20 @@ pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> 
     let mut slides = vec![start(&id, exercise, &regions)];
     slides.push(predict(root, &id, exercise, &solution, mistakes)?);
     for group in grouped(&regions) {
-        slides.extend(answer(&id, exercise, group)?);
+        slides.extend(answer(&id, exercise, group));
     }
     Ok(slides)
 }
 
-/// Regions that are shown on one slide: as many as fit in a good size.
+/// Regions that are shown on one slide: as many as fit.
 fn grouped(regions: &[Region]) -> Vec<&[Region]> {
     let mut groups = Vec::new();
     let mut rest = regions;
     while !rest.is_empty() {
-        let fits =
-            |count: &usize| code::labelled(rest[..*count].iter().map(Region::label), GOOD_SIZE).is_ok();
+        let fits = |count: &usize| {
+            let lines = rest[..*count].iter().map(|region| region.code.lines().count() + code::LABEL);
+            lines.sum::<usize>() <= code::LINES
+        };
         let count = (2..=rest.len()).take_while(fits).last().unwrap_or(1);
         let (group, others) = rest.split_at(count);
         groups.push(group);
@@ -53,28 +52,30 @@ fn grouped(regions: &[Region]) -> Vec<&[Region]> {
 }
 
 /// The slides on which some regions are shown: a single one may take several.
-fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> anyhow::Result<Vec<Slide>> {
-    let (bodies, name) = match group {
+fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
+    let name = &group[0].name;
+    let bodies: Vec<String> = match group {
         [region] => {
             let pages = code::pages(&region.code);
             let body = |(number, page): (usize, &String)| {
                 let of =
                     if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
-                Ok(format!("<h2>The answer: <code>{}</code>{of}</h2>\n{}", region.name, code::block(page)?))
+                format!("<h2>The answer: <code>{name}</code>{of}</h2>\n{}", code::block(page))
             };
-            ((1..).zip(&pages).map(body).collect::<Vec<anyhow::Result<String>>>(), &region.name)
+            (1..).zip(&pages).map(body).collect()
         }
         several => {
-            let blocks = code::labelled(several.iter().map(Region::label), GOOD_SIZE);
-            (vec![blocks.map(|blocks| format!("<h2>The answers</h2>\n{blocks}"))], &several[0].name)
+            let part = |region: &Region| {
+                format!("<h3><code>{}</code></h3>\n{}", region.name, code::block(&region.code))
+            };
+            vec![format!("<h2>The answers</h2>\n{}", several.iter().map(part).collect::<String>())]
         }
     };
-    let slide = |(number, body): (usize, anyhow::Result<String>)| {
+    let slide = |(number, body): (usize, String)| {
         let id = format!("{id}-{name}-{number}");
         let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
-        let body = body.with_context(|| from.clone())?;
         let notes = format!("Only when most have it. `cargo course diff {}` compares.", exercise.id);
-        Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
+        Slide { id, from, body, notes: markdown::inline(&notes), below: false }
     };
     (1..).zip(bodies).map(slide).collect()
 }
@@ -84,12 +85,6 @@ struct Region {
     name: String,
     task: String,
     code: String,
-}
-
-impl Region {
-    fn label(&self) -> (&str, &str) {
-        (&self.name, &self.code)
-    }
 }
 
 fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
@@ -150,11 +145,10 @@ fn predict(
     let applied = of_it.map(|mistake| Ok((mistake, mistake.apply(&plain)?)));
     let mut of_it = applied.collect::<anyhow::Result<Vec<_>>>().with_context(|| from.clone())?;
     of_it.sort_by_key(|(_, wrong)| code::changes(solution, wrong));
-    let room = code::lines_in(ROOM, code::SMALLEST) as usize;
     let mut shown = None;
     for (mistake, wrong) in of_it {
         let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.path()))?;
-        shown = code::difference(solution, &wrong, room).map(|lines| (mistake, lines));
+        shown = code::difference(solution, &wrong, DIFFERENCE).map(|lines| (mistake, lines));
         if shown.is_some() {
             break;
         }
@@ -164,7 +158,7 @@ fn predict(
     let body = format!(
         "<h2>Predict: what does the check say?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
         markdown_line(&deck::capitalised(&mistake.what)),
-        code::difference_block(&lines, ROOM).with_context(|| format!("slide {id}: {}", mistake.path()))?,
+        code::difference_block(&lines),
         mistake.fails,
         mistake
             .says
@@ -178,7 +172,7 @@ fn predict(
     for says in &mistake.says {
         let _ = writeln!(notes, "- … {} …", code::escaped(says));
     }
-    let _ = writeln!(notes, "\n`{}`. The others: `cargo course mistakes {}`.", mistake.path(), exercise.id);
+    let _ = writeln!(notes, "\n`{}`. The others: `cargo course teach mistakes {}`.", mistake.path(), exercise.id);
     Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
 }
 

@@ -46,10 +46,10 @@ fn written(slide: &str) -> Written {
     Written { exercise, text: text.trim().to_owned(), notes: notes.trim().to_owned() }
 }
 
-/// A slide's text as HTML. All of its code has one size, the largest with which it fits.
+/// A slide's text as HTML.
 ///
 /// # Errors
-/// It has no heading at its start, a picture has no words for those who can't see it, or its code doesn't fit.
+/// It has no heading at its start, a picture has no words for those who can't see it, or its code can't be formatted.
 pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     ensure!(
         text.starts_with("# ") || text.starts_with("## "),
@@ -63,8 +63,6 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
         let (_, code) = code::task_and_code(&block.text);
         block.text = code::narrow_statements(&code).context("its code")? + "\n";
     }
-    let room = code::BODY - rows_of_text(&events) * TEXT_ROW;
-    let size = code::size(&blocks, room, code::SMALLEST).context("its code")?;
     let mut blocks = blocks.into_iter();
     let mut inside = false;
     let shown = events.into_iter().filter_map(|event| match event {
@@ -74,7 +72,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
         }
         Event::End(TagEnd::CodeBlock) => {
             inside = false;
-            blocks.next().map(|block| Event::Html(CowStr::from(block.to_html(size))))
+            blocks.next().map(|block| Event::Html(CowStr::from(block.to_html())))
         }
         Event::Text(_) if inside => None,
         event => Some(event),
@@ -89,29 +87,6 @@ pub(super) fn inline(text: &str) -> String {
     let mut made = String::new();
     html::push_html(&mut made, Parser::new_ext(text, Options::ENABLE_TABLES));
     made
-}
-
-/// Pixels of a row of text.
-const TEXT_ROW: u32 = 52;
-/// Letters in a row of text.
-const TEXT_COLUMNS: usize = 72;
-
-/// How many rows the words below the heading take, roughly.
-fn rows_of_text(events: &[Event<'_>]) -> u32 {
-    let (mut rows, mut letters, mut skip) = (0, 0, false);
-    for event in events {
-        match event {
-            Event::Start(Tag::CodeBlock(_) | Tag::Heading { .. }) => skip = true,
-            Event::End(TagEnd::CodeBlock | TagEnd::Heading(_)) => skip = false,
-            Event::Text(text) | Event::Code(text) if !skip => letters += text.chars().count(),
-            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::TableRow | TagEnd::TableHead) => {
-                rows += letters.div_ceil(TEXT_COLUMNS);
-                letters = 0;
-            }
-            _ => {}
-        }
-    }
-    u32::try_from(rows).unwrap_or(u32::MAX / TEXT_ROW)
 }
 
 fn blocks(events: &[Event<'_>]) -> Vec<Block> {
@@ -188,11 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn code_has_its_language_and_a_size() {
+    fn code_has_its_language() {
         let made = to_html("## A\n\n```rust,noplayground\n// Do it.\nlet x = 1 < 2;\n```\n").unwrap();
         assert!(made.contains("<code class=\"language-rust\">let x = 1 &lt; 2;\n</code></pre>"), "{made}");
-        assert!(made.contains("style=\"font-size:30px\""), "{made}");
-        let long = format!("## A\n\n```text\n{}```\n", "x\n".repeat(40));
-        assert!(format!("{:#}", to_html(&long).unwrap_err()).contains("40 lines"), "{long}");
     }
 }

@@ -2,21 +2,20 @@
 
 use anstream::adapter::strip_str;
 use anstyle_svg::{Term, WIN10_CONSOLE};
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
-use super::code::{BODY, LARGEST, SMALLEST, WIDTH, escaped};
+use super::code::escaped;
 use crate::output::Output;
 use crate::page::up;
 
-/// Where the pictures are, beside the decks.
+/// Where the pictures are, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
-/// What `anstyle-svg` draws, in its pixels: the size of letters, how wide they are in the widest of its fonts, the height of a line, and
-/// what stays free at each edge.
-const LETTER: f64 = 14.0;
-const COLUMN: f64 = 8.43;
-const LINE: f64 = 18.0;
-const EDGE: f64 = 10.0;
+/// Columns and lines of a terminal that a slide has room for, with letters of 20 pixels.
+const COLUMNS: usize = 94;
+const LINES: usize = 20;
+/// Pixels of [`COLUMNS`] in what `anstyle-svg` draws.
+const WIDTH: usize = 797;
 
 /// A part of a recording, which fits on a slide.
 pub(super) struct Part {
@@ -25,8 +24,6 @@ pub(super) struct Part {
     pub(super) svg: String,
     /// For those who don't see it.
     words: String,
-    /// Pixels on the slide.
-    height: f64,
 }
 
 impl Part {
@@ -34,12 +31,7 @@ impl Part {
     pub(super) fn html(&self, page: &str) -> String {
         // A blank line would end it, where it stands in Markdown.
         let words = escaped(&self.words).replace('"', "&quot;").replace('\n', "&#10;");
-        format!(
-            "<img class=\"recording\" src=\"{}{FOLDER}/{}\" alt=\"{words}\" style=\"height:{:.0}px\">\n",
-            up(page),
-            self.name,
-            self.height
-        )
+        format!("<img class=\"recording\" src=\"{}{FOLDER}/{}\" alt=\"{words}\">\n", up(page), self.name)
     }
 }
 
@@ -60,43 +52,23 @@ pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
 pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
     let text = format!("\x1b[1m$ {}\x1b[0m\n{}", output.command, output.styled.trim_end());
     let lines: Vec<&str> = text.lines().collect();
-    let number = lines.len().div_ceil(most_lines());
     let columns = lines.iter().map(|line| strip_str(line).to_string().chars().count()).max().unwrap_or(0);
-    let even = lines.len().div_ceil(number);
-    let size = size(even, columns).with_context(|| {
-        format!("`{}` prints {columns} columns, and a slide has room for {}", output.command, most_columns())
-    })?;
-    let scale = f64::from(size) / LETTER;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of pixels")]
-    let width = (f64::from(WIDTH) / scale - 2.0 * EDGE) as usize;
-    let term = Term::new().palette(WIN10_CONSOLE).min_width_px(width);
+    ensure!(
+        columns <= COLUMNS,
+        "`{}` prints {columns} columns, and a slide has room for {COLUMNS}",
+        output.command
+    );
+    let even = lines.len().div_ceil(lines.len().div_ceil(LINES));
+    let term = Term::new().palette(WIN10_CONSOLE).min_width_px(WIDTH);
     let part = |(number, lines): (usize, &[&str])| {
         let text = lines.join("\n");
         Part {
             name: format!("{}-{number}.svg", output.name),
             svg: with_view_box(&term.render_svg(&text)),
             words: format!("A terminal: {}", strip_str(&text)),
-            height: (lines.len() as f64 * LINE + 2.0 * EDGE) * scale,
         }
     };
     Ok((1..).zip(lines.chunks(even)).map(part).collect())
-}
-
-/// The largest size of letters, in pixels of the slide, with which so many lines of so many columns fit.
-fn size(lines: usize, columns: usize) -> Option<u32> {
-    let (width, height) = (columns as f64 * COLUMN + 2.0 * EDGE, lines as f64 * LINE + 2.0 * EDGE);
-    (SMALLEST..=LARGEST).rev().find(|&size| {
-        let scale = f64::from(size) / LETTER;
-        width * scale <= f64::from(WIDTH) && height * scale <= f64::from(BODY)
-    })
-}
-
-fn most_lines() -> usize {
-    (1..).find(|&lines| size(lines + 1, 0).is_none()).unwrap_or(1)
-}
-
-fn most_columns() -> usize {
-    (1..).find(|&columns| size(1, columns + 1).is_none()).unwrap_or(1)
 }
 
 /// With its size as its view as well: not every browser makes it larger without.
@@ -121,7 +93,6 @@ mod tests {
 
     #[test]
     fn a_recording_is_in_parts_that_fit() {
-        assert_eq!((most_lines(), most_columns()), (20, 94));
         let parts = parts(&output("a line\n".repeat(29))).unwrap();
         assert_eq!(parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>(), ["a-1.svg", "a-2.svg"]);
         assert!(
@@ -130,7 +101,6 @@ mod tests {
             parts[0].svg
         );
         assert!(parts[0].svg.starts_with("<svg viewBox=\"0 0 "), "{}", parts[0].svg);
-        assert!(parts.iter().all(|part| part.height <= f64::from(BODY)));
     }
 
     #[test]

@@ -46,21 +46,8 @@ impl Scratch {
             member::add(&mut files, root, &package, &package, path, text)?;
         }
         let solutions = read_folder(&root.join("solutions"))?;
-        for Variant { exercise, package, source } in variants {
-            let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {package}"))?;
-            let module = exercise.folder();
-            for (path, text) in solutions.iter().filter(|(path, _)| member::folder_of(path) == module) {
-                let text = if Path::new(&exercise.file) == path { source } else { text };
-                member::add(&mut files, root, package, &format!("s{module}"), path, text)?;
-            }
-            let folder = Path::new("members").join(package);
-            for (path, text) in member::own_checks(root, course, exercise)? {
-                files.insert(folder.join("tests/exercise").join(path), text);
-            }
-            let program = files.get_mut(&folder.join(format!("tests/{module}.rs")));
-            let program = program.with_context(|| format!("{module} has no tests/{module}.rs"))?;
-            *program =
-                program.replace(&format!("{}/tests/{module}/mod.rs", root.display()), "exercise/mod.rs");
+        for variant in variants {
+            add_variant(&mut files, root, course, &solutions, variant)?;
         }
         files.extend(examples::files(root)?);
         synchronize(&folder, &files)?;
@@ -93,6 +80,30 @@ impl Scratch {
         ensure!(!programs.is_empty(), "nothing of {} compiles:\n{diagnostics}", self.folder.display());
         Ok(Built { folder: self.folder, programs, diagnostics })
     }
+}
+
+/// Adds the package of a variant, with the checks of its exercise.
+fn add_variant(
+    files: &mut BTreeMap<PathBuf, String>,
+    root: &Path,
+    course: &Course,
+    solutions: &BTreeMap<PathBuf, String>,
+    Variant { exercise, package, source }: &Variant,
+) -> anyhow::Result<()> {
+    let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {package}"))?;
+    let module = exercise.folder();
+    for (path, text) in solutions.iter().filter(|(path, _)| member::folder_of(path) == module) {
+        let text = if Path::new(&exercise.file) == path { source } else { text };
+        member::add(files, root, package, &format!("s{module}"), path, text)?;
+    }
+    let folder = Path::new("members").join(package);
+    for (path, text) in member::own_checks(root, course, exercise)? {
+        files.insert(folder.join("tests/exercise").join(path), text);
+    }
+    let program = files.get_mut(&folder.join(format!("tests/{module}.rs")));
+    let program = program.with_context(|| format!("{module} has no tests/{module}.rs"))?;
+    *program = program.replace(&format!("{}/tests/{module}/mod.rs", root.display()), "exercise/mod.rs");
+    Ok(())
 }
 
 /// Makes the folder hold these files; leaves alone what is the same, so that Cargo rebuilds only what changed.

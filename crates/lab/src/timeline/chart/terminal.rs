@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_text_show_what_is_beside_what() {
+    fn lines_of_text_show_what_overlaps() {
         let text = chart().terminal();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 5);

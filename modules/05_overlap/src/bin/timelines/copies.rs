@@ -1,4 +1,4 @@
-//! Batches that come in and go out in a stream of their own, beside the computation and the all-reduces.
+//! Batches that come in and go out in a stream of their own, in parallel with the computation and the all-reduces.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ enum Exercise {
     Layerwise,
     /// Micro-batches through a stage on each GPU
     PipelineParallel,
-    /// Batches that come in and go out beside the computation: GPU 0
+    /// Batches that come in and go out in parallel with the computation: GPU 0
     Copies,
 }
 
