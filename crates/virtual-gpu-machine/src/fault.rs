@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::print::Printed;
+use crate::printed::Printed;
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_ptx::CudaLine;
 use virtual_gpu_ptx::instruction::Space;
@@ -157,6 +157,9 @@ pub struct Assertion {
     /// `threadIdx` of all threads for which it failed at the same time.
     pub threads: Vec<[u32; 3]>,
 }
+
+/// Why a kernel can't go on. Boxed, since it is large and rare.
+pub(crate) type Stop = Box<Fault>;
 
 /// Why a kernel was stopped.
 #[derive(Debug)]

@@ -139,14 +139,12 @@ pub enum Uniform {
         /// Bytes added to it.
         offset: i64,
     },
-    /// Written by an instruction whose sources are all uniform.
-    Computed(u32),
 }
 
 /// A register that holds the same from a block's start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
-pub enum LaneConstant {
+pub enum ThreadConstant {
     ThreadIndex(u8),
     LaneId,
     WarpId,
@@ -215,7 +213,7 @@ pub struct Registers {
     /// Uniform 64-bit values, in the order of their slots.
     pub uniform_longs: Vec<Uniform>,
     /// 32-bit registers that are set once per block size.
-    pub lane_constants: Vec<(Slot, LaneConstant)>,
+    pub thread_constants: Vec<(Slot, ThreadConstant)>,
 }
 
 impl Kernel {
@@ -256,7 +254,7 @@ impl Kernel {
 
     /// The static shared variable at an offset, as the program names it, or else dynamic shared memory; and the offset
     /// in it.
-    pub fn shared_place(&self, offset: u64) -> (Option<String>, u64) {
+    pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
         });

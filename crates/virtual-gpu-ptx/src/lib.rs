@@ -21,7 +21,7 @@ pub mod window;
 pub use diagnostic::{Diagnostic, LoadError};
 pub use kernel::Frame;
 pub use kernel::{
-    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+    AddressOf, CudaLine, Kernel, Module, Parameter, Registers, ThreadConstant, Uniform, Variable,
 };
 
 use lexer::{Lexeme, Token};

@@ -11,7 +11,7 @@ use super::instruction::{
     Call as Subcall, Condition, Instruction, Operation, Predicate, Slot, Space, SystemCall,
 };
 use super::kernel::{
-    AddressOf, CudaLine, Frame, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+    AddressOf, CudaLine, Frame, Kernel, Module, Parameter, Registers, ThreadConstant, Uniform, Variable,
 };
 use super::names::{Binding, Class, MAX_DEPTH, RegisterCount, Scopes};
 use super::recursion::{FRAME_ALIGNMENT, Subroutine, local_address};
@@ -157,7 +157,7 @@ pub(super) struct Lowering<'f, 'a> {
     pub(super) branch_targets: HashMap<&'a str, &'f [&'a str]>,
     uniform_words: Uniforms,
     uniform_longs: Uniforms,
-    lane_constants: Vec<(Slot, LaneConstant)>,
+    thread_constants: Vec<(Slot, ThreadConstant)>,
     shared: HashMap<&'a str, u32>,
     shared_variables: Vec<(String, u32, u64)>,
     shared_bytes: u32,
@@ -210,7 +210,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             branch_targets: HashMap::new(),
             uniform_words: Uniforms::default(),
             uniform_longs: Uniforms::default(),
-            lane_constants: Vec::new(),
+            thread_constants: Vec::new(),
             shared: HashMap::new(),
             shared_variables: Vec::new(),
             shared_bytes: 0,
@@ -306,7 +306,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 predicates: self.counts.predicates,
                 uniform_words,
                 uniform_longs,
-                lane_constants: std::mem::take(&mut self.lane_constants),
+                thread_constants: std::mem::take(&mut self.thread_constants),
             },
             frames,
         }
@@ -501,12 +501,12 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.uniform_longs.slot(uniform)
     }
 
-    pub(super) fn lane_constant(&mut self, constant: LaneConstant) -> Slot {
-        if let Some(&(slot, _)) = self.lane_constants.iter().find(|(_, known)| *known == constant) {
+    pub(super) fn thread_constant(&mut self, constant: ThreadConstant) -> Slot {
+        if let Some(&(slot, _)) = self.thread_constants.iter().find(|(_, known)| *known == constant) {
             return slot;
         }
         let slot = self.new_word();
-        self.lane_constants.push((slot, constant));
+        self.thread_constants.push((slot, constant));
         slot
     }
 

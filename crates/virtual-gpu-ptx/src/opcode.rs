@@ -98,11 +98,10 @@ pub enum WordOp {
     SignExtend(u8),
     /// Zero-extends the low `n` bits.
     ZeroExtend(u8),
-    /// Four products of bytes, added to `c`.
-    Dp4aSS,
-    Dp4aUU,
-    Dp4aSU,
-    Dp4aUS,
+    /// Four products of bytes, added to `c`; `a` and `b` are signed or not.
+    Dp4a {
+        signed: [bool; 2],
+    },
     /// Products of `a`'s halves with two bytes of `b`, the high or the low ones, added to `c`.
     Dp2a {
         high: bool,

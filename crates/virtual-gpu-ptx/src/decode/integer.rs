@@ -238,14 +238,10 @@ impl<'a> Lowering<'_, 'a> {
 
     /// `dp4a`
     pub(super) fn dot_product(&mut self, raw: &Raw<'a>) -> Decoded {
-        let op = match raw.modifiers.as_slice() {
-            ["s32", "s32"] => WordOp::Dp4aSS,
-            ["u32", "u32"] => WordOp::Dp4aUU,
-            ["s32", "u32"] => WordOp::Dp4aSU,
-            ["u32", "s32"] => WordOp::Dp4aUS,
-            _ => return unsupported(raw),
+        let [a @ ("s32" | "u32"), b @ ("s32" | "u32")] = raw.modifiers.as_slice() else {
+            return unsupported(raw);
         };
-        self.three_words(raw, op)
+        self.three_words(raw, WordOp::Dp4a { signed: [*a == "s32", *b == "s32"] })
     }
 
     /// `popc`, `clz`, `brev`, `bfind`

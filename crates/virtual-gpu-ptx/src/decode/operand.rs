@@ -3,7 +3,7 @@
 use super::super::indirect::code_address;
 use super::super::instruction::{Clock, Condition, Operation, Predicate, Slot, Value, WidenOp, WordOp};
 use super::super::instruction::{LongOp, NarrowOp};
-use super::super::kernel::{LaneConstant, Uniform};
+use super::super::kernel::{ThreadConstant, Uniform};
 use super::super::lower::Lowering;
 use super::super::names::Binding;
 use super::super::syntax::{Operand, Raw};
@@ -171,14 +171,14 @@ impl<'a> Lowering<'_, 'a> {
             ("%dynamic_smem_size", _) => Uniform::DynamicShared,
             ("%total_smem_size", _) => Uniform::TotalShared,
             ("WARP_SZ", _) => Uniform::Constant(32),
-            ("%tid", 0..3) => return Ok(self.lane_constant(LaneConstant::ThreadIndex(axis))),
-            ("%laneid", _) => return Ok(self.lane_constant(LaneConstant::LaneId)),
-            ("%warpid", _) => return Ok(self.lane_constant(LaneConstant::WarpId)),
-            ("%lanemask_eq", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskEq)),
-            ("%lanemask_lt", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskLt)),
-            ("%lanemask_le", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskLe)),
-            ("%lanemask_gt", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGt)),
-            ("%lanemask_ge", _) => return Ok(self.lane_constant(LaneConstant::LaneMaskGe)),
+            ("%tid", 0..3) => return Ok(self.thread_constant(ThreadConstant::ThreadIndex(axis))),
+            ("%laneid", _) => return Ok(self.thread_constant(ThreadConstant::LaneId)),
+            ("%warpid", _) => return Ok(self.thread_constant(ThreadConstant::WarpId)),
+            ("%lanemask_eq", _) => return Ok(self.thread_constant(ThreadConstant::LaneMaskEq)),
+            ("%lanemask_lt", _) => return Ok(self.thread_constant(ThreadConstant::LaneMaskLt)),
+            ("%lanemask_le", _) => return Ok(self.thread_constant(ThreadConstant::LaneMaskLe)),
+            ("%lanemask_gt", _) => return Ok(self.thread_constant(ThreadConstant::LaneMaskGt)),
+            ("%lanemask_ge", _) => return Ok(self.thread_constant(ThreadConstant::LaneMaskGe)),
             ("%envreg1", _) => Uniform::WorkspaceHigh,
             ("%envreg2", _) => Uniform::WorkspaceLow,
             _ if name.starts_with('%') && component.is_empty() => return Err(unknown(name)),
