@@ -9,9 +9,9 @@ use super::instruction::{Instruction, Slot};
 /// What a PTX text holds.
 #[derive(Debug)]
 pub struct Module {
-    pub(super) target: u32,
-    pub(super) kernels: BTreeMap<String, Arc<Kernel>>,
-    pub(super) variables: Vec<Variable>,
+    pub(crate) target: u32,
+    pub(crate) kernels: BTreeMap<String, Arc<Kernel>>,
+    pub(crate) variables: Vec<Variable>,
 }
 
 impl Module {
@@ -158,25 +158,25 @@ pub enum ThreadConstant {
 /// A kernel, ready to run.
 #[derive(Debug)]
 pub struct Kernel {
-    pub(super) name: String,
-    pub(super) parameters: Vec<Parameter>,
-    pub(super) parameter_bytes: u32,
-    pub(super) shared_bytes: u32,
-    pub(super) dynamic_shared_offset: u32,
+    pub(crate) name: String,
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) parameter_bytes: u32,
+    pub(crate) shared_bytes: u32,
+    pub(crate) dynamic_shared_offset: u32,
     /// Static shared variables: name, offset, bytes.
-    pub(super) shared_variables: Vec<(String, u32, u64)>,
-    pub(super) shared_unit: u8,
-    pub(super) has_partial_barriers: bool,
-    pub(super) local_bytes: u32,
-    pub(super) max_threads: Option<[u32; 3]>,
-    pub(super) required_threads: Option<[u32; 3]>,
-    pub(super) code: Vec<Instruction>,
-    pub(super) lines: Vec<u32>,
+    pub(crate) shared_variables: Vec<(String, u32, u64)>,
+    pub(crate) shared_unit: u8,
+    pub(crate) has_partial_barriers: bool,
+    pub(crate) local_bytes: u32,
+    pub(crate) max_threads: Option<[u32; 3]>,
+    pub(crate) required_threads: Option<[u32; 3]>,
+    pub(crate) code: Vec<Instruction>,
+    pub(crate) lines: Vec<u32>,
     /// Index into `cuda_lines`, `u32::MAX` where there is none.
-    pub(super) locations: Vec<u32>,
-    pub(super) cuda_lines: Vec<CudaLine>,
-    pub(super) registers: Registers,
-    pub(super) frames: Vec<Frame>,
+    pub(crate) locations: Vec<u32>,
+    pub(crate) cuda_lines: Vec<CudaLine>,
+    pub(crate) registers: Registers,
+    pub(crate) frames: Vec<Frame>,
 }
 
 /// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's

@@ -4,7 +4,7 @@ use super::diagnostic::Diagnostic;
 
 /// One token. Everything borrows from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// `axpy`, `%r1`, `$L__BB0_2`.
     Word(&'a str),
     /// `.f32`, without its dot.
@@ -19,9 +19,9 @@ pub(super) enum Token<'a> {
 
 /// A token and its line, from 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lexeme<'a> {
-    pub(super) token: Token<'a>,
-    pub(super) line: u32,
+pub(crate) struct Lexeme<'a> {
+    pub(crate) token: Token<'a>,
+    pub(crate) line: u32,
 }
 
 const MARKS: &[u8] = b"{}[]()<>,;:=@!|+-*/&~?^";
@@ -35,7 +35,7 @@ fn is_word(byte: u8) -> bool {
 }
 
 /// Splits `source` into tokens; stops at the first sign that no PTX contains.
-pub(super) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
+pub(crate) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
     let mut lexer = Lexer { source, at: 0, line: 1 };
     let mut found = Vec::new();
     while let Some(lexeme) = lexer.next()? {
