@@ -28,7 +28,8 @@ impl<T: Copy + Default> Chunk<T> {
             return;
         }
         for i in 0..WIDTH {
-            self.0[i] = if mask & 1 << i != 0 { from.0[i] } else { self.0[i] };
+            // No branch: the compiler then blends vectors.
+            self.0[i] = (mask & 1 << i != 0).select_unpredictable(from.0[i], self.0[i]);
         }
     }
 }
