@@ -1,62 +1,69 @@
 //! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes, deletions and kernels.
 
+mod built;
 mod deletions;
 mod examples;
 mod features;
-mod findings;
+mod member;
+mod problems;
 mod scratch;
 mod test_output;
+mod variants;
+mod verdicts;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use course::mistakes::{self, Mistake};
+use course::mistakes;
 use course::syllabus::Course;
 
 use crate::{kernels, starters};
-use findings::Findings;
+use problems::Problems;
 use scratch::Scratch;
 
-/// Runs every point, and fails if any of them has findings.
+/// Runs every point, and fails if any of them has problems.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    // Everything is read first: what can't be read is an error, not a finding.
+    // Everything is read first: what can't be read is an error, not a problem.
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
     let deletions = deletions::read(root, &course)?;
     let starters = starters::starters(root)?;
     ensure!(!course.exercises.is_empty(), "course.toml lists no exercise");
 
-    let mut findings = Findings::default();
-    findings.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
-    findings.point("every package builds the virtual GPU alike", || features::differences(root, &course))?;
-    findings.point("starters are made from solutions", || {
+    let mut problems = Problems::default();
+    problems.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
+    problems.point("every package builds the virtual GPU alike", || features::differences(root, &course))?;
+    problems.point("starters are made from solutions", || {
         let differences = starters::differences(root)?;
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
     })?;
-    findings.point("solutions: format, clippy, checks", || solutions(root, &course))?;
-    let scratch = Scratch::write(root, &course, &starters, &mistakes, &deletions)?;
+    problems.point("solutions: format, clippy, checks", || solutions(root, &course))?;
+    let mut applied = variants::of_mistakes(root, &course, &mistakes)?;
+    problems.point("mistakes apply to their solutions", || Ok(applied.problems))?;
+    applied.variants.extend(variants::of_deletions(&deletions));
+    let scratch = Scratch::write(root, &course, &starters, &applied.variants)?;
     let built = scratch.build()?;
     let title = format!("{} starters fail at their own todo!", course.exercises.len());
-    findings.point(&title, || built.check_starters(&course))?;
-    let title = format!("{} mistakes fail with their words", mistakes.len());
-    findings.point(&title, || built.check_mistakes(&course, &mistakes))?;
-    let title = format!("{} deletions of synchronising calls come to what is said of them", deletions.len());
-    findings.point(&title, || built.check_deletions(&course, &deletions))?;
+    problems.point(&title, || built.check_starters(&course))?;
+    let title = format!("{} mistakes fail with their words", applied.mistakes.len());
+    problems.point(&title, || built.check_mistakes(&course, &applied.mistakes))?;
+    let title = format!("{} deletions of synchronizing calls come to what is said of them", deletions.len());
+    problems.point(&title, || built.check_deletions(&course, &deletions))?;
     match kernels::require_compiler() {
         Ok(()) => {
-            findings.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
+            problems.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
                 let own = std::env::current_exe().context("where is this executable?")?;
                 command(Command::new(own).args(["kernels", "--check"]).current_dir(root))
             })?;
-            findings.point("cudarc's own examples run", || examples::check(root, &built.folder))?;
+            problems.point("cudarc's own examples run", || examples::check(root, &built.folder))?;
         }
         Err(reason) => {
             println!("skipped: kernels/*.ptx is not compared with kernels/*.cu: {reason:#}");
             println!("skipped: cudarc's own examples, which compile kernels as they run");
         }
     }
-    findings.finish()
+    problems.finish()
 }
 
 /// What course.toml lists, and what the folders hold.
@@ -90,16 +97,16 @@ fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<St
 fn solutions(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let packages: Vec<String> =
         course.modules.iter().flat_map(|module| ["-p".to_owned(), module.solution_package()]).collect();
-    let mut findings = Vec::new();
+    let mut problems = Vec::new();
     for arguments in [&["fmt", "--check"][..], &["clippy", "-q", "--all-targets"], &["test", "-q"]] {
         let mut cargo = cargo(root);
         cargo.args(arguments).args(&packages);
         if arguments[0] == "clippy" {
             cargo.args(["--", "-D", "warnings"]);
         }
-        findings.extend(command(&mut cargo)?);
+        problems.extend(command(&mut cargo)?);
     }
-    Ok(findings)
+    Ok(problems)
 }
 
 /// The Cargo that runs this program.
@@ -109,7 +116,7 @@ fn cargo(folder: &Path) -> Command {
     cargo
 }
 
-/// Runs a command to its end; where it fails, the finding is what it printed.
+/// Runs a command to its end; if it fails, the problem is what it printed.
 fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     let output = command.output().with_context(|| format!("can't run {command:?}"))?;
     if output.status.success() {
@@ -124,14 +131,4 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
 /// Where Cargo builds this workspace.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
-}
-
-/// A deletion's package in the scratch workspace.
-fn deletion_package(at: usize) -> String {
-    format!("d_{at}")
-}
-
-/// The one mistake's or starter's package in the scratch workspace.
-fn mistake_package(mistake: &Mistake) -> String {
-    format!("x_{}_{}", mistake.exercise.replace('/', "_"), mistake.name)
 }

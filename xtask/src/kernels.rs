@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use course::progress::replace;
 use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
 
 /// PTX of this NVRTC has ISA version 8.0, which each driver from 525 on takes.
@@ -27,12 +28,15 @@ pub(crate) struct Options {
     include: Vec<PathBuf>,
 }
 
+/// The kernels of the course lie in `kernels/` of this crate. Reports name their lines from here on: `kernels/matmul.cu`.
+const LAB: &str = "crates/lab";
+
 /// Kernels that the virtual GPU's own tests run. Their PTX lies in a folder for each NVRTC and architecture.
 const TESTS: &str = "crates/conformance/tests/kernels";
 const TEST_COMPILERS: [(i32, i32); 2] = [(12, 0), (12, 9)];
 const TEST_ARCHITECTURES: [&str; 2] = ["compute_70", "compute_90"];
 
-/// A source file and the PTX that belongs beside it.
+/// A source file and the PTX that belongs next to it.
 struct Compiled {
     path: PathBuf,
     ptx: String,
@@ -51,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         compile_tests(root, &options.include)?
     } else {
         require_compiler()?;
-        compile_folder(root, "kernels")?
+        compile_folder(&root.join(LAB))?
     };
     let stale: Vec<&Compiled> = all.iter().filter(|compiled| !compiled.is_on_disk()).collect();
     if options.check {
@@ -66,7 +70,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     for compiled in &stale {
-        write_atomically(&compiled.path, &compiled.ptx)?;
+        replace(&compiled.path, &compiled.ptx)?;
         println!("kernels: wrote {}", compiled.path.display());
     }
     println!("kernels: {} files, {} changed", all.len(), stale.len());
@@ -130,9 +134,10 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
     Ok(all)
 }
 
-/// Compiles each `.cu` file in `root/folder`, in the order of names. A PTX file without a source is an error.
-fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
-    let files = files_in(&root.join(folder))?;
+/// Compiles each `.cu` file in `kernels/` of a crate, in the order of names. A PTX file without a source is an error.
+fn compile_folder(root: &Path) -> anyhow::Result<Vec<Compiled>> {
+    let folder = root.join("kernels");
+    let files = files_in(&folder)?;
     let has = |extension: &'static str| {
         files.iter().filter(move |path| path.extension() == Some(OsStr::new(extension)))
     };
@@ -149,7 +154,7 @@ fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
             compile(root, source, options)
         })
         .collect::<anyhow::Result<_>>()?;
-    ensure!(!all.is_empty(), "{} holds no .cu file", root.join(folder).display());
+    ensure!(!all.is_empty(), "{} holds no .cu file", folder.display());
     Ok(all)
 }
 
@@ -189,16 +194,6 @@ fn with_relative_file(ptx: &str, name: &str) -> String {
         }
     }
     lines.join("\n") + "\n"
-}
-
-/// A reader sees the old file or the new one, never half of it.
-fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
-    let temporary = path.with_extension("ptx.new");
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
-    }
-    fs::write(&temporary, text).with_context(|| format!("can't write {}", temporary.display()))?;
-    fs::rename(&temporary, path).with_context(|| format!("can't replace {}", path.display()))
 }
 
 #[cfg(test)]

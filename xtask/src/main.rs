@@ -1,7 +1,8 @@
-//! Chores of authors and CI. A student needs none of them.
+//! Tasks of authors and CI. A student needs none of them.
 
 mod check;
 mod kernels;
+mod mistake;
 mod starters;
 
 use std::path::Path;
@@ -15,18 +16,21 @@ use course::checks::cargo;
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
 struct Arguments {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Task {
     /// Make the book
     #[command(disable_help_flag = true)]
     Book(Passed),
     /// Check that starters, solutions, mistakes, kernels and course.toml belong together
     Check,
-    /// Compile kernels/*.cu to kernels/*.ptx, with NVRTC 12.0
+    /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
+    /// Save an edit of a solution as a mistake, or keep the saved ones up to date
+    #[command(subcommand)]
+    Mistake(mistake::Task),
     /// Run the programs whose output the pages show, and keep what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
@@ -36,7 +40,7 @@ enum Chore {
     /// Make the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
-    /// Make modules/ from solutions/; what is in modules/ is lost
+    /// Make the exercises of modules/ from solutions/; answers in modules/ are lost
     Starters(starters::Options),
 }
 
@@ -59,21 +63,22 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    match &arguments.chore {
-        Chore::Book(passed) => pages(root, "book", passed),
-        Chore::Check => check::run(root),
-        Chore::Kernels(options) => kernels::run(options),
-        Chore::Output(passed) => pages(root, "output", passed),
-        Chore::Pictures(passed) => pages(root, "pictures", passed),
-        Chore::Slides(passed) => pages(root, "slides", passed),
-        Chore::Starters(options) => starters::run(root, options),
+    match &arguments.task {
+        Task::Book(passed) => site(root, "book", passed),
+        Task::Check => check::run(root),
+        Task::Kernels(options) => kernels::run(options),
+        Task::Mistake(task) => mistake::run(root, task),
+        Task::Output(passed) => site(root, "output", passed),
+        Task::Pictures(passed) => site(root, "pictures", passed),
+        Task::Slides(passed) => site(root, "slides", passed),
+        Task::Starters(options) => starters::run(root, options),
     }
 }
 
-/// Runs the program that makes pages. It is a package of its own, so that the other chores don't wait for mdBook to be built.
-fn pages(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
+/// Runs the program that makes the book and the slides. It is a package of its own, so that the other tasks don't wait for mdBook to be built.
+fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
-        .args(["run", "--quiet", "--package", "pages", "--", what])
+        .args(["run", "--quiet", "--package", "site", "--", what])
         .args(&passed.arguments)
         .current_dir(root)
         .status()

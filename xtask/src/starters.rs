@@ -1,4 +1,4 @@
-//! `cargo xtask starters`: modules/ from solutions/.
+//! `cargo xtask starters`: the exercises of modules/ from solutions/. Lessons and programs are written in modules/, and left alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// Every file below modules/ as it should be, by its path there.
+/// Every file below modules/ that is made from a solution, by its path there.
 pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
-/// Runs the chore: reads everything, then writes what differs and removes what no solution has.
+/// Runs the task: reads everything, then writes what differs and removes starters that no solution has.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let differences = differences(root)?;
     if options.check {
@@ -70,6 +70,8 @@ pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
             differences.push(Difference { path, should_be: Some(text) });
         }
     }
+    // A lesson or a program has no region.
+    there.retain(|_, text| starter::regions(text) > 0);
     differences.extend(there.into_keys().map(|path| Difference { path, should_be: None }));
     Ok(differences)
 }
@@ -81,7 +83,8 @@ pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
 pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
     let solutions = root.join("solutions");
     let mut starters = BTreeMap::new();
-    for (path, text) in read_folder(&solutions)? {
+    let is_program = |path: &Path| path.iter().nth(1).is_some_and(|folder| folder == "programs");
+    for (path, text) in read_folder(&solutions)?.into_iter().filter(|(path, _)| !is_program(path)) {
         let made = make(&path, &text).with_context(|| format!("solutions/{}", path.display()))?;
         starters.insert(path, made);
     }
@@ -95,9 +98,7 @@ fn make(path: &Path, text: &str) -> anyhow::Result<String> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => starter::starter(&renamed()),
         Some("toml") => starter::manifest(&renamed()),
-        // The lesson stands in both places, word for word, and speaks of the starter.
-        Some("md") => Ok(text.to_owned()),
-        _ => bail!("only .rs, .toml and .md files belong to a module"),
+        _ => bail!("only .rs and .toml files belong to a solution; lessons are in modules/"),
     }
 }
 
@@ -110,7 +111,6 @@ mod tests {
         let text = "[package]\nname = \"s02_x\"\n\n[lints]\nworkspace = true\n\n[dependencies]\ninit.workspace = true # s01_init\n";
         let made = make(Path::new("02_x/Cargo.toml"), text).unwrap();
         assert!(made.contains("name = \"m02_x\"") && made.contains("# s01_init"), "{made}");
-        assert_eq!(make(Path::new("02_x/README.md"), "s02_x").unwrap(), "s02_x");
-        assert!(make(Path::new("02_x/notes.swp"), "").is_err());
+        assert!(make(Path::new("02_x/README.md"), "").is_err());
     }
 }

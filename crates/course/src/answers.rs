@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use similar::{ChangeTag, TextDiff};
+use diffy::{Patch, create_patch};
 
 use crate::progress::{folder, replace};
 use crate::starter;
@@ -110,19 +110,23 @@ pub enum Change {
 
 /// What changes from one text to another, line by line, with three lines around each change. Empty if nothing does.
 pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
-    let diff = TextDiff::from_lines(from, to);
+    changes(&create_patch(from, to))
+}
+
+/// The lines of a diff.
+pub(crate) fn changes(patch: &Patch<'_, str>) -> Vec<(Change, String)> {
     let mut lines = Vec::new();
-    for (index, group) in diff.grouped_ops(3).iter().enumerate() {
+    for (index, hunk) in patch.hunks().iter().enumerate() {
         if index > 0 {
             lines.push((Change::Gap, "…".to_owned()));
         }
-        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
-            let kind = match change.tag() {
-                ChangeTag::Delete => Change::Removed,
-                ChangeTag::Insert => Change::Added,
-                ChangeTag::Equal => Change::Same,
+        for line in hunk.lines() {
+            let (change, text) = match *line {
+                diffy::Line::Delete(text) => (Change::Removed, text),
+                diffy::Line::Insert(text) => (Change::Added, text),
+                diffy::Line::Context(text) => (Change::Same, text),
             };
-            lines.push((kind, change.value().trim_end_matches('\n').to_owned()));
+            lines.push((change, text.trim_end_matches('\n').to_owned()));
         }
     }
     lines

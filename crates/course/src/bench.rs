@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
+use chart::lines::{Lines, Point};
 use course::syllabus::Course;
-use plotters::prelude::*;
 use serde::Deserialize;
 
 use crate::demo;
@@ -34,13 +34,14 @@ pub(crate) fn run(
     if code == ExitCode::SUCCESS
         && let Some(svg) = svg
     {
-        draw(&read_rows(&csv)?, svg).with_context(|| format!("can't draw {}", svg.display()))?;
+        let picture = drawn(&read_rows(&csv)?).with_context(|| format!("can't draw {}", svg.display()))?;
+        std::fs::write(svg, picture).with_context(|| format!("can't write {}", svg.display()))?;
     }
     Ok(code)
 }
 
 /// A row that the module's program wrote. Bandwidths are in GB/s.
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 struct Row {
     operation: String,
     r#type: String,
@@ -59,58 +60,28 @@ fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Bus bandwidth over size, a line for each type.
-fn draw(rows: &[Row], file: &Path) -> anyhow::Result<()> {
+fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let first = rows.first().context("the table has no row")?;
-    let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut of_type: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
     for row in rows {
-        lines.entry(&row.r#type).or_default().push((row.bytes, row.busbw_gbps));
+        of_type.entry(&row.r#type).or_default().push((row.bytes, row.busbw_gbps));
     }
-    let most = |of: fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max);
-    let least = rows.iter().map(|row| row.bytes).fold(f64::INFINITY, f64::min);
-    let title = format!("{} on {} ranks, {}", first.operation, first.world_size, first.times);
-    let area = SVGBackend::new(file, (1000, 600)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 22))
-        .margin(20)
-        .x_label_area_size(50)
-        .y_label_area_size(70)
-        .build_cartesian_2d(
-            (least..most(|row| row.bytes).max(least * 2.0)).log_scale(),
-            0.0..most(|row| row.busbw_gbps) * 1.1,
-        )?;
-    chart
-        .configure_mesh()
-        .x_desc("bytes")
-        .y_desc("bus bandwidth, GB/s")
-        .x_label_formatter(&|bytes| size(*bytes))
-        .label_style(("sans-serif", 16))
-        .draw()?;
-    for (index, (name, points)) in lines.into_iter().enumerate() {
-        let colour = Palette99::pick(index).to_rgba();
-        chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(3)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
-        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))?;
-    }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(BLACK)
-        .label_font(("sans-serif", 16))
-        .draw()?;
-    area.present()?;
-    Ok(())
-}
-
-/// `64K` of 65,536.
-fn size(bytes: f64) -> String {
-    match bytes {
-        bytes if bytes < f64::from(1 << 10) => format!("{bytes:.0}"),
-        bytes if bytes < f64::from(1 << 20) => format!("{:.0}K", bytes / f64::from(1 << 10)),
-        bytes => format!("{:.0}M", bytes / f64::from(1 << 20)),
-    }
+    let label = |(name, points): (&str, Vec<Point>)| {
+        let end = points.last().map_or(0.0, |end| end.1);
+        (format!("{name} {end:.3} GB/s"), points)
+    };
+    let lines: Vec<_> = of_type.into_iter().map(label).collect();
+    let labels: Vec<&str> = lines.iter().map(|(label, _)| label.as_str()).collect();
+    let chart = Lines {
+        title: &format!("Bus bandwidth of {} on {} ranks", first.operation, first.world_size),
+        description: &format!("Bus bandwidth over the size. At the largest size: {}.", labels.join(", ")),
+        sizes: "bytes of a rank's buffer",
+        unit: "GB/s",
+        note: &format!("Times: {}.", first.times),
+        logarithmic: false,
+        lines,
+    };
+    Ok(chart.svg())
 }
 
 /// What identifies a row of a table, and what is compared: those of `cargo course bench`, and of module 05's ladder.

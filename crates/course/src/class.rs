@@ -13,21 +13,22 @@ use course::mistakes;
 use course::syllabus::Course;
 
 use crate::session::{BAD, DIM, GOOD, STRONG, print};
-use crate::work::{Line, STATES};
+use crate::work::{Line, STATES, coloured};
 
-/// The planted mistakes of an exercise: what is wrong, which check finds it, and what that says.
+/// The mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and what that says.
 pub(crate) fn show_mistakes(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
     let exercise = course.exercise(id)?;
     let mut text = String::new();
     for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.exercise == exercise.id) {
         let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.name, mistake.what);
+        text += &coloured(&mistake.changes()?);
         let _ = writeln!(text, "  {DIM}{} says:{DIM:#}", mistake.fails);
         for says in &mistake.says {
             let _ = writeln!(text, "    {says}");
         }
         let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.path());
     }
-    ensure!(!text.is_empty(), "no mistake is planted in {}", exercise.id);
+    ensure!(!text.is_empty(), "{} has no mistake", exercise.id);
     Ok(text)
 }
 

@@ -17,8 +17,7 @@ pub(crate) fn run(
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
     let is_solved = has_solutions(root);
-    let folder = root.join(if is_solved { "solutions" } else { "modules" });
-    let has_program = |module: &str| folder.join(module).join("src/main.rs").is_file();
+    let has_program = |module: &str| root.join("modules").join(module).join("src/main.rs").is_file();
     let module = course.module(module)?;
     let with: Vec<&str> = course
         .modules

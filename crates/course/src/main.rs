@@ -172,7 +172,7 @@ enum Command {
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
-    /// For instructors: the mistakes that are planted in an exercise, and what is said of each
+    /// For instructors: the known mistakes of an exercise, each as a diff, and what its check says
     #[command(after_help = "Example: cargo course mistakes init/devices")]
     Mistakes {
         /// The exercise, such as init/devices

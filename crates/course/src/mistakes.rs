@@ -1,21 +1,26 @@
-//! Planted mistakes: wrong answers that a check must catch, with words that help.
+//! Known wrong answers that a check must catch, with words that help.
 //!
-//! `tests/mistakes/init/devices/off_by_one.rs` is the file of the exercise `init/devices` with the mistake in it. It
-//! starts with what is wrong, the check that must fail, and words that its message must have:
+//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. It starts with what is
+//! wrong, the check that must fail, and words that its message must have. A unified diff follows, which `git apply` takes too:
 //! ```text
-//! // mistake: GPUs are counted from 1
-//! // fails: devices::stream_i_is_on_gpu_i
-//! // says: stream 0 of 1 is on GPU 1
+//! mistake: all GPUs are refused, because `<` stands where `<=` should
+//! fails: devices::all_gpus_can_be_opened
+//! says: GPUs were asked for
+//! --- a/solutions/01_init/src/devices.rs
+//! +++ b/solutions/01_init/src/devices.rs
+//! @@ -19,5 +19,5 @@
 //! ```
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use diffy::Patch;
 
+use crate::answers::{Change, changes};
 use crate::starter::read_folder;
 
-/// One planted mistake.
+/// One mistake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Id of its exercise.
@@ -28,14 +33,50 @@ pub struct Mistake {
     pub fails: String,
     /// What the check's message must say.
     pub says: Vec<String>,
-    /// The whole source.
-    pub source: String,
+    /// A unified diff against the solution.
+    pub diff: String,
 }
 
 impl Mistake {
-    /// Where it lies.
+    /// Its file, from the root of the course.
     pub fn path(&self) -> String {
-        format!("tests/mistakes/{}/{}.rs", self.exercise, self.name)
+        format!("tests/mistakes/{}/{}.patch", self.exercise, self.name)
+    }
+
+    /// The file that its diff changes, from the root of the course.
+    ///
+    /// # Errors
+    /// The diff can't be read, or names no file.
+    pub fn changed_file(&self) -> anyhow::Result<String> {
+        let file = self.patch()?.original().and_then(|name| name.strip_prefix("a/")).map(str::to_owned);
+        file.with_context(|| format!("{} has no line `--- a/FILE`", self.path()))
+    }
+
+    /// The solution with the mistake in it.
+    ///
+    /// # Errors
+    /// The diff can't be read, or doesn't apply to this solution.
+    pub fn apply(&self, solution: &str) -> anyhow::Result<String> {
+        let applied = diffy::apply(solution, &self.patch()?);
+        applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
+    }
+
+    /// Its diff, line by line.
+    ///
+    /// # Errors
+    /// The diff can't be read.
+    pub fn changes(&self) -> anyhow::Result<Vec<(Change, String)>> {
+        Ok(changes(&self.patch()?))
+    }
+
+    /// The text of its file.
+    pub fn text(&self) -> String {
+        let says: String = self.says.iter().map(|says| format!("says: {says}\n")).collect();
+        format!("mistake: {}\nfails: {}\n{says}{}", self.what, self.fails, self.diff)
+    }
+
+    fn patch(&self) -> anyhow::Result<Patch<'_, str>> {
+        Patch::from_str(&self.diff).with_context(|| format!("the diff of {} can't be read", self.path()))
     }
 }
 
@@ -47,65 +88,98 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
     let folder = root.join("tests/mistakes");
     fs::metadata(&folder).with_context(|| format!("no mistakes: can't read {}", folder.display()))?;
     let mut mistakes = Vec::new();
-    for (path, source) in read_folder(&folder)? {
-        let mistake = parse(&path, source).with_context(|| format!("tests/mistakes/{}", path.display()))?;
+    for (path, text) in read_folder(&folder)? {
+        let mistake = parse(&path, &text).with_context(|| format!("tests/mistakes/{}", path.display()))?;
         mistakes.push(mistake);
     }
     ensure!(!mistakes.is_empty(), "{} holds no mistake", folder.display());
     Ok(mistakes)
 }
 
-fn parse(path: &Path, source: String) -> anyhow::Result<Mistake> {
+fn parse(path: &Path, text: &str) -> anyhow::Result<Mistake> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
     let [module, exercise, file] = parts[..] else { bail!("it must lie in MODULE/EXERCISE/") };
-    let name = file.strip_suffix(".rs").context("it must be a .rs file")?;
+    let name = file.strip_suffix(".patch").context("it must be a .patch file")?;
     let (mut mistake, mut fails, mut says) = (None, None, Vec::new());
-    for line in source.lines().take_while(|line| line.starts_with("//")) {
-        let Some((key, value)) = line[2..].split_once(':') else { bail!("`{line}` has no `key: value`") };
+    let mut rest = text;
+    while let Some((line, after)) = rest.split_once('\n').filter(|(line, _)| !line.starts_with("--- ")) {
+        let (key, value) = line.split_once(':').with_context(|| format!("`{line}` has no `key: value`"))?;
         let value = value.trim().to_owned();
         ensure!(!value.is_empty(), "`{line}` says nothing");
-        match key.trim() {
+        match key {
             "mistake" => mistake = Some(value),
             "fails" => fails = Some(value),
             "says" => says.push(value),
             other => bail!("`{other}` is no key; there are mistake, fails, says"),
         }
+        rest = after;
     }
-    let what = mistake.context("its head has no `// mistake: what is wrong`")?;
-    let fails = fails.context("its head has no `// fails: the check that must fail`")?;
-    ensure!(!says.is_empty(), "its head has no `// says: words of the check's message`");
-    Ok(Mistake { exercise: format!("{module}/{exercise}"), name: name.to_owned(), what, fails, says, source })
+    let what = mistake.context("its head has no `mistake: what is wrong`")?;
+    let fails = fails.context("its head has no `fails: the check that must fail`")?;
+    ensure!(!says.is_empty(), "its head has no `says: words of the check's message`");
+    let exercise = format!("{module}/{exercise}");
+    let made = Mistake { exercise, name: name.to_owned(), what, fails, says, diff: rest.to_owned() };
+    ensure!(!made.patch()?.hunks().is_empty(), "it has no diff behind its head");
+    Ok(made)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOOD: &str =
-        "// mistake: it's wrong\n// fails: devices::it_works\n// says: a: b\n// says: c\n\nfn x() {}\n";
+    const HEAD: &str = "mistake: it's wrong\nfails: devices::it_works\nsays: a: b\nsays: c\n";
+    const DIFF: &str =
+        "--- a/solutions/x.rs\n+++ b/solutions/x.rs\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n";
+
+    fn good() -> Mistake {
+        parse(Path::new("init/devices/wrong.patch"), &format!("{HEAD}{DIFF}")).unwrap()
+    }
 
     #[test]
     fn a_head_gives_the_check_and_its_words() {
-        let mistake = parse(Path::new("init/devices/wrong.rs"), GOOD.to_owned()).unwrap();
+        let mistake = good();
         assert_eq!((mistake.exercise.as_str(), mistake.name.as_str()), ("init/devices", "wrong"));
         assert_eq!(
-            (mistake.fails.as_str(), mistake.says),
-            ("devices::it_works", vec!["a: b".into(), "c".into()])
+            (mistake.fails.as_str(), &mistake.says[..]),
+            ("devices::it_works", &["a: b".into(), "c".into()][..])
         );
+        assert_eq!(mistake.changed_file().unwrap(), "solutions/x.rs");
+        assert_eq!(mistake.text(), format!("{HEAD}{DIFF}"));
+    }
+
+    #[test]
+    fn a_diff_applies_where_its_lines_have_moved_and_nowhere_else() {
+        assert_eq!(good().apply("one\ntwo\nthree\n").unwrap(), "one\n2\nthree\n");
+        assert_eq!(good().apply("zero\n\none\ntwo\nthree\n").unwrap(), "zero\n\none\n2\nthree\n");
+        let error = good().apply("one\nTWO\nthree\n").unwrap_err().to_string();
+        assert_eq!(error, "tests/mistakes/init/devices/wrong.patch doesn't apply to init/devices");
+    }
+
+    #[test]
+    fn its_changes_are_those_of_the_diff() {
+        let expected =
+            [(Change::Same, "one"), (Change::Removed, "two"), (Change::Added, "2"), (Change::Same, "three")];
+        assert_eq!(good().changes().unwrap(), expected.map(|(change, line)| (change, line.to_owned())));
     }
 
     #[test]
     fn a_missing_or_strange_line_is_an_error() {
         for (from, to, words) in [
-            ("// mistake: it's wrong\n", "", "no `// mistake"),
-            ("// fails: devices::it_works\n", "", "no `// fails"),
-            ("// says: a: b\n// says: c\n", "", "no `// says"),
-            ("// fails", "// fail", "`fail` is no key"),
+            ("mistake: it's wrong\n", "", "no `mistake"),
+            ("fails: devices::it_works\n", "", "no `fails"),
+            ("says: a: b\nsays: c\n", "", "no `says"),
+            ("fails", "fail", "`fail` is no key"),
             ("says: c", "says:", "says nothing"),
+            ("says: c", "says c", "has no `key: value`"),
+            (DIFF, "", "no diff"),
+            ("@@ -1,3", "@@ -1,9", "can't be read"),
         ] {
-            let error = parse(Path::new("a/b/c.rs"), GOOD.replace(from, to)).unwrap_err().to_string();
+            let text = format!("{HEAD}{DIFF}").replace(from, to);
+            let error = format!("{:#}", parse(Path::new("a/b/c.patch"), &text).unwrap_err());
             assert!(error.contains(words), "{error}");
         }
-        assert!(parse(Path::new("b/c.rs"), GOOD.to_owned()).is_err());
+        for path in ["b/c.patch", "a/b/c.rs"] {
+            assert!(parse(Path::new(path), &format!("{HEAD}{DIFF}")).is_err());
+        }
     }
 }

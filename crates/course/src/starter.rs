@@ -97,12 +97,15 @@ pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
-/// The manifest of a starter: the package's name, and no warnings for what only the answer uses.
+/// The manifest of a starter: no warnings for what only the answer uses, and the programs themselves, which a solution includes.
+///
+/// # Errors
+/// The solution has other lints than those of the workspace.
 pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\nunused = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
-    Ok(solution.replace(STRICT, LENIENT))
+    Ok(solution.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
 }
 
 fn push(text: &mut String, line: &str) {
@@ -195,9 +198,10 @@ pub fn two() -> u32 {
     }
 
     #[test]
-    fn a_manifest_changes_only_its_lints() {
-        let text = "[package]\n\n[lints]\nworkspace = true\n\n[lib]\n";
-        assert_eq!(manifest(text).unwrap(), "[package]\n\n[lints.rust]\nunused = \"allow\"\n\n[lib]\n");
+    fn a_manifest_changes_only_its_lints_and_programs() {
+        let text = "[package]\n\n[lints]\nworkspace = true\n\n[[bin]]\npath = \"programs/main.rs\"\n";
+        let expected = "[package]\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\npath = \"src/main.rs\"\n";
+        assert_eq!(manifest(text).unwrap(), expected);
         assert!(manifest("[package]\n").is_err());
     }
 }

@@ -491,17 +491,20 @@ A short way: 0 h 25 min
 #[test]
 fn mistakes_are_told_with_what_finds_them() {
     let student = Student::new("mistakes");
-    let head =
-        "// mistake: it counts from 0\n// fails: first::it_is_1\n// says: got 0\n// says: expected 1\n";
-    student.write("tests/mistakes/one/first/zero.rs", &format!("{head}\npub fn first() -> u32 {{ 0 }}\n"));
+    let head = "mistake: it counts from 0\nfails: first::it_is_1\nsays: got 0\nsays: expected 1\n";
+    let diff = "--- a/solutions/01_one/src/first.rs\n+++ b/solutions/01_one/src/first.rs\n@@ -2,2 +2,2 @@\n {\n-    1\n+    0\n";
+    student.write("tests/mistakes/one/first/zero.patch", &format!("{head}{diff}"));
     assert_data_eq!(
         student.says(&["mistakes", "one/first"]),
         str![[r#"
 zero  it counts from 0
+ {
+-    1
++    0
   first::it_is_1 says:
     got 0
     expected 1
-  tests/mistakes/one/first/zero.rs
+  tests/mistakes/one/first/zero.patch
 
 
 "#]]
@@ -509,7 +512,7 @@ zero  it counts from 0
     assert_data_eq!(
         student.fails(&["mistakes", "one/second"]),
         str![[r#"
-error: no mistake is planted in one/second
+error: one/second has no mistake
 
 "#]]
     );

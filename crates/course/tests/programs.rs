@@ -85,9 +85,14 @@ all-gather,half,2,16384,235.252,0.069644,0.034822,"modelled for classroom, where
 "#]]
     );
     let picture = fs::read_to_string(svg).unwrap();
-    for words in
-        ["<svg", "all-gather on 2 ranks, modelled for classroom", "bus bandwidth, GB/s", "half", "float"]
-    {
+    for words in [
+        "<svg",
+        "Bus bandwidth of all-gather on 2 ranks",
+        "Times: modelled for classroom",
+        "GB/s",
+        "half",
+        "float",
+    ] {
         assert!(picture.contains(words), "no `{words}` in {picture}");
     }
     assert!(picture.matches("stroke-width=\"3\"").count() >= 2, "a line for each type in {picture}");

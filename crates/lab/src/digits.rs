@@ -43,7 +43,7 @@ impl Digits {
     /// # Errors
     /// The file is not what its README says: the error names line and column.
     pub fn load() -> anyhow::Result<Self> {
-        let all = Samples::parse(include_str!("../../../data/digits.csv")).context("data/digits.csv")?;
+        let all = Samples::parse(include_str!("../data/digits.csv")).context("data/digits.csv")?;
         let mut order: Vec<usize> = (0..all.len()).collect();
         SplitMix64::new(SEED).shuffle(&mut order);
         let (train, test) = order.split_at(all.len() - all.len() / TEST_SHARE);
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(digits.train.pixels.len(), 1438 * PIXELS);
         // The sums over the file: what the shuffle and the split must keep.
         let both = [&digits.train, &digits.test];
-        let of_file = Samples::parse(include_str!("../../../data/digits.csv")).unwrap();
+        let of_file = Samples::parse(include_str!("../data/digits.csv")).unwrap();
         let labels = |samples: &Samples| samples.labels.iter().sum::<u32>();
         assert_eq!(both.map(labels).iter().sum::<u32>(), labels(&of_file));
         let pixels = |samples: &Samples| samples.pixels.iter().map(|&pixel| f64::from(pixel)).sum::<f64>();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_image_keeps_its_label() {
-        let file = Samples::parse(include_str!("../../../data/digits.csv")).unwrap();
+        let file = Samples::parse(include_str!("../data/digits.csv")).unwrap();
         let test = Digits::load().unwrap().test;
         let (image, label) = (test.image(17), test.labels[17]);
         assert!((0..file.len()).any(|index| file.image(index) == image && file.labels[index] == label));

@@ -14,17 +14,17 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DevicePtr, DevicePtr
 use launch::{Call, File, by_one_number, elements, product, reduction};
 
 /// PTX of `fill`, `axpy`, `scale`, `sgd_step` and `momentum_step`.
-pub const ELEMENTWISE: &str = include_str!("../../../kernels/elementwise.ptx");
+pub const ELEMENTWISE: &str = include_str!("../kernels/elementwise.ptx");
 /// PTX of `matmul`, `matmul_ta` and `matmul_tb`.
-pub const MATMUL: &str = include_str!("../../../kernels/matmul.ptx");
+pub const MATMUL: &str = include_str!("../kernels/matmul.ptx");
 /// PTX of `add_bias`, `column_sums`, `relu` and `relu_gradient`.
-pub const LAYER: &str = include_str!("../../../kernels/layer.ptx");
+pub const LAYER: &str = include_str!("../kernels/layer.ptx");
 /// PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct` and `sum`.
-pub const LOSS: &str = include_str!("../../../kernels/loss.ptx");
+pub const LOSS: &str = include_str!("../kernels/loss.ptx");
 /// PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide` and `count_not_finite`.
-pub const VECTOR: &str = include_str!("../../../kernels/vector.ptx");
+pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
 /// PTX of `spin`.
-pub const SPIN: &str = include_str!("../../../kernels/spin.ptx");
+pub const SPIN: &str = include_str!("../kernels/spin.ptx");
 /// PTX of `trap`, a kernel without arguments that fails: for checks of what comes of that.
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";

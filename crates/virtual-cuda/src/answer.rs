@@ -127,7 +127,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
     let Err(error) = answer else { return NcclStatus::Success as c_uint };
     if error.status != NcclStatus::InProgress {
         let text = keep_last_error(&error);
-        virtual_gpu::nccl::log::warn(&text.to_string_lossy());
+        virtual_gpu_nccl::log::warn(&text.to_string_lossy());
     }
     error.status as c_uint
 }

@@ -6,9 +6,9 @@ use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::{CachePreference, ContextHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Context, Device};
 use crate::engine;
 use crate::pointer::{Out, Source};
+use crate::types::{Context, Device, handle};
 
 /// `CUexecAffinityParam`: which share of the multiprocessors a context may use.
 #[derive(Clone, Copy, Debug)]
@@ -120,4 +120,28 @@ pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<
 /// `cuProfilerStart` and `cuProfilerStop` tell the active profiling tool, and none ever is.
 pub(crate) fn profile() -> CudaResult<()> {
     engine::get()?.current_device().map(drop)
+}
+
+pub(crate) fn retain_primary(to: Out<Context>, device: Device) -> CudaResult<()> {
+    to.give(handle(engine::get()?.retain_primary(device)?.0))
+}
+
+pub(crate) fn release_primary(device: Device) -> CudaResult<()> {
+    engine::get()?.release_primary(device)
+}
+
+pub(crate) fn current_context(to: Out<Context>) -> CudaResult<()> {
+    to.give(handle(engine::get()?.current().map_or(0, |context| context.0)))
+}
+
+pub(crate) fn set_current_context(context: Context) -> CudaResult<()> {
+    engine::get()?.set_current((!context.is_null()).then_some(ContextHandle(context as u64)))
+}
+
+pub(crate) fn current_device(to: Out<Device>) -> CudaResult<()> {
+    to.give(engine::get()?.current_device()? as Device)
+}
+
+pub(crate) fn synchronize_context() -> CudaResult<()> {
+    engine::get()?.synchronize_context()
 }

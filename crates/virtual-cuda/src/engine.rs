@@ -1,4 +1,4 @@
-//! The process's one engine. It is made by `cuInit` and never taken down.
+//! The process's one engine, with its NCCL. `cuInit` makes both, and they live as long as the process.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -8,8 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use virtual_gpu::config::Config;
 use virtual_gpu::engine::Engine;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_nccl::Nccl;
 
-static ENGINE: OnceLock<CudaResult<Engine>> = OnceLock::new();
+/// What `cuInit` makes.
+struct Started {
+    engine: &'static Engine,
+    nccl: &'static Nccl,
+}
+
+static STARTED: OnceLock<CudaResult<Started>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the process is past its exit handlers: calls from there get `DEINITIALIZED`.
@@ -21,14 +28,15 @@ pub(crate) fn has_ended() -> bool {
 /// allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
-    let written = catch_unwind(|| ENGINE.get().and_then(|made| made.as_ref().ok()?.write_trace().err()));
+    let written =
+        catch_unwind(|| STARTED.get().and_then(|made| made.as_ref().ok()?.engine.write_trace().err()));
     if let Ok(Some(error)) = written {
         // Nobody is left to be told where standard error is gone.
         let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
     }
     let report = catch_unwind(|| {
-        let engine = ENGINE.get()?.as_ref().ok()?;
-        engine.leave_sessions();
+        let Started { engine, nccl } = STARTED.get()?.as_ref().ok()?;
+        nccl.leave_sessions();
         engine.leak_report()
     });
     if let Ok(Some(report)) = report {
@@ -36,9 +44,9 @@ extern "C" fn end() {
     }
 }
 
-/// Makes the engine, the first time.
+/// Makes the engine and NCCL, the first time.
 pub(crate) fn start() -> CudaResult<()> {
-    let made = ENGINE.get_or_init(|| {
+    let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
         let config = Config::from_env().map_err(bad)?;
         if config.gpus == 0 {
@@ -48,15 +56,25 @@ pub(crate) fn start() -> CudaResult<()> {
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
         // SAFETY: `end` is a function without arguments, which doesn't unwind.
         unsafe { libc::atexit(end) };
-        Ok(Engine::new(config, addresses))
+        let engine: &'static Engine = Box::leak(Box::new(Engine::new(config, addresses)));
+        Ok(Started { engine, nccl: Nccl::new(engine) })
     });
     made.as_ref().map(|_| ()).map_err(Error::clone)
 }
 
 /// The engine, once `cuInit` has been called.
 pub(crate) fn get() -> CudaResult<&'static Engine> {
-    match ENGINE.get() {
-        Some(Ok(engine)) => Ok(engine),
+    started().map(|started| started.engine)
+}
+
+/// NCCL for the engine's GPUs, once `cuInit` has been called.
+pub(crate) fn nccl() -> CudaResult<&'static Nccl> {
+    started().map(|started| started.nccl)
+}
+
+fn started() -> CudaResult<&'static Started> {
+    match STARTED.get() {
+        Some(Ok(started)) => Ok(started),
         Some(Err(error)) => Err(error.clone()),
         None => Err(Error::new(CudaStatus::NotInitialized, "cuInit has not been called")),
     }

@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint};
 use virtual_gpu::engine::{CachePreference, FunctionHandle, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{DevicePointer, Function, Module};
 use crate::engine;
 use crate::pointer::{Out, Text};
+use crate::types::{DevicePointer, Function, Module};
 
 fn handle(function: Function) -> FunctionHandle {
     FunctionHandle(function as u64)

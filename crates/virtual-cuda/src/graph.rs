@@ -2,12 +2,13 @@
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
-use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle, StreamHandle};
+use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::Stream;
 use crate::engine;
 use crate::pointer::Out;
+use crate::types::Stream;
 
 /// `CUgraph`
 pub type Graph = *mut c_void;

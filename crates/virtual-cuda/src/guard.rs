@@ -9,7 +9,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
-use crate::host::{PAGE, Pinned};
+use crate::pinned::{PAGE, Pinned};
 use crate::{answer, engine};
 
 /// What the program may still do with closed pages.

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use virtual_gpu::nccl::Interface;
+use virtual_gpu_nccl::Interface;
 
 /// Every interface that is up, with each of its IP addresses, in the system's order.
 pub(crate) fn all() -> Vec<Interface> {

@@ -1,30 +1,36 @@
-//! The virtual GPU's door: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
+//! The FFI layer: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
 //!
 //! [`exports!`] is the one table of what is exported: all functions that cudarc declares for any CUDA. One that is not there yet
-//! answers with an error that names it. No logic lives here: each function turns C arguments into Rust ones, calls the engine,
-//! and turns the answer into a result code.
+//! answers with an error that names it. Each function turns C arguments into Rust ones, calls the engine or NCCL, and turns the
+//! answer into a result code. What needs the operating system is here too: address space for device pointers, pinned and managed
+//! memory that is mapped twice, and a fault handler for the host's accesses to them.
 
 mod answer;
 mod context;
-mod driver;
+mod device;
 mod engine;
 mod function;
 mod graph;
 mod guard;
 mod host;
+mod host_range;
 mod interfaces;
 mod managed;
+mod memory;
+mod module;
 mod nccl;
 mod occupancy;
 mod peer;
+mod pinned;
 mod pointer;
 mod pool;
+mod stream;
+mod types;
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 
 pub use context::{Affinity, CreateParameters};
-pub use driver::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use graph::{Graph, GraphExec};
 pub use host::HostFunction;
 pub use managed::MemoryLocation;
@@ -32,6 +38,7 @@ pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Source, Text};
 pub use pool::{Pool, PoolProperties};
+pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,33 +59,33 @@ macro_rules! exports {
     ($then:ident) => {
         $then! {
             cuda {
-                fn cuInit(flags: c_uint) = driver::init;
-                fn cuDriverGetVersion(version: Out<c_int>) = driver::version;
+                fn cuInit(flags: c_uint) = device::init;
+                fn cuDriverGetVersion(version: Out<c_int>) = device::version;
 
-                fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = driver::device;
-                fn cuDeviceGetCount(count: Out<c_int>) = driver::device_count;
-                fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = driver::device_name;
-                fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
-                fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = driver::device_uuid;
-                fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: Device) = driver::compute_capability;
-                fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = driver::device_attribute;
+                fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = device::device;
+                fn cuDeviceGetCount(count: Out<c_int>) = device::device_count;
+                fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: Device) = device::device_name;
+                fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: Device) = device::device_uuid;
+                fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: Device) = device::device_uuid;
+                fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: Device) = device::compute_capability;
+                fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: Device) = device::device_attribute;
                 fn cuDeviceCanAccessPeer(can: Out<c_int>, device: Device, peer: Device) = peer::can_access;
                 fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_uint, device: Device, peer: Device) = peer::attribute;
                 fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) = peer::enable;
                 fn cuCtxDisablePeerAccess(peer: Context) = peer::disable;
-                fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = driver::device_total_memory;
+                fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = device::device_total_memory;
 
-                fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = driver::retain_primary;
-                fn cuDevicePrimaryCtxRelease_v2(device: Device) = driver::release_primary;
+                fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = context::retain_primary;
+                fn cuDevicePrimaryCtxRelease_v2(device: Device) = context::release_primary;
                 fn cuCtxCreate_v3(context: Out<Context>, affinities: Source<Affinity>, count: c_int, flags: c_uint, device: Device) = context::create_with_affinity;
                 fn cuCtxCreate_v4(context: Out<Context>, parameters: Source<CreateParameters>, flags: c_uint, device: Device) = context::create;
                 fn cuCtxDestroy_v2(context: Context) = context::destroy;
                 fn cuCtxPushCurrent_v2(context: Context) = context::push;
                 fn cuCtxPopCurrent_v2(context: Out<Context>) = context::pop;
-                fn cuCtxGetCurrent(context: Out<Context>) = driver::current_context;
-                fn cuCtxSetCurrent(context: Context) = driver::set_current_context;
-                fn cuCtxGetDevice(device: Out<Device>) = driver::current_device;
-                fn cuCtxSynchronize() = driver::synchronize_context;
+                fn cuCtxGetCurrent(context: Out<Context>) = context::current_context;
+                fn cuCtxSetCurrent(context: Context) = context::set_current_context;
+                fn cuCtxGetDevice(device: Out<Device>) = context::current_device;
+                fn cuCtxSynchronize() = context::synchronize_context;
                 fn cuCtxSetFlags(flags: c_uint) = context::set_flags;
                 fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) = context::limit;
                 fn cuCtxSetLimit(limit: c_uint, value: usize) = context::set_limit;
@@ -88,12 +95,12 @@ macro_rules! exports {
                 fn cuProfilerStart() = context::profile;
                 fn cuProfilerStop() = context::profile;
 
-                fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = driver::create_stream;
-                fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = driver::create_stream_with_priority;
-                fn cuStreamDestroy_v2(stream: Stream) = driver::destroy_stream;
-                fn cuStreamSynchronize(stream: Stream) = driver::synchronize_stream;
-                fn cuStreamQuery(stream: Stream) = driver::query_stream;
-                fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = driver::wait_event;
+                fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = stream::create_stream;
+                fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = stream::create_stream_with_priority;
+                fn cuStreamDestroy_v2(stream: Stream) = stream::destroy_stream;
+                fn cuStreamSynchronize(stream: Stream) = stream::synchronize_stream;
+                fn cuStreamQuery(stream: Stream) = stream::query_stream;
+                fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
 
                 fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture;
@@ -105,20 +112,20 @@ macro_rules! exports {
                 fn cuGraphDestroy(graph: Graph) = graph::destroy;
                 fn cuGraphExecDestroy(exec: GraphExec) = graph::destroy_exec;
 
-                fn cuEventCreate(event: Out<Event>, flags: c_uint) = driver::create_event;
-                fn cuEventDestroy_v2(event: Event) = driver::destroy_event;
-                fn cuEventRecord(event: Event, stream: Stream) = driver::record_event;
-                fn cuEventSynchronize(event: Event) = driver::synchronize_event;
-                fn cuEventQuery(event: Event) = driver::query_event;
-                fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = driver::elapsed;
-                fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = driver::elapsed;
+                fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
+                fn cuEventDestroy_v2(event: Event) = stream::destroy_event;
+                fn cuEventRecord(event: Event, stream: Stream) = stream::record_event;
+                fn cuEventSynchronize(event: Event) = stream::synchronize_event;
+                fn cuEventQuery(event: Event) = stream::query_event;
+                fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
+                fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
 
-                fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = driver::allocate;
-                fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = driver::allocate_in;
+                fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = memory::allocate;
+                fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = memory::allocate_in;
                 fn cuMemAllocFromPoolAsync(address: Out<DevicePointer>, bytes: usize, pool: Pool, stream: Stream) = pool::allocate;
-                fn cuMemFree_v2(address: DevicePointer) = driver::free;
-                fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = driver::free_in;
-                fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = driver::memory_info;
+                fn cuMemFree_v2(address: DevicePointer) = memory::free;
+                fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = memory::free_in;
+                fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = memory::memory_info;
                 fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
                 fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach;
                 fn cuMemPrefetchAsync(address: DevicePointer, bytes: usize, device: Device, stream: Stream) = managed::prefetch;
@@ -129,19 +136,19 @@ macro_rules! exports {
                 fn cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: usize) = host::allocate_plain;
                 fn cuMemHostGetFlags(flags: Out<c_uint>, memory: *mut c_void) = host::flags_of;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
-                fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = driver::copy_from_host;
-                fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = driver::copy_from_host_in;
-                fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = driver::copy_to_host;
-                fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_to_host_in;
-                fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = driver::copy;
-                fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = driver::copy_in;
-                fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = driver::copy_peer;
-                fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = driver::set_8;
-                fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = driver::set_8_in;
-                fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = driver::set_16;
-                fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = driver::set_16_in;
-                fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = driver::set_32;
-                fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = driver::set_32_in;
+                fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = memory::copy_from_host;
+                fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = memory::copy_from_host_in;
+                fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = memory::copy_to_host;
+                fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_to_host_in;
+                fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = memory::copy;
+                fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_in;
+                fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer;
+                fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8;
+                fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in;
+                fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = memory::set_16;
+                fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = memory::set_16_in;
+                fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = memory::set_32;
+                fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = memory::set_32_in;
 
                 fn cuDeviceGetDefaultMemPool(pool: Out<Pool>, device: Device) = pool::default_of;
                 fn cuDeviceGetMemPool(pool: Out<Pool>, device: Device) = pool::current_of;
@@ -152,11 +159,11 @@ macro_rules! exports {
                 fn cuMemPoolGetAttribute(pool: Pool, attribute: c_uint, value: Out<u8>) = pool::attribute;
                 fn cuMemPoolSetAttribute(pool: Pool, attribute: c_uint, value: Source<u8>) = pool::set_attribute;
 
-                fn cuModuleLoad(module: Out<Module>, path: Text) = driver::load_module_file;
-                fn cuModuleLoadData(module: Out<Module>, image: Text) = driver::load_module;
-                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Out<c_uint>, values: Arguments) = driver::load_module_with;
-                fn cuModuleUnload(module: Module) = driver::unload_module;
-                fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = driver::function;
+                fn cuModuleLoad(module: Out<Module>, path: Text) = module::load_module_file;
+                fn cuModuleLoadData(module: Out<Module>, image: Text) = module::load_module;
+                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Out<c_uint>, values: Arguments) = module::load_module_with;
+                fn cuModuleUnload(module: Module) = module::unload_module;
+                fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
@@ -168,8 +175,8 @@ macro_rules! exports {
                 fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Function, blocks: c_int, block_size: c_int) = occupancy::dynamic_shared;
                 fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
                 fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
-                fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = driver::launch;
-                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = driver::launch_cooperative;
+                fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = module::launch;
+                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = module::launch_cooperative;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;

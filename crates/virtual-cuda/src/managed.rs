@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_uint};
 
-use virtual_gpu::engine::{Advice, Attachment, Location, StreamHandle};
+use virtual_gpu::engine::{Advice, Attachment, Location};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::HostBytes;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::Out;
+use crate::types::{Device, DevicePointer, Stream};
 
 /// `CU_DEVICE_CPU`: the host, where a function takes a device.
 const CPU: Device = -1;

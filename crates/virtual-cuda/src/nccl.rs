@@ -2,17 +2,17 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use virtual_gpu::engine::StreamHandle;
-use virtual_gpu::nccl::{
-    Buffers, Collective, CommConfig, CommHandle, DataType, Direction, Operation, Operator, Request, Scale,
+use virtual_gpu_core::handle::{CommHandle, StreamHandle};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_nccl::{
+    Buffers, Collective, CommConfig, DataType, Direction, Nccl, Operation, Operator, Request, Scale,
     Transfer, UniqueId, VERSION,
 };
-use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::answer;
-use crate::driver::{DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::{Bytes, Out, Source};
+use crate::types::{DevicePointer, Stream};
 
 /// `ncclComm_t`
 pub type Communicator = *mut c_void;
@@ -35,10 +35,10 @@ fn give<T: Copy>(to: Out<T>, value: T) -> NcclResult<()> {
     to.give(value).map_err(|error| Error::new(NcclStatus::InvalidArgument, error.message))
 }
 
-/// The engine. NCCL works without an explicit `cuInit`: the real library calls it too.
-fn started() -> NcclResult<&'static virtual_gpu::engine::Engine> {
-    let engine = engine::start().and_then(|()| engine::get());
-    engine.map_err(|error: Error<CudaStatus>| error.into())
+/// NCCL. It works without an explicit `cuInit`: the real library calls it too.
+fn started() -> NcclResult<&'static Nccl> {
+    let nccl = engine::start().and_then(|()| engine::nccl());
+    nccl.map_err(|error: Error<CudaStatus>| error.into())
 }
 
 pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
@@ -46,7 +46,7 @@ pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
 }
 
 pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
-    give(to, Id(*started()?.nccl_unique_id(crate::interfaces::all)?.bytes()))
+    give(to, Id(*started()?.unique_id(crate::interfaces::all)?.bytes()))
 }
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
@@ -56,11 +56,11 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
     let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
         // One more than there are is enough to be refused.
-        true => (0..=started()?.device_count() as c_int).take(count).collect(),
+        true => (0..=engine::get()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
     let made: Vec<_> =
-        started()?.nccl_init_all(&devices)?.into_iter().map(|made| made.0 as Communicator).collect();
+        started()?.init_all(&devices)?.into_iter().map(|made| made.0 as Communicator).collect();
     to.give_all(&made).map_err(|error| invalid(error.message.to_string()))
 }
 
@@ -91,7 +91,7 @@ fn init(
         return Err(invalid(format!("{function}: the pointer for the communicator is null")));
     }
     let id = UniqueId::from_bytes(id.0)?;
-    let made = started()?.nccl_init_rank(world_size, id, rank, config)?;
+    let made = started()?.init_rank(world_size, id, rank, config)?;
     give(to, made.0 as Communicator)?;
     if config.blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
 }
@@ -111,8 +111,8 @@ pub(crate) fn split(
     to: Out<Communicator>,
     config: Bytes,
 ) -> NcclResult<()> {
-    let engine = started()?;
-    engine.nccl_identity(comm(of))?;
+    let nccl = started()?;
+    nccl.identity(comm(of))?;
     let config = read_config(config)?;
     give(to, std::ptr::null_mut())?;
     let to = to.address();
@@ -120,11 +120,11 @@ pub(crate) fn split(
     let deliver = move |made: CommHandle| {
         let _ = Out::at(to).give(made.0 as Communicator);
     };
-    engine.nccl_split(comm(of), color, key, config, Box::new(deliver))
+    nccl.split(comm(of), color, key, config, Box::new(deliver))
 }
 
 pub(crate) fn finalize(of: Communicator) -> NcclResult<()> {
-    if of.is_null() { Ok(()) } else { started()?.nccl_finalize(comm(of)) }
+    if of.is_null() { Ok(()) } else { started()?.finalize(comm(of)) }
 }
 
 pub(crate) fn create_operator(
@@ -135,8 +135,8 @@ pub(crate) fn create_operator(
     of: Communicator,
 ) -> NcclResult<()> {
     let function = "ncclRedOpCreatePreMulSum";
-    let engine = started()?;
-    engine.nccl_identity(comm(of))?;
+    let nccl = started()?;
+    nccl.identity(comm(of))?;
     let data_type = element(function, data_type)?;
     let scale = match residence {
         0 => Scale::At(scalar.address() as u64),
@@ -152,39 +152,39 @@ pub(crate) fn create_operator(
     if to.is_null() {
         return Err(invalid(format!("{function}: the pointer for op is null")));
     }
-    give(to, engine.nccl_create_operator(comm(of), data_type, scale)?)
+    give(to, nccl.create_operator(comm(of), data_type, scale)?)
 }
 
 pub(crate) fn destroy_operator(operator: c_uint, of: Communicator) -> NcclResult<()> {
-    started()?.nccl_destroy_operator(comm(of), operator)
+    started()?.destroy_operator(comm(of), operator)
 }
 
 pub(crate) fn destroy(of: Communicator) -> NcclResult<()> {
-    if of.is_null() { Ok(()) } else { started()?.nccl_destroy(comm(of)) }
+    if of.is_null() { Ok(()) } else { started()?.destroy(comm(of)) }
 }
 
 /// Always succeeds, so that a program can clean up whatever has happened.
 pub(crate) fn abort(of: Communicator) -> NcclResult<()> {
-    if let Ok(engine) = started() {
-        engine.nccl_abort(comm(of));
+    if let Ok(nccl) = started() {
+        nccl.abort(comm(of));
     }
     Ok(())
 }
 
 pub(crate) fn count(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.nccl_identity(comm(of))?.0 as c_int)
+    give(to, started()?.identity(comm(of))?.0 as c_int)
 }
 
 pub(crate) fn rank(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.nccl_identity(comm(of))?.1 as c_int)
+    give(to, started()?.identity(comm(of))?.1 as c_int)
 }
 
 pub(crate) fn device(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.nccl_identity(comm(of))?.2 as c_int)
+    give(to, started()?.identity(comm(of))?.2 as c_int)
 }
 
 pub(crate) fn async_error(of: Communicator, to: Out<c_uint>) -> NcclResult<()> {
-    let error = started()?.nccl_async_error(comm(of))?;
+    let error = started()?.async_error(comm(of))?;
     if let Some(failed) = error.as_ref().filter(|error| error.status != NcclStatus::InProgress) {
         answer::keep_last_error(failed);
     }
@@ -192,12 +192,12 @@ pub(crate) fn async_error(of: Communicator, to: Out<c_uint>) -> NcclResult<()> {
 }
 
 pub(crate) fn group_start() -> NcclResult<()> {
-    started()?.nccl_group_start();
+    started()?.group_start();
     Ok(())
 }
 
 pub(crate) fn group_end() -> NcclResult<()> {
-    started()?.nccl_group_end()
+    started()?.group_end()
 }
 
 pub(crate) fn all_reduce(
@@ -350,11 +350,11 @@ fn transfer(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let engine = started()?;
-    engine.nccl_identity(comm(of))?;
+    let nccl = started()?;
+    nccl.identity(comm(of))?;
     let transfer =
         Transfer { direction, peer, count: count as u64, data_type: element(function, data_type)? };
-    engine.nccl_call(comm(of), Request::Transfer(transfer, buffer), StreamHandle(stream as u64))
+    nccl.call(comm(of), Request::Transfer(transfer, buffer), StreamHandle(stream as u64))
 }
 
 /// A collective that reduces, from the operator that it is given.
@@ -369,14 +369,14 @@ fn reduction(
     buffers: [DevicePointer; 2],
     stream: Stream,
 ) -> NcclResult<()> {
-    let engine = started()?;
-    engine.nccl_identity(comm(of))?;
+    let nccl = started()?;
+    nccl.identity(comm(of))?;
     let data_type = element(function, data_type)?;
-    let (operator, scale) = engine.nccl_operator(function, comm(of), operator, data_type)?;
+    let (operator, scale) = nccl.operator(function, comm(of), operator, data_type)?;
     let operation = Operation { collective: collective(operator), count: count as u64, data_type };
     let [send, receive] = buffers;
     let request = Request::Collective(operation, Buffers { send, receive, scale });
-    engine.nccl_call(comm(of), request, StreamHandle(stream as u64))
+    nccl.call(comm(of), request, StreamHandle(stream as u64))
 }
 
 /// A collective. The communicator is checked before everything else, as in NCCL.
@@ -389,11 +389,11 @@ fn call(
     [send, receive]: [DevicePointer; 2],
     stream: Stream,
 ) -> NcclResult<()> {
-    let engine = started()?;
-    engine.nccl_identity(comm(of))?;
+    let nccl = started()?;
+    nccl.identity(comm(of))?;
     let operation = Operation { collective, count: count as u64, data_type: element(function, data_type)? };
     let request = Request::Collective(operation, Buffers { send, receive, scale: None });
-    engine.nccl_call(comm(of), request, StreamHandle(stream as u64))
+    nccl.call(comm(of), request, StreamHandle(stream as u64))
 }
 
 fn element(function: &str, data_type: c_uint) -> NcclResult<DataType> {

@@ -3,13 +3,14 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::device::MULTIPROCESSORS;
-use virtual_gpu::engine::{FunctionHandle, StreamHandle};
+use virtual_gpu::engine::FunctionHandle;
 use virtual_gpu::occupancy::Usage;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Function, Stream};
 use crate::engine;
 use crate::pointer::{Out, Source};
+use crate::types::{Function, Stream};
 
 /// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block size, or null.
 pub type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;

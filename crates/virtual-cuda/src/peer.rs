@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint};
 use virtual_gpu::engine::ContextHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Context, Device};
 use crate::engine;
 use crate::pointer::Out;
+use crate::types::{Context, Device};
 
 /// `CUdevice_P2PAttribute`: performance rank, access, atomics, arrays, and only partial atomics.
 const ATTRIBUTES: std::ops::RangeInclusive<c_uint> = 1..=5;

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use virtual_gpu::engine::{PoolFigure, PoolHandle, StreamHandle};
+use virtual_gpu::engine::{PoolFigure, PoolHandle};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::driver::{Device, DevicePointer, Stream};
 use crate::engine;
 use crate::pointer::{Out, Source};
+use crate::types::{Device, DevicePointer, Stream};
 
 /// `CUmemoryPool`
 pub type Pool = *mut c_void;

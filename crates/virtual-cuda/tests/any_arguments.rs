@@ -335,7 +335,7 @@ fn every_call_is_answered() {
             .args(["--exact", "every_call_is_answered", "--nocapture"])
             .env(CHILD, seed.to_string())
             .env("VIRTUAL_GPU_COUNT", "2")
-            .env("VIRTUAL_GPU_PATIENCE", "0.01")
+            .env("VIRTUAL_GPU_TIMEOUT", "0.01")
             .env("VIRTUAL_GPU_CHECKS", if seed % 2 == 0 { "error" } else { "off" })
             .output()
             .unwrap();

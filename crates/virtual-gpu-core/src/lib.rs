@@ -1,5 +1,6 @@
-//! What every layer of the virtual GPU uses: status codes, source locations, host threads, and device memory.
+//! What every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and device memory.
 
+pub mod handle;
 pub mod memory;
 pub mod source_location;
 mod stack;

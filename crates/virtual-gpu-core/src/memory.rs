@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::source_location::Site;
+use crate::source_location::CallSite;
 
 /// Addresses that one GPU may hand out. Far more than its capacity, so that a freed address is not soon used again
 /// and a stale pointer can be told from a live one.
@@ -178,7 +178,7 @@ pub struct Allocation {
     size: u64,
     bytes: Bytes,
     written: Written,
-    site: Site,
+    call_site: CallSite,
     /// The place, among all operations, of the call that freed it: what was enqueued later finds it gone.
     freed_by: Option<u64>,
 }
@@ -200,8 +200,8 @@ impl Allocation {
     }
 
     /// The call that made it.
-    pub fn site(&self) -> &Site {
-        &self.site
+    pub fn call_site(&self) -> &CallSite {
+        &self.call_site
     }
 
     /// Whether every byte was written at some time. While it holds, [`Self::first_unwritten`] needs no look.
@@ -262,9 +262,9 @@ pub struct Freed {
     /// Its size in bytes.
     pub size: u64,
     /// The call that made it.
-    pub allocated: Site,
+    pub allocated: CallSite,
     /// The call that freed it.
-    pub freed: Site,
+    pub freed: CallSite,
 }
 
 /// Why a range of addresses can't be accessed.
@@ -279,7 +279,7 @@ pub enum BadAddress {
         /// Where the access starts, from the allocation's first byte; negative before it.
         offset: i64,
         /// The call that made the allocation.
-        site: Site,
+        call_site: CallSite,
     },
     /// The range lies in memory that was freed.
     Freed {
@@ -363,11 +363,11 @@ impl DeviceMemory {
     }
 
     /// Allocates `size` bytes and returns the address of the first. Nothing in them counts as written.
-    pub fn allocate(&mut self, size: u64, site: Site) -> Result<u64, OutOfMemory> {
+    pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
         // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
-        self.place(size, site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
+        self.place(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
     }
 
     /// Allocates `size` bytes that `map` makes at the address that it is given. All of them count as written, since the
@@ -375,16 +375,16 @@ impl DeviceMemory {
     pub fn allocate_managed(
         &mut self,
         size: u64,
-        site: Site,
+        call_site: CallSite,
         map: impl FnOnce(u64) -> Option<Box<dyn HostBytes>>,
     ) -> Result<u64, OutOfMemory> {
-        self.place(size, site, Written::all(), |address| map(address).map(Bytes::Host))
+        self.place(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
     }
 
     fn place(
         &mut self,
         size: u64,
-        site: Site,
+        call_site: CallSite,
         written: Written,
         bytes: impl FnOnce(u64) -> Option<Bytes>,
     ) -> Result<u64, OutOfMemory> {
@@ -396,7 +396,7 @@ impl DeviceMemory {
         let bytes = bytes(base).ok_or(refused)?;
         let id = AllocationId(self.next_id);
         self.next_id += 1;
-        let allocation = Allocation { id, base, size, bytes, written, site, freed_by: None };
+        let allocation = Allocation { id, base, size, bytes, written, call_site, freed_by: None };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
             .freed
@@ -465,15 +465,20 @@ impl DeviceMemory {
     }
 
     /// Frees the allocation that starts at `base`.
-    pub fn free(&mut self, base: u64, site: Site) -> Result<AllocationId, BadAddress> {
-        let freed = self.free_from(base, site, BEFORE_ALL)?;
+    pub fn free(&mut self, base: u64, call_site: CallSite) -> Result<AllocationId, BadAddress> {
+        let freed = self.free_from(base, call_site, BEFORE_ALL)?;
         self.release(base);
         Ok(freed)
     }
 
     /// Frees the allocation that starts at `base` for what is enqueued at `place` among all operations or later. What was
     /// enqueued before still finds it, until [`Self::release`].
-    pub fn free_from(&mut self, base: u64, site: Site, place: u64) -> Result<AllocationId, BadAddress> {
+    pub fn free_from(
+        &mut self,
+        base: u64,
+        call_site: CallSite,
+        place: u64,
+    ) -> Result<AllocationId, BadAddress> {
         let known = self.by_base.get(&base).and_then(|&slot| self.slots[slot].as_mut());
         let Some(allocation) = known.filter(|known| known.freed_by.is_none()) else {
             return Err(self.explain(base));
@@ -481,7 +486,8 @@ impl DeviceMemory {
         allocation.freed_by = Some(place);
         let Allocation { id, size, .. } = *allocation;
         self.used -= size;
-        self.freed.insert(base, Freed { id, size, allocated: allocation.site.clone(), freed: site });
+        self.freed
+            .insert(base, Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site });
         Ok(id)
     }
 
@@ -548,9 +554,9 @@ impl DeviceMemory {
         let before = self.by_base.range(..=address).next_back();
         let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
         match allocation {
-            Some(Allocation { id, base, size, site, .. }) if address - base < size + GAP => {
+            Some(Allocation { id, base, size, call_site, .. }) if address - base < size + GAP => {
                 let offset = (address - base) as i64;
-                BadAddress::OutOfBounds { allocation: *id, size: *size, offset, site: site.clone() }
+                BadAddress::OutOfBounds { allocation: *id, size: *size, offset, call_site: call_site.clone() }
             }
             _ => BadAddress::Unknown,
         }
@@ -571,7 +577,7 @@ impl DeviceMemory {
             allocation: allocation.id,
             size: allocation.size(),
             offset: address.wrapping_sub(allocation.base) as i64,
-            site: allocation.site.clone(),
+            call_site: allocation.call_site.clone(),
         };
         let live = |slot: &usize| self.slots[*slot].as_ref();
         let before = self.by_base.range(..=address).next_back().and_then(|(_, slot)| live(slot));
@@ -604,8 +610,8 @@ mod tests {
     #[test]
     fn an_overrun_names_the_allocation_it_left() {
         let mut memory = memory();
-        let first = memory.allocate(100, Site::unknown()).unwrap();
-        memory.allocate(100, Site::unknown()).unwrap();
+        let first = memory.allocate(100, CallSite::unknown()).unwrap();
+        memory.allocate(100, CallSite::unknown()).unwrap();
         let Err(BadAddress::OutOfBounds { allocation, offset, size, .. }) = memory.range(first + 100, 4)
         else {
             panic!("100..104 of 100 bytes is out of bounds");
@@ -618,17 +624,17 @@ mod tests {
     #[test]
     fn a_freed_address_is_known_as_freed() {
         let mut memory = memory();
-        let base = memory.allocate(64, Site::unknown()).unwrap();
-        memory.free(base, Site::unknown()).unwrap();
+        let base = memory.allocate(64, CallSite::unknown()).unwrap();
+        memory.free(base, CallSite::unknown()).unwrap();
         assert!(matches!(memory.range(base + 8, 4), Err(BadAddress::Freed { offset: 8, .. })));
-        assert!(matches!(memory.free(base, Site::unknown()), Err(BadAddress::Freed { .. })));
+        assert!(matches!(memory.free(base, CallSite::unknown()), Err(BadAddress::Freed { .. })));
         assert_eq!(memory.free_bytes(), 1 << 20);
     }
 
     #[test]
     fn unwritten_bytes_are_found_one_by_one() {
         let mut memory = memory();
-        let base = memory.allocate(200, Site::unknown()).unwrap();
+        let base = memory.allocate(200, CallSite::unknown()).unwrap();
         let (allocation, _) = memory.range_mut(base, 200).unwrap();
         allocation.mark_written(0..130);
         allocation.mark_written(131..200);
@@ -641,8 +647,8 @@ mod tests {
     #[test]
     fn more_than_the_gpu_has_is_refused_with_both_figures() {
         let mut memory = memory();
-        memory.allocate(1 << 19, Site::unknown()).unwrap();
-        let refused = memory.allocate(1 << 20, Site::unknown());
+        memory.allocate(1 << 19, CallSite::unknown()).unwrap();
+        let refused = memory.allocate(1 << 20, CallSite::unknown());
         assert_eq!(refused, Err(OutOfMemory { asked: 1 << 20, free: 1 << 19 }));
     }
 }

@@ -21,9 +21,9 @@ pub fn hide_library(path: &Path) {
 
 /// The call stack of one API call: taken raw in at most a few microseconds, resolved only when a report prints it.
 #[derive(Clone, Debug, Default)]
-pub struct Site(Option<Arc<[usize]>>);
+pub struct CallSite(Option<Arc<[usize]>>);
 
-impl Site {
+impl CallSite {
     /// A call that no user's line made, such as the context's own allocations.
     pub fn unknown() -> Self {
         Self(None)
@@ -64,26 +64,29 @@ impl Site {
 
 /// A call stack as another process of the same executable can resolve it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortableSite {
+pub struct PortableCallSite {
     /// Which executable it is; 0 where that is not known.
     pub executable: u64,
     /// Offsets of the frames that lie in it.
     pub frames: Vec<u64>,
 }
 
-impl Site {
+impl CallSite {
     /// The stack for another process.
-    pub fn to_portable(&self) -> PortableSite {
-        let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableSite::default() };
+    pub fn to_portable(&self) -> PortableCallSite {
+        let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableCallSite::default() };
         let inside = frames.iter().filter(|&&frame| own.code.contains(&frame));
         let frames = inside.map(|frame| (frame - own.code.start) as u64).collect();
-        PortableSite { executable: own.key, frames }
+        PortableCallSite { executable: own.key, frames }
     }
 
     /// A stack that came from another process; unknown where that one runs another executable.
-    pub fn from_portable(site: &PortableSite) -> Self {
-        let Some(own) = executable().filter(|own| own.key == site.executable) else { return Self::unknown() };
-        let frames = site.frames.iter().filter_map(|&offset| own.code.start.checked_add(offset as usize));
+    pub fn from_portable(call_site: &PortableCallSite) -> Self {
+        let Some(own) = executable().filter(|own| own.key == call_site.executable) else {
+            return Self::unknown();
+        };
+        let frames =
+            call_site.frames.iter().filter_map(|&offset| own.code.start.checked_add(offset as usize));
         Self(Some(frames.collect()))
     }
 }

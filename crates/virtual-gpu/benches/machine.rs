@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use virtual_gpu_core::memory::DeviceMemory;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_machine::{self as machine, Execution, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
@@ -180,7 +180,7 @@ impl Bench {
 
     fn zeros(&mut self, count: usize) -> u64 {
         let len = 4 * count as u64;
-        let base = self.memory.allocate(len, Site::unknown()).expect("there is room");
+        let base = self.memory.allocate(len, CallSite::unknown()).expect("there is room");
         let (allocation, _) = self.memory.range_mut(base, len).expect("it was just allocated");
         allocation.mark_written(0..len);
         base

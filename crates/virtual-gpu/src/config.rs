@@ -6,9 +6,7 @@ use std::time::Duration;
 use crate::device::uuid;
 use crate::time::preset::Preset;
 use crate::time::trace;
-
-/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
-pub(crate) const MAX_GPUS: usize = 64;
+use virtual_gpu_core::handle::MAX_GPUS;
 
 /// The preset that is taken where none is asked for.
 const CLASSROOM: &str = "classroom";
@@ -17,7 +15,7 @@ const CLASSROOM: &str = "classroom";
 const SWITCHES: [&str; 5] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
-    "VIRTUAL_GPU_PATIENCE",
+    "VIRTUAL_GPU_TIMEOUT",
     "VIRTUAL_GPU_TOPOLOGY",
     "VIRTUAL_GPU_TRACE",
 ];
@@ -42,8 +40,8 @@ pub struct Config {
     pub visible: Option<Vec<usize>>,
     /// What findings do (`VIRTUAL_GPU_CHECKS`, error).
     pub checks: Checks,
-    /// How long a wait that can't be decided may last (`VIRTUAL_GPU_PATIENCE`, 10 s).
-    pub patience: Duration,
+    /// How long a wait that can't be decided may last (`VIRTUAL_GPU_TIMEOUT`, 10 s).
+    pub timeout: Duration,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
     pub preset: Preset,
     /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
@@ -57,7 +55,7 @@ impl Default for Config {
             gpus: preset.gpus,
             visible: None,
             checks: Checks::Error,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             preset,
             trace: None,
         }
@@ -113,11 +111,11 @@ impl Config {
                 _ => return Err(format!("VIRTUAL_GPU_CHECKS={value}: it is one of error, warn, off")),
             };
         }
-        if let Some(value) = variable("VIRTUAL_GPU_PATIENCE") {
+        if let Some(value) = variable("VIRTUAL_GPU_TIMEOUT") {
             let seconds =
                 value.trim().parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-            config.patience = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
-                format!("VIRTUAL_GPU_PATIENCE={value}: it is a number of seconds from 0.01 to 86400")
+            config.timeout = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+                format!("VIRTUAL_GPU_TIMEOUT={value}: it is a number of seconds from 0.01 to 86400")
             })?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
@@ -183,7 +181,7 @@ mod tests {
                 .contains("moon: it is one of classroom, dgx-h100")
         );
         for value in ["0", "-3", "inf", "NaN", "soon"] {
-            assert!(read("VIRTUAL_GPU_PATIENCE", value).unwrap_err().contains(value));
+            assert!(read("VIRTUAL_GPU_TIMEOUT", value).unwrap_err().contains(value));
         }
     }
 
@@ -221,6 +219,6 @@ mod tests {
         let both = |name: &str| two_nodes(name).or((name == "VIRTUAL_GPU_COUNT").then(|| "3".to_owned()));
         assert_eq!(Config::read(both).unwrap().gpus, 3);
         assert_eq!(read("VIRTUAL_GPU_CHECKS", "off").unwrap().checks, Checks::Off);
-        assert_eq!(read("VIRTUAL_GPU_PATIENCE", "0.5").unwrap().patience, Duration::from_millis(500));
+        assert_eq!(read("VIRTUAL_GPU_TIMEOUT", "0.5").unwrap().timeout, Duration::from_millis(500));
     }
 }

@@ -1,5 +1,7 @@
 //! What each virtual GPU says of itself: the figures of an NVIDIA H100 SXM5 80 GB, as plain data.
 
+use std::ops::RangeInclusive;
+
 /// The device's name.
 pub const NAME: &str = "Virtual H100 80GB HBM3";
 
@@ -70,6 +72,93 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
     uuid
 }
 
+/// Attributes of every GPU: numbers of `CUdevice_attribute`, and their value.
+const VALUES: &[(RangeInclusive<i32>, i32)] = &[
+    (1..=1, MAX_THREADS_PER_BLOCK as i32),
+    (8..=8, SHARED_PER_BLOCK as i32),
+    (9..=9, 64 << 10), // constant memory, bytes
+    (10..=10, WARP as i32),
+    (11..=11, i32::MAX), // pitch of 2D copies, bytes
+    (12..=12, REGISTERS as i32),
+    (13..=13, 1_980_000), // clock, kHz
+    (14..=14, 512),       // alignment of textures, bytes
+    (15..=15, 1),         // copies overlap kernels
+    (16..=16, MULTIPROCESSORS as i32),
+    (17..=17, 0),         // no run-time limit on kernels
+    (18..=18, 0),         // not integrated
+    (19..=19, 0),         // host memory in the device's address space
+    (20..=20, 0),         // compute mode: default
+    (31..=31, 1),         // concurrent kernels
+    (32..=32, 1),         // ECC
+    (34..=34, 0),         // PCI device
+    (35..=35, 0),         // not a TCC driver
+    (36..=36, 2_619_000), // memory clock, kHz
+    (37..=37, 5_120),     // memory bus, bits
+    (38..=38, 50 << 20),  // L2 cache, bytes
+    (39..=39, MAX_THREADS_PER_MULTIPROCESSOR as i32),
+    (40..=40, 3), // copy engines
+    (41..=41, 1), // unified addressing
+    (50..=50, 0), // PCI domain
+    (COMPUTE_CAPABILITY_MAJOR..=COMPUTE_CAPABILITY_MAJOR, BINARY_VERSION / 10),
+    (COMPUTE_CAPABILITY_MINOR..=COMPUTE_CAPABILITY_MINOR, BINARY_VERSION % 10),
+    (78..=78, 1), // stream priorities
+    (79..=79, 1), // global memory is cached in L1
+    (80..=80, 1), // local memory is cached in L1
+    (81..=81, SHARED_PER_MULTIPROCESSOR as i32),
+    (82..=82, REGISTERS as i32),
+    (83..=83, 1), // managed memory
+    (84..=84, 0), // not a multi-GPU board
+    (86..=86, 0), // no native host atomics
+    (87..=87, 2), // ratio of single to double precision
+    (88..=88, 0), // no coherent pageable access
+    (89..=89, 1), // host and GPUs use it at the same time
+    (90..=90, 1), // compute preemption
+    (91..=91, 0), // registered host memory
+    (92..=94, 0), // stream memory operations, version 1
+    (95..=95, 1), // cooperative launch
+    (96..=96, 0), // cooperative launch on several devices
+    (97..=97, SHARED_PER_BLOCK_OPT_IN as i32),
+    (98..=98, 0),   // flush of remote writes
+    (99..=99, 0),   // registered host memory
+    (100..=100, 0), // no access through the host's page tables
+    (101..=101, 0), // no access of the host to managed memory
+    (102..=102, 0), // virtual memory management
+    (103..=105, 0), // handles to share it
+    (106..=106, MAX_BLOCKS_PER_MULTIPROCESSOR as i32),
+    (107..=107, 0), // compressible memory
+    (108..=108, 0), // persisting lines in L2, and windows of them
+    (109..=109, 0), // persisting lines in L2, and windows of them
+    (110..=110, 0), // GPUDirect RDMA with virtual memory management
+    (111..=111, SHARED_RESERVED_PER_BLOCK as i32),
+    (112..=112, 0),           // sparse arrays
+    (113..=113, 0),           // read-only registered host memory
+    (114..=114, 0),           // timeline semaphores
+    (115..=115, 1),           // memory pools
+    (116..=118, 0),           // GPUDirect RDMA, its flushes and its ordering
+    (119..=119, 0),           // handles to share memory pools
+    (120..=120, 0),           // cluster launch
+    (121..=121, 0),           // deferred mapping of arrays
+    (122..=122, 0),           // stream memory operations
+    (123..=123, 0),           // stream memory operations
+    (124..=124, 0),           // dma_buf
+    (125..=125, 0),           // events between processes
+    (126..=126, 1),           // memory synchronisation domains
+    (127..=127, 0),           // tensor maps
+    (128..=128, 0),           // fabric handles
+    (129..=129, 0),           // unified function pointers
+    (130..=130, 0),           // no NUMA node of its own
+    (131..=131, -1),          // and so no number of one
+    (132..=132, 0),           // multicast
+    (133..=133, 0),           // not shared through MPS
+    (134..=134, -1),          // the host's NUMA node is not known
+    (135..=135, 0),           // contexts shared with graphics
+    (138..=138, 0),           // contexts shared with graphics
+    (136..=136, 0),           // hardware decompression
+    (137..=137, 0),           // hardware decompression
+    (139..=139, 0x2330_10de), // PCI device and vendor: H100 SXM5 80 GB, NVIDIA
+    (141..=143, 0),           // host NUMA memory: virtual, pools, between nodes
+];
+
 /// Value of the `CUdevice_attribute` with this number, for the device at place `ordinal` of the node; none for textures and surfaces,
 /// which the virtual GPU lacks.
 ///
@@ -77,90 +166,12 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
 /// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications). What an H100 can do and the
 /// virtual GPU can't is 0.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
-    Some(match number {
-        1 => MAX_THREADS_PER_BLOCK as i32,
-        2..=4 => MAX_BLOCK[number as usize - 2] as i32,
-        5..=7 => MAX_GRID[number as usize - 5] as i32,
-        8 => SHARED_PER_BLOCK as i32,
-        9 => 64 << 10, // constant memory, bytes
-        10 => WARP as i32,
-        11 => i32::MAX, // pitch of 2D copies, bytes
-        12 => REGISTERS as i32,
-        13 => 1_980_000, // clock, kHz
-        14 => 512,       // alignment of textures, bytes
-        15 => 1,         // copies overlap kernels
-        16 => MULTIPROCESSORS as i32,
-        17 => 0,                  // no run-time limit on kernels
-        18 => 0,                  // not integrated
-        19 => 0,                  // host memory in the device's address space
-        20 => 0,                  // compute mode: default
-        31 => 1,                  // concurrent kernels
-        32 => 1,                  // ECC
-        33 => ordinal as i32 + 1, // PCI bus
-        34 => 0,                  // PCI device
-        35 => 0,                  // not a TCC driver
-        36 => 2_619_000,          // memory clock, kHz
-        37 => 5_120,              // memory bus, bits
-        38 => 50 << 20,           // L2 cache, bytes
-        39 => MAX_THREADS_PER_MULTIPROCESSOR as i32,
-        40 => 3, // copy engines
-        41 => 1, // unified addressing
-        50 => 0, // PCI domain
-        COMPUTE_CAPABILITY_MAJOR => BINARY_VERSION / 10,
-        COMPUTE_CAPABILITY_MINOR => BINARY_VERSION % 10,
-        78 => 1, // stream priorities
-        79 => 1, // global memory is cached in L1
-        80 => 1, // local memory is cached in L1
-        81 => SHARED_PER_MULTIPROCESSOR as i32,
-        82 => REGISTERS as i32,
-        83 => 1,              // managed memory
-        84 => 0,              // not a multi-GPU board
-        85 => ordinal as i32, // and so in a group of its own
-        86 => 0,              // no native host atomics
-        87 => 2,              // ratio of single to double precision
-        88 => 0,              // no coherent pageable access
-        89 => 1,              // host and GPUs use it at the same time
-        90 => 1,              // compute preemption
-        91 => 0,              // registered host memory
-        92..=94 => 0,         // stream memory operations, version 1
-        95 => 1,              // cooperative launch
-        96 => 0,              // cooperative launch on several devices
-        97 => SHARED_PER_BLOCK_OPT_IN as i32,
-        98 => 0,        // flush of remote writes
-        99 => 0,        // registered host memory
-        100 => 0,       // no access through the host's page tables
-        101 => 0,       // no access of the host to managed memory
-        102 => 0,       // virtual memory management
-        103..=105 => 0, // handles to share it
-        106 => MAX_BLOCKS_PER_MULTIPROCESSOR as i32,
-        107 => 0,       // compressible memory
-        108 | 109 => 0, // persisting lines in L2, and windows of them
-        110 => 0,       // GPUDirect RDMA with virtual memory management
-        111 => SHARED_RESERVED_PER_BLOCK as i32,
-        112 => 0,           // sparse arrays
-        113 => 0,           // read-only registered host memory
-        114 => 0,           // timeline semaphores
-        115 => 1,           // memory pools
-        116..=118 => 0,     // GPUDirect RDMA, its flushes and its ordering
-        119 => 0,           // handles to share memory pools
-        120 => 0,           // cluster launch
-        121 => 0,           // deferred mapping of arrays
-        122 | 123 => 0,     // stream memory operations
-        124 => 0,           // dma_buf
-        125 => 0,           // events between processes
-        126 => 1,           // memory synchronisation domains
-        127 => 0,           // tensor maps
-        128 => 0,           // fabric handles
-        129 => 0,           // unified function pointers
-        130 => 0,           // no NUMA node of its own
-        131 => -1,          // and so no number of one
-        132 => 0,           // multicast
-        133 => 0,           // not shared through MPS
-        134 => -1,          // the host's NUMA node is not known
-        135 | 138 => 0,     // contexts shared with graphics
-        136 | 137 => 0,     // hardware decompression
-        139 => 0x2330_10de, // PCI device and vendor: H100 SXM5 80 GB, NVIDIA
-        141..=143 => 0,     // host NUMA memory: virtual, pools, between nodes
-        _ => return None,
-    })
+    match number {
+        2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),
+        5..=7 => return Some(MAX_GRID[number as usize - 5] as i32),
+        33 => return Some(ordinal as i32 + 1), // PCI bus
+        85 => return Some(ordinal as i32),     // a multi-GPU board group of its own
+        _ => {}
+    }
+    VALUES.iter().find(|(numbers, _)| numbers.contains(&number)).map(|&(_, value)| value)
 }

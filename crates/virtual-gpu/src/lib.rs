@@ -6,8 +6,7 @@
 pub mod config;
 pub mod device;
 pub mod engine;
-pub mod nccl;
 pub mod occupancy;
-mod order;
+pub mod order;
 pub mod report;
 pub mod time;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
-use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
 /// A report in the making: a headline, what happened where, facts, and the call that would mend it.
 ///
@@ -40,9 +41,9 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `site`.
-    pub fn at(self, text: impl Into<String>, site: &Site) -> Self {
-        self.at_line(text, site.line())
+    /// Adds what happened at `call_site`.
+    pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
+        self.at_line(text, call_site.line())
     }
 
     /// Adds what happened at a line that is known already.
@@ -51,9 +52,9 @@ impl Report {
         self
     }
 
-    /// Adds what happened before at `site`, such as that a buffer was allocated there.
-    pub fn before_at(mut self, text: impl Into<String>, site: &Site) -> Self {
-        self.places.push(Place { text: text.into(), line: site.line(), is_background: true });
+    /// Adds what happened before at `call_site`, such as that a buffer was allocated there.
+    pub fn before_at(mut self, text: impl Into<String>, call_site: &CallSite) -> Self {
+        self.places.push(Place { text: text.into(), line: call_site.line(), is_background: true });
         self
     }
 
@@ -64,7 +65,7 @@ impl Report {
     }
 
     /// Prints it to standard error.
-    pub(crate) fn print(&self) {
+    pub fn print(&self) {
         // There a program runs thousands of times.
         if cfg!(shuttle) {
             return;
@@ -203,6 +204,14 @@ pub fn ranks(list: &[usize]) -> String {
         [] => "no rank".to_owned(),
         [one] => format!("ranks {one}"),
         [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
+    }
+}
+
+/// The memory that an allocation of `device` lies in, as reports name it.
+pub fn memory_of(allocation: AllocationId, device: usize) -> String {
+    match allocation.is_managed() {
+        true => "in managed memory".to_owned(),
+        false => format!("on GPU {device}"),
     }
 }
 

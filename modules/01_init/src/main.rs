@@ -1,4 +1,4 @@
-//! Opens several GPUs, lets each compute a part, brings the parts together, and makes the GPUs a group.
+// Opens several GPUs, lets each compute a part, brings the parts together, and makes the GPUs a group.
 
 use std::ops::Range;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
+// The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
 
 use std::fmt::Write as _;
 use std::ops::Range;

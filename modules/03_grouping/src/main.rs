@@ -1,4 +1,4 @@
-//! Averages the tensors of a model in several ways, counts NCCL's calls, times them, and compares what comes of it.
+// Averages the tensors of a model in several ways, counts NCCL's calls, times them, and compares what comes of it.
 
 use std::process::{Command, ExitCode};
 

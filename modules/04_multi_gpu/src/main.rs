@@ -1,4 +1,4 @@
-//! Trains a perceptron on handwritten digits, on several GPUs at once, and holds it against the same training on the host.
+// Trains a perceptron on handwritten digits, on several GPUs at once, and holds it against the same training on the host.
 
 mod simulation;
 

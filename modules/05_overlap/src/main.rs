@@ -1,4 +1,4 @@
-//! The ladder: the same training four ways, from an all-reduce for each gradient behind the backward pass to buckets beside it.
+// The ladder: the same training four ways, from an all-reduce for each gradient behind the backward pass to buckets beside it.
 
 mod recorded;
 

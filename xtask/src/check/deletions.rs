@@ -1,4 +1,4 @@
-//! Synchronising calls that are deleted from the solutions, one at a time. `tests/deletions.toml` says of each what comes of it: a
+//! Synchronizing calls that are deleted from the solutions, one at a time. `tests/deletions.toml` says of each what comes of it: a
 //! check fails with its words, or it is harmless, and why.
 
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 use serde::Deserialize;
 
-/// What a line that synchronises has in it.
+/// What a line that synchronizes has in it.
 const CALLS: [&str; 7] =
     [".synchronize(", ".wait(", ".record_event(", ".record(", ".join(", "group_start()", "group_end()"];
 
@@ -47,7 +47,7 @@ struct Deletions {
 }
 
 impl Deletion {
-    /// How a finding names it.
+    /// How a problem names it.
     pub(super) fn name(&self) -> String {
         format!("{} without `{}` ({})", self.exercise, self.line, self.nth)
     }
@@ -67,7 +67,7 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
         let source = fs::read_to_string(root.join("solutions").join(&exercise.file))
             .with_context(|| format!("can't read solutions/{}", exercise.file))?;
         let lines: Vec<&str> = source.lines().collect();
-        for at in synchronising(&lines) {
+        for at in synchronizing(&lines) {
             let nth = lines[..=at].iter().filter(|line| line.trim() == lines[at].trim()).count();
             let is_it = |deletion: &&mut Deletion| {
                 deletion.exercise == exercise.id && deletion.line == lines[at].trim() && deletion.nth == nth
@@ -89,15 +89,15 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
             judged += 1;
         }
     }
-    ensure!(judged > 0, "no solution synchronises anything");
+    ensure!(judged > 0, "no solution synchronizes anything");
     match deletions.iter().find(|deletion| deletion.source.is_empty()) {
         Some(stale) => bail!("tests/deletions.toml: no solution has the line of {}", stale.name()),
         None => Ok(deletions),
     }
 }
 
-/// The places of the lines that synchronise.
-fn synchronising(lines: &[&str]) -> Vec<usize> {
+/// The places of the lines that synchronize.
+fn synchronizing(lines: &[&str]) -> Vec<usize> {
     let is_one = |line: &str| {
         let code = line.split("//").next().unwrap_or_default();
         CALLS.iter().any(|call| code.contains(call))
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_synchronise_are_found_and_deleted() {
+    fn lines_that_synchronize_are_found_and_deleted() {
         let lines = ["a.wait(&b)?;", "// a.wait(&b)", "c();", "stream.synchronize()?;"];
-        assert_eq!(synchronising(&lines), [0, 3]);
+        assert_eq!(synchronizing(&lines), [0, 3]);
         assert_eq!(without(&lines, 0, None), "// a.wait(&b)\nc();\nstream.synchronize()?;\n");
         assert_eq!(without(&lines, 3, Some("d();")), "a.wait(&b)?;\n// a.wait(&b)\nc();\nd();\n");
     }

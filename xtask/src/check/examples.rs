@@ -78,21 +78,21 @@ pub(super) fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     ]))
 }
 
-/// Builds the examples in the scratch workspace in `scratch` and runs them; a finding for each that goes otherwise.
+/// Builds the examples in the scratch workspace in `scratch` and runs them; a problem for each that goes otherwise.
 pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> {
     let target = scratch.join("target");
     let mut build = cargo(scratch);
     build.args(["build", "--quiet", "-p", PACKAGE, "--examples"]).env("CARGO_TARGET_DIR", &target);
-    let mut findings = command(&mut build)?;
-    if findings.is_empty() {
+    let mut problems = command(&mut build)?;
+    if problems.is_empty() {
         let libraries = target.join("virtual");
         link(&target.join("debug/deps/libvirtual_cuda.so"), &libraries.join("libcuda.so"))?;
         for example in EXAMPLES {
             let program = target.join("debug/examples").join(example.name);
-            findings.extend(run(example, &program, &source(root)?, &libraries)?);
+            problems.extend(run(example, &program, &source(root)?, &libraries)?);
         }
     }
-    Ok(findings)
+    Ok(problems)
 }
 
 /// Runs one example where its own files are, with the virtual driver as `libcuda.so`.

@@ -17,18 +17,18 @@ pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<St
     let of_lab = features(root, "lab")?;
     let modules =
         course.modules.iter().flat_map(|module| [module.starter_package(), module.solution_package()]);
-    let mut findings = Vec::new();
+    let mut problems = Vec::new();
     for package in ["course".to_owned(), "xtask".to_owned()].into_iter().chain(modules) {
         for (name, there) in features(root, &package)? {
             if let Some(here) = of_lab.get(&name).filter(|here| **here != there) {
-                findings.push(format!(
+                problems.push(format!(
                     "{name} is built with `{there}` for {package} and with `{here}` for lab: \
                      ask for both in crates/virtual-gpu/Cargo.toml"
                 ));
             }
         }
     }
-    Ok(findings)
+    Ok(problems)
 }
 
 /// What Cargo builds for a package and its tests.

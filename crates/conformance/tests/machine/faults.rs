@@ -1,7 +1,7 @@
 //! What a student gets wrong, and what he is told.
 
 use virtual_gpu_core::memory::BadAddress;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_machine::{Access, FaultKind};
 
 use crate::arguments;
@@ -34,7 +34,7 @@ fn one_element_too_far_is_found() {
 fn freed_memory_and_null_are_told_apart() {
     let mut gpu = Gpu::new(AXPY);
     let y = gpu.unwritten(400);
-    gpu.memory.free(y, Site::unknown()).unwrap();
+    gpu.memory.free(y, CallSite::unknown()).unwrap();
     let fault = gpu.fault("fill", 1, 32, arguments!(y, 1.0_f32, 8_u32));
     assert!(matches!(fault.kind, FaultKind::BadAddress(BadAddress::Freed { .. })));
     let fault = gpu.fault("fill", 1, 32, arguments!(0_u64, 1.0_f32, 8_u32));

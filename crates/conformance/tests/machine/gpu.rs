@@ -1,7 +1,7 @@
 //! A GPU to run one kernel on: memory, buffers and a launch in few words.
 
 use virtual_gpu_core::memory::DeviceMemory;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
@@ -61,7 +61,7 @@ impl Gpu {
         let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
         let mut globals = Vec::new();
         for variable in module.variables() {
-            let base = memory.allocate(variable.size.max(1), Site::unknown()).ok()?;
+            let base = memory.allocate(variable.size.max(1), CallSite::unknown()).ok()?;
             globals.push(base);
         }
         for (variable, &base) in module.variables().iter().zip(&globals) {
@@ -94,7 +94,7 @@ impl Gpu {
     }
 
     pub(crate) fn unwritten(&mut self, bytes: usize) -> u64 {
-        self.memory.allocate(bytes as u64, Site::unknown()).unwrap()
+        self.memory.allocate(bytes as u64, CallSite::unknown()).unwrap()
     }
 
     pub(crate) fn read<T: Plain>(&self, base: u64) -> Vec<T> {

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_COUNT", "8");
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
-        std::env::set_var("VIRTUAL_GPU_PATIENCE", PATIENCE.as_secs_f64().to_string());
+        std::env::set_var("VIRTUAL_GPU_TIMEOUT", PATIENCE.as_secs_f64().to_string());
     }
     let checks = [
         calls::checks(),

@@ -395,7 +395,7 @@ pub(crate) fn late() -> anyhow::Result<()> {
 }
 
 fn waited_for() -> anyhow::Result<()> {
-    let (is_well, said) = crate::child::start("nccl::late", &[("VIRTUAL_GPU_PATIENCE", "0.1")])?;
+    let (is_well, said) = crate::child::start("nccl::late", &[("VIRTUAL_GPU_TIMEOUT", "0.1")])?;
     anyhow::ensure!(is_well, "{said}");
     Ok(())
 }

@@ -71,9 +71,9 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("joins", |_| Ok(())),
 ];
 
-const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_PATIENCE", "2")];
+const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];
 /// Whoever waits for patience to end is told too late.
-const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_PATIENCE", "60")];
+const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "60")];
 
 fn plan<'a>(program: &'a str, layout: &'a [usize]) -> Plan<'a> {
     Plan { program, layout, wrong: false, env: &[] }

@@ -117,7 +117,7 @@ const SHORT: Duration = Duration::from_millis(200);
 /// A loop over a query has no wait that could be ended.
 fn polling() -> anyhow::Result<()> {
     let patience = SHORT.as_secs_f64().to_string();
-    let (is_well, said) = crate::child::start("nccl_threads::asks", &[("VIRTUAL_GPU_PATIENCE", &patience)])?;
+    let (is_well, said) = crate::child::start("nccl_threads::asks", &[("VIRTUAL_GPU_TIMEOUT", &patience)])?;
     for word in ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has destroyed", "not proved"] {
         anyhow::ensure!(is_well && said.contains(word), "{said}");
     }

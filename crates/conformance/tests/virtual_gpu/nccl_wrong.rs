@@ -29,7 +29,7 @@ const PATIENCE: [&str; 2] = ["0.5", "10"];
 fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {
     let layout = vec![1; n];
     let reports = |patience, wrong| -> anyhow::Result<Vec<String>> {
-        let plan = Plan { program, layout: &layout, wrong, env: &[("VIRTUAL_GPU_PATIENCE", patience)] };
+        let plan = Plan { program, layout: &layout, wrong, env: &[("VIRTUAL_GPU_TIMEOUT", patience)] };
         Ok(rank_processes::run(&plan)?.into_iter().filter_map(Result::err).collect())
     };
     let [short, long] = PATIENCE;

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::communication::SharedCalls;
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
 use super::graph::{Graph, GraphHandle, Node, NodeWork};
-use super::stream::StreamHandle;
 use super::{Engine, State};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -155,8 +156,8 @@ impl Engine {
         }
         usable?;
         if let Some(node) = graph.first_not_before(&after) {
-            let (of, site) = (graph.stream_name(node), &graph.nodes[node].site);
-            let at = site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+            let (of, call_site) = (graph.stream_name(node), &graph.nodes[node].call_site);
+            let at = call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
             let message = format!(
                 "{name} does not wait for {} in {of}{at}: {name}.wait(&{of}.record_event(None)?)? before the end",
                 graph.nodes[node].work
@@ -214,23 +215,42 @@ impl Engine {
 }
 
 impl State {
-    pub(crate) fn is_capturing(&self, stream: StreamHandle) -> bool {
+    /// Whether a stream is captured.
+    pub fn is_capturing(&self, stream: StreamHandle) -> bool {
         self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
     }
 
+    /// Adds calls that were made on a stream that is captured to its graph.
+    ///
+    /// # Errors
+    /// That of a capture that a rule has broken.
+    pub fn capture_calls(
+        &mut self,
+        stream: StreamHandle,
+        calls: SharedCalls,
+        call_site: CallSite,
+    ) -> CudaResult<()> {
+        self.add_node(stream, NodeWork::Communication(calls), call_site)
+    }
+
     /// Adds what was enqueued in a stream that is captured to its graph.
-    pub(crate) fn add_node(&mut self, stream: StreamHandle, work: NodeWork, site: Site) -> CudaResult<()> {
+    pub(super) fn add_node(
+        &mut self,
+        stream: StreamHandle,
+        work: NodeWork,
+        call_site: CallSite,
+    ) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
         let graph = &mut self.captures.usable(*id)?.graph;
         let branch = graph.branch(stream, entry.context, &entry.name);
-        graph.nodes.push(Node { branch, after: std::mem::take(after), work, site });
+        graph.nodes.push(Node { branch, after: std::mem::take(after), work, call_site });
         after.push(graph.nodes.len() - 1);
         Ok(())
     }
 
     /// Whether all of `streams` are captured, by one graph; `None` where they differ.
-    pub(crate) fn captured_alike(&self, streams: &[StreamHandle]) -> Option<bool> {
+    pub fn captured_alike(&self, streams: &[StreamHandle]) -> Option<bool> {
         let capture = |stream| self.streams.get(stream).and_then(|entry| Some(entry.capture.as_ref()?.id));
         let mut captures = streams.iter().map(capture);
         let first = captures.next().flatten();
@@ -238,7 +258,7 @@ impl State {
     }
 
     /// What is captured next in any of `streams` comes after what was captured in all of them so far.
-    pub(crate) fn join_captured(&mut self, streams: &[StreamHandle]) {
+    pub fn join_captured(&mut self, streams: &[StreamHandle]) {
         let places = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
         let joined: BTreeSet<usize> = places.flat_map(|captured| &captured.after).copied().collect();
         for stream in streams {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::settings::{self, Settings};
 use super::stream::{Awaited, StreamKind};
-use super::{Engine, Failure, State, StreamHandle};
+use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::AllocationId;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_machine::Printed;
 
@@ -119,7 +120,7 @@ impl Engine {
     /// Takes a context away with its streams, events, modules and memory.
     fn tear_down(&self, context: ContextHandle) {
         self.flush_printed(context);
-        let site = Site::here();
+        let call_site = CallSite::here();
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
         let variables = variables.into_iter().map(|address| (device, address, None));
@@ -131,7 +132,7 @@ impl Engine {
             let is_it = memory
                 .range(address, 0)
                 .is_ok_and(|(allocation, offset)| offset == 0 && id.is_none_or(|id| allocation.id() == id));
-            let freed = is_it.then(|| memory.free(address, site.clone()).ok()).flatten();
+            let freed = is_it.then(|| memory.free(address, call_site.clone()).ok()).flatten();
             drop(memory);
             if let Some(allocation) = freed {
                 self.state().order.forget_allocation(device, allocation);
@@ -313,7 +314,7 @@ impl State {
         match self.contexts.get_mut(&context) {
             Some(Context { told, device, failure: Some(failure), .. }) => {
                 *told = true;
-                self.nccl.note_gpu_failure(*device, failure);
+                self.communication.note_gpu_failure(*device, failure);
                 Err(failure.to_error())
             }
             _ => Ok(()),
@@ -334,7 +335,7 @@ impl State {
     }
 
     /// Remembers that an operation in `stream` failed.
-    pub(crate) fn fail_stream(&mut self, stream: StreamHandle, failure: &Failure) {
+    pub fn fail_stream(&mut self, stream: StreamHandle, failure: &Failure) {
         if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {
             self.fail(context, failure.clone());
         }
@@ -363,7 +364,7 @@ impl State {
     }
 
     /// The report of the failure that stopped `context`.
-    pub(crate) fn failure_of(&self, context: ContextHandle) -> Option<Arc<Failure>> {
+    pub fn failure_of(&self, context: ContextHandle) -> Option<Arc<Failure>> {
         self.contexts.get(&context)?.failure.clone()
     }
 }

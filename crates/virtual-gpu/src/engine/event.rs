@@ -2,9 +2,11 @@
 
 use super::capture::Captured;
 use super::context::ContextHandle;
-use super::stream::{Awaited, StreamHandle, Work};
+use super::stream::Awaited;
+use super::work::Work;
 use super::{Engine, State};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 
@@ -41,7 +43,7 @@ impl Engine {
             Some(Recorded::Done(op)) => vec![op],
             _ => Vec::new(),
         };
-        state.enqueue(stream, Work::Wait, after, Site::unknown())?;
+        state.enqueue(stream, Work::Wait, after, CallSite::unknown())?;
         drop(self.run_ready(state));
         Ok(())
     }
@@ -75,7 +77,7 @@ impl Engine {
         }
         let recorded = match state.captured_record(stream)? {
             Some(captured) => captured,
-            None => Recorded::Done(state.enqueue(stream, Work::Record, Vec::new(), Site::unknown())?),
+            None => Recorded::Done(state.enqueue(stream, Work::Record, Vec::new(), CallSite::unknown())?),
         };
         if let Some(event) = state.events.get_mut(&event) {
             event.recorded = Some(recorded);
@@ -117,12 +119,12 @@ impl Engine {
                     self.wake_all();
                     continue;
                 }
-                state.nccl.told_not_yet(thread, awaited.op);
+                state.communication.was_polled(thread, awaited.op);
                 return Ok(false);
             }
             state = self.wait_for_times(std::slice::from_ref(awaited), state);
             if !state.time.has_ended(thread, &awaited.when) {
-                state.nccl.told_not_yet(thread, awaited.op);
+                state.communication.was_polled(thread, awaited.op);
                 return Ok(false);
             }
         }

@@ -1,12 +1,13 @@
 //! Frees. From the call on, what is enqueued finds the memory gone; what was enqueued before still finds it there, so
 //! that a use that nothing orders is the same race whichever of the two runs first.
 
-use super::stream::{OpRef, StreamHandle, Work};
 use super::transfer::owner;
+use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::report::Report;
+use virtual_gpu_core::handle::{OpRef, StreamHandle};
 use virtual_gpu_core::memory::{AllocationId, BEFORE_ALL, BadAddress};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 
@@ -33,14 +34,14 @@ impl Engine {
         let all = state.last_of_all(context);
         // A failure is told by calls whose errors cudarc shows; this is none of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
-        let freed = self.free_from_now(address, &Site::here())?;
+        let freed = self.free_from_now(address, &CallSite::here())?;
         self.free_at_once(freed);
         Ok(())
     }
 
     /// `cuMemFreeAsync`: once what is enqueued in `stream` is done.
     pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         if state.is_capturing(stream) {
@@ -51,10 +52,10 @@ impl Engine {
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
         drop(state);
-        let freed = self.free_from_now(address, &site)?;
+        let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
         // Also in a context that has failed, so that programs can clean up.
-        match state.enqueue(stream, Work::Free { at: address }, Vec::new(), site) {
+        match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let place = state.enqueued;
                 state.freed.push_back(Freed { place, op: Some(enqueued.op), ..freed });
@@ -69,25 +70,25 @@ impl Engine {
     }
 
     /// Frees memory for everything that is enqueued from now on.
-    fn free_from_now(&self, address: u64, site: &Site) -> CudaResult<Freed> {
+    fn free_from_now(&self, address: u64, call_site: &CallSite) -> CudaResult<Freed> {
         let Some(device) = self.device_of(address) else {
             let message = format!("{address:#x} is no address of a GPU: it can't be freed");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let place = self.state().next_place();
         let mut memory = self.memory(device);
-        let bad = match memory.free_from(address, site.clone(), place) {
+        let bad = match memory.free_from(address, call_site.clone(), place) {
             Ok(allocation) => return Ok(Freed { device, base: address, allocation, place, op: None }),
             Err(bad) => bad,
         };
         drop(memory);
         let report = Report::new("a pointer that can't be freed");
         let report = match &bad {
-            BadAddress::Freed { .. } => report.at("freed again", site),
+            BadAddress::Freed { .. } => report.at("freed again", call_site),
             BadAddress::OutOfBounds { offset, .. } => {
-                report.at(format!("freed by a pointer to its byte {offset}"), site)
+                report.at(format!("freed by a pointer to its byte {offset}"), call_site)
             }
-            BadAddress::Unknown => report.at("freed", site),
+            BadAddress::Unknown => report.at("freed", call_site),
         };
         let report = owner(report, &bad, address, device)
             .help("free each allocation once, by the pointer that it was made with");

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::launch::{FunctionHandle, ModuleHandle};
+use super::module::{FunctionHandle, ModuleHandle};
 use super::settings::CachePreference;
-use super::{Engine, State, StreamHandle};
+use super::{Engine, State};
 use crate::device::{
     BINARY_VERSION, MAX_THREADS_PER_BLOCK, REGISTERS_PER_THREAD, SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPT_IN,
 };
 use crate::occupancy::Usage;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_ptx::Kernel;
 

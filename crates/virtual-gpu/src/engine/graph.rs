@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::communication::SharedCalls;
 use super::context::ContextHandle;
-use super::stream::{Awaited, StreamHandle, StreamKind, Work};
+use super::stream::{Awaited, StreamKind};
+use super::work::Work;
 use super::{Engine, State};
-use crate::nccl::CapturedCalls;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// A `CUgraph`.
@@ -43,15 +45,15 @@ pub(super) struct Node {
     /// The nodes that it waits for, by their places.
     pub(super) after: Vec<usize>,
     pub(super) work: NodeWork,
-    pub(super) site: Site,
+    pub(super) call_site: CallSite,
 }
 
 /// What a node does at each launch.
 #[derive(Clone)]
-pub(crate) enum NodeWork {
+pub(super) enum NodeWork {
     Work(Work),
     /// What a rank of a communicator launches together.
-    Nccl(CapturedCalls),
+    Communication(SharedCalls),
 }
 
 /// A graph that can be launched.
@@ -169,8 +171,8 @@ impl Engine {
         for branch in &graph.branches {
             state.check_usable(branch.context)?;
         }
-        let site = Site::here();
-        let begin = state.enqueue(stream, Work::Nothing, last.into_iter().collect(), site.clone())?;
+        let call_site = CallSite::here();
+        let begin = state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
         let mut done: Vec<Awaited> = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let after = match node.after.as_slice() {
@@ -179,7 +181,7 @@ impl Engine {
             };
             done.push(state.launch_node(streams[node.branch], node, after)?);
         }
-        let end = state.append(stream, Work::Nothing, done, site)?;
+        let end = state.append(stream, Work::Nothing, done, call_site)?;
         if let Some(exec) = state.graphs.execs.get_mut(&exec) {
             exec.last = Some(end);
         }
@@ -233,8 +235,8 @@ impl State {
 
     fn launch_node(&mut self, stream: StreamHandle, node: &Node, after: Vec<Awaited>) -> CudaResult<Awaited> {
         match &node.work {
-            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.site.clone()),
-            NodeWork::Nccl(calls) => self.enqueue_captured(stream, calls, after),
+            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.call_site.clone()),
+            NodeWork::Communication(calls) => calls.enqueue(self, stream, after),
         }
     }
 }
@@ -243,7 +245,7 @@ impl std::fmt::Display for NodeWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Work(work) => work.fmt(f),
-            Self::Nccl(calls) => calls.fmt(f),
+            Self::Communication(calls) => calls.fmt(f),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::run::Obstacle;
-use super::stream::{OpRef, StreamHandle, Work};
+use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::spawn_for_good;
 
@@ -43,7 +44,7 @@ impl Engine {
         }
         let stream = state.resolve_stream(stream)?;
         let work = Work::Host(Some(HostFunction(function)));
-        self.submit_in(state, stream, work, Site::here())
+        self.submit_in(state, stream, work, CallSite::here())
     }
 
     /// The engine's thread: runs host functions for as long as the process lives.
@@ -96,17 +97,17 @@ impl State {
     }
 
     /// Ends the wait for host functions that have not returned for too long. `false` where none of `ops` waits for one.
-    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], patience: Duration) -> bool {
+    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Duration) -> bool {
         let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         late.sort_unstable_by_key(|op| op.stream);
         late.dedup();
         for &op in &late {
-            let site = self.site_of(op).unwrap_or_else(Site::unknown);
+            let call_site = self.call_site_of(op).unwrap_or_else(CallSite::unknown);
             let report = Report::new("a host function that does not return")
-                .at("enqueued", &site)
+                .at("enqueued", &call_site)
                 .fact(format!(
-                    "(not proved: given up after {} s, VIRTUAL_GPU_PATIENCE)",
-                    patience.as_secs_f64()
+                    "(not proved: given up after {} s, VIRTUAL_GPU_TIMEOUT)",
+                    timeout.as_secs_f64()
                 ))
                 .help("let it wait for nothing that the waiting thread has to do");
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);

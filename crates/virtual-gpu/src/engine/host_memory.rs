@@ -6,11 +6,11 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::stream::OpRef;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::report::{Report, size};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// Reads the host's bytes of a copy; more than once where a graph holds it.
@@ -31,7 +31,7 @@ pub struct Guard {
 pub(super) struct Held {
     op: OpRef,
     writes: bool,
-    site: Site,
+    call_site: CallSite,
     guard: Guard,
 }
 
@@ -75,10 +75,10 @@ impl Engine {
 
     /// The calling thread has touched memory that the guard with this number keeps closed: a finding. It is open now.
     pub fn host_touched(&self, id: u64) {
-        let here = Site::here();
+        let here = CallSite::here();
         let mut state = self.state();
         let Some(at) = state.held.iter().position(|held| held.guard.id == id) else { return };
-        let Held { op, writes, site, .. } = state.held.remove(at);
+        let Held { op, writes, call_site, .. } = state.held.remove(at);
         let name =
             state.streams.get(&op.stream).map_or_else(String::new, |stream| format!(" on {}", stream.name));
         let (headline, what, did) = match writes {
@@ -86,7 +86,7 @@ impl Engine {
             false => ("writes to pinned memory that a copy reads", "a copy from the host", "written"),
         };
         let report = Report::new(format!("the host {headline}, and has not waited for it"))
-            .at(format!("{what}{name}"), &site)
+            .at(format!("{what}{name}"), &call_site)
             .at(format!("{did} by the host"), &here)
             .help("wait for the copy first: stream.synchronize()?, or an event behind it");
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
@@ -141,8 +141,8 @@ impl Engine {
 
 impl State {
     /// Keeps a copy's guard until a thread has waited for the copy. `writes` says that the copy writes to the host.
-    pub(super) fn hold(&mut self, op: OpRef, guard: Guard, writes: bool, site: Site) {
-        self.held.push(Held { op, writes, site, guard });
+    pub(super) fn hold(&mut self, op: OpRef, guard: Guard, writes: bool, call_site: CallSite) {
+        self.held.push(Held { op, writes, call_site, guard });
     }
 
     /// Opens what copies used that a thread has waited for.

@@ -2,7 +2,7 @@
 
 use crate::report::{Report, size};
 use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
-use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use virtual_gpu_ptx::instruction::Space;
@@ -28,7 +28,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
 /// `foreign` says whose an address is that lies in no memory of the kernel's GPU.
 pub(super) fn fault_report(
     fault: &Fault,
-    launched: &Site,
+    launched: &CallSite,
     foreign: impl FnOnce(Report, u64) -> Report,
 ) -> Report {
     let at = &fault.at;
@@ -85,7 +85,7 @@ pub(super) fn fault_report(
 }
 
 /// The report of a read of bytes that nothing wrote; `memory` is what the kernel ran on.
-pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &Site) -> Report {
+pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &CallSite) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
     let report = place(report, read);
     let found = read.access.filter(|access| access.space != Space::Shared).and_then(|access| {
@@ -98,7 +98,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
             let what = format!("{bytes} of the buffer of {} allocated", size(allocation.size()));
             let help =
                 "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before";
-            (report.before_at(what, allocation.site()), help)
+            (report.before_at(what, allocation.call_site()), help)
         }
         None => (report, "let each thread write its part, then __syncthreads(), before another reads it"),
     };
@@ -106,7 +106,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
 }
 
 /// The report of two accesses to shared memory that nothing orders.
-pub(super) fn race_report(race: &Race, launched: &Site) -> Report {
+pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
     let report = place(place(report, earlier), later);
@@ -190,7 +190,7 @@ fn place(report: Report, at: &ThreadReport) -> Report {
 fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -> Report {
     let bytes = access.map_or(0, |access| i64::from(access.bytes));
     match bad {
-        BadAddress::OutOfBounds { size: whole, offset, site, .. } => {
+        BadAddress::OutOfBounds { size: whole, offset, call_site, .. } => {
             let distance = match *offset {
                 ..0 => format!("{} before the start", size(offset.unsigned_abs())),
                 _ if *offset as u64 >= *whole => match offset.unsigned_abs() - whole {
@@ -199,7 +199,7 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
                 },
                 _ => format!("{} over the end", size((offset + bytes) as u64 - whole)),
             };
-            report.before_at(format!("{distance} of the buffer of {} allocated", size(*whole)), site)
+            report.before_at(format!("{distance} of the buffer of {} allocated", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, offset } => report
             .before_at(

@@ -6,14 +6,14 @@ use std::sync::TryLockError;
 use super::Engine;
 use crate::config::Checks;
 use crate::report::{Report, size};
-use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
 /// Source lines that are listed.
 const LISTED: usize = 8;
 
 /// Buffers that one line allocated in one place.
 struct Leak {
-    site: Site,
+    call_site: CallSite,
     buffers: u64,
     bytes: u64,
 }
@@ -41,9 +41,9 @@ impl Engine {
         for (device, memory) in self.memories.iter().enumerate() {
             let Ok(memory) = memory.try_lock() else { return None };
             for allocation in memory.allocations().filter(|it| !variables.contains(&it.base())) {
-                let site = allocation.site();
-                let leak = leaks.entry((device, site.line())).or_insert_with(|| Leak {
-                    site: site.clone(),
+                let call_site = allocation.call_site();
+                let leak = leaks.entry((device, call_site.line())).or_insert_with(|| Leak {
+                    call_site: call_site.clone(),
                     buffers: 0,
                     bytes: 0,
                 });
@@ -58,13 +58,13 @@ impl Engine {
         let mut report = Report::new(format!("{} still allocated as the program ends", size(bytes)));
         let mut leaks: Vec<_> = leaks.into_iter().collect();
         leaks.sort_by_key(|(_, leak)| std::cmp::Reverse(leak.bytes));
-        for ((device, _), Leak { site, buffers, bytes }) in leaks.iter().take(LISTED) {
+        for ((device, _), Leak { call_site, buffers, bytes }) in leaks.iter().take(LISTED) {
             let place = self.name_of(*device);
             let what = match buffers {
                 1 => format!("a buffer of {} {place} allocated", size(*bytes)),
                 _ => format!("{buffers} buffers, {} together, {place} allocated", size(*bytes)),
             };
-            report = report.at(what, site);
+            report = report.at(what, call_site);
         }
         if let Some(more @ 1..) = leaks.len().checked_sub(LISTED) {
             report = report.fact(format!("and at {more} more lines"));

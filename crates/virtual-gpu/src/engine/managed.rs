@@ -3,11 +3,12 @@
 //! It lies in one place, and which processor touches it costs nothing: prefetches and advice are checked, and change
 //! nothing. The host's own accesses are invisible, so that all of it counts as written.
 
-use super::stream::{StreamHandle, Work};
+use super::work::Work;
 use super::{Engine, lock};
 use crate::report::size;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// `CUmemAttach_flags`: who may use managed memory where processors can't share it.
@@ -97,7 +98,7 @@ impl Engine {
         self.usable_stream_device(StreamHandle(0))?;
         let made = self
             .memory(self.managed())
-            .allocate_managed(bytes, Site::here(), |address| map(address, bytes))
+            .allocate_managed(bytes, CallSite::here(), |address| map(address, bytes))
             .map_err(|OutOfMemory { asked, .. }| {
                 let message = format!("the host has no room for {} of managed memory", size(asked));
                 Error::new(CudaStatus::OutOfMemory, message)
@@ -115,7 +116,7 @@ impl Engine {
         len: u64,
         attachment: Attachment,
     ) -> CudaResult<()> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         if attachment == Attachment::Single && stream.0 <= 1 {
             return Err(invalid(
                 "managed memory can't be attached to the legacy default stream: name another one".to_owned(),
@@ -131,7 +132,7 @@ impl Engine {
             Some(whole) if len != 0 && len != whole => {
                 Err(invalid(format!("{} of {}: only all of it can be attached", size(len), size(whole))))
             }
-            Some(_) => self.submit(stream, Work::Nothing, site),
+            Some(_) => self.submit(stream, Work::Nothing, call_site),
         }
     }
 
@@ -143,10 +144,10 @@ impl Engine {
         len: u64,
         to: Location,
     ) -> CudaResult<()> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         self.check_managed("cuMemPrefetchAsync", address, len)?;
         self.check_location(to)?;
-        self.submit(stream, Work::Nothing, site)
+        self.submit(stream, Work::Nothing, call_site)
     }
 
     /// `cuMemAdvise`
@@ -172,7 +173,7 @@ impl Engine {
         if self.device_of(address) != Some(self.managed()) {
             return Err(invalid(format!("{call}: {address:#x} is no managed memory (cuMemAllocManaged)")));
         }
-        self.check_range(call, address, len, &Site::here())
+        self.check_range(call, address, len, &CallSite::here())
     }
 }
 

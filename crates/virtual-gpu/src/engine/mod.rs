@@ -5,7 +5,9 @@
 //! synchronised program; nothing here knows what order or time a GPU would give them.
 
 mod capture;
+mod communication;
 mod context;
+mod enqueue;
 mod event;
 mod free;
 mod function;
@@ -13,17 +15,21 @@ mod graph;
 mod host;
 mod host_memory;
 mod kernel_report;
+mod kernel_run;
 mod launch;
 mod leaks;
 mod managed;
+mod module;
 mod pool;
 mod print;
 mod run;
 mod settings;
 mod stream;
+mod threads;
 mod touched;
 mod transfer;
 mod wait;
+mod work;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, TryLockError};
@@ -32,30 +38,33 @@ use std::time::Duration;
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
-pub(crate) use graph::NodeWork;
 pub use graph::{GraphExecHandle, GraphHandle};
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
-pub use launch::{FunctionHandle, LaunchShape, ModuleHandle};
+pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
+pub use module::{FunctionHandle, ModuleHandle};
 pub use pool::{PoolFigure, PoolHandle};
 pub use settings::CachePreference;
-pub use stream::StreamHandle;
 
-pub(crate) use stream::{Awaited, OpRef, Work};
-pub(crate) use touched::Touched;
-pub(crate) use transfer::{address_report, place_of};
-pub(crate) use wait::{Hopeless, Wait};
+pub use communication::{
+    Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing, SharedCalls,
+};
+pub use stream::{Awaited, Stream};
+pub use touched::Touched;
+pub use transfer::address_report;
+pub use wait::{Wait, given_up};
 
 use crate::config::Config;
 use crate::device::TOTAL_MEMORY;
-use crate::nccl::{Group, Listeners, Nccl};
 use crate::order::Order;
 use crate::report::Report;
 use crate::time::Time;
+use communication::NoCommunication;
+use virtual_gpu_core::handle::{OpRef, StreamHandle};
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
-use virtual_gpu_core::thread::{Life, ThreadKey};
+use virtual_gpu_core::thread::ThreadKey;
 
 /// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
 const TRIES: usize = 1000;
@@ -69,8 +78,6 @@ pub struct Engine {
     memories: Vec<Mutex<DeviceMemory>>,
     /// Texts that were read last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
-    /// Where this process listens for the ranks of others.
-    pub(crate) listeners: Mutex<Listeners>,
     state: Mutex<State>,
     /// Told whenever an operation is done, so that waiting threads look again.
     changed: Condvar,
@@ -80,14 +87,16 @@ pub struct Engine {
 
 /// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) status: CudaStatus,
-    pub(crate) report: Arc<str>,
+pub struct Failure {
+    /// The code.
+    pub status: CudaStatus,
+    /// The report, as it was printed.
+    pub report: Arc<str>,
 }
 
 impl Failure {
     /// Makes a failure of a report and prints it.
-    pub(crate) fn announce(status: CudaStatus, report: &Report) -> Self {
+    pub fn announce(status: CudaStatus, report: &Report) -> Self {
         report.print();
         Self::quietly(status, report)
     }
@@ -98,7 +107,7 @@ impl Failure {
     }
 
     /// What it is, in a line.
-    pub(crate) fn headline(&self) -> &str {
+    pub fn headline(&self) -> &str {
         self.report.lines().next().unwrap_or_default()
     }
 
@@ -108,15 +117,15 @@ impl Failure {
 }
 
 /// Everything behind the engine's lock.
-pub(crate) struct State {
+pub struct State {
     next_handle: u64,
     devices: Vec<context::Device>,
     contexts: HashMap<ContextHandle, context::Context>,
-    pub(crate) streams: HashMap<StreamHandle, stream::Stream>,
+    streams: HashMap<StreamHandle, stream::Stream>,
     /// Each thread's own default stream, by context.
     streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: HashMap<EventHandle, event::Event>,
-    modules: HashMap<ModuleHandle, launch::LoadedModule>,
+    modules: HashMap<ModuleHandle, module::LoadedModule>,
     functions: HashMap<FunctionHandle, function::Function>,
     captures: capture::Captures,
     graphs: graph::Graphs,
@@ -124,7 +133,7 @@ pub(crate) struct State {
     pinned: host_memory::Pinned,
     /// Copies of pinned memory that nobody has waited for.
     held: Vec<host_memory::Held>,
-    pub(crate) threads: HashMap<ThreadKey, Thread>,
+    threads: HashMap<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
@@ -147,24 +156,16 @@ pub(crate) struct State {
     /// How many wait for the times of operations that are done.
     waiting_for_times: usize,
     /// As in the configuration.
-    pub(crate) patience: Duration,
-    pub(crate) nccl: Nccl,
-    pub(crate) order: Order,
-    pub(crate) time: Time,
-}
-
-/// So many threads are always remembered.
-const FEW_THREADS: usize = 64;
-
-/// What the engine knows of a host thread.
-pub(crate) struct Thread {
-    pub(crate) life: Life,
-    /// The current context is the last one.
-    contexts: Vec<ContextHandle>,
-    pub(crate) blocked: Option<wait::Blocked>,
-    /// What queries have said "not yet" of, by stream.
-    polled: HashMap<StreamHandle, wait::Polled>,
-    pub(crate) group: Group,
+    pub timeout: Duration,
+    pub(crate) communication: &'static dyn Communication,
+    /// Streams that no clock holds any more, which other processes do not know yet.
+    forgotten_streams: Vec<StreamHandle>,
+    /// From this many threads on, those that have ended are forgotten.
+    prune_threads_at: usize,
+    /// What happened before what.
+    pub order: Order,
+    /// The virtual clocks.
+    pub time: Time,
 }
 
 /// A lock's guard, also where another thread panicked while it held the lock: the state is changed only by
@@ -206,8 +207,10 @@ impl Engine {
             has_host_thread: false,
             blocked: BTreeSet::new(),
             waiting_for_times: 0,
-            patience: config.patience,
-            nccl: Nccl::default(),
+            timeout: config.timeout,
+            communication: &NoCommunication,
+            forgotten_streams: Vec::new(),
+            prune_threads_at: threads::FEW_THREADS,
             order: Order::default(),
             time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
         };
@@ -216,7 +219,6 @@ impl Engine {
             addresses,
             memories,
             parsed: Mutex::default(),
-            listeners: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
@@ -246,6 +248,11 @@ impl Engine {
         Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
+    /// Sets what communicates between the GPUs. Without it, no stream comes to a call of a communicator.
+    pub fn set_communication(&self, communication: &'static dyn Communication) {
+        self.state().communication = communication;
+    }
+
     /// The number of GPUs.
     pub fn device_count(&self) -> usize {
         self.config.gpus
@@ -256,16 +263,18 @@ impl Engine {
         self.config.physical(gpu)
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    /// The configuration that the engine was made with.
+    pub fn config(&self) -> &Config {
         &self.config
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the state.
+    pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
     /// A GPU's memory as the program sees it.
-    pub(crate) fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
+    pub fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
         self.memory_as_of(device, AFTER_ALL)
     }
 
@@ -277,13 +286,13 @@ impl Engine {
     }
 
     /// The GPU that hands out `address`; managed memory counts as one more behind the last.
-    pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
+    pub fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
     }
 
     /// The number of managed memory among the GPUs' memories.
-    pub(crate) fn managed(&self) -> usize {
+    pub fn managed(&self) -> usize {
         self.config.gpus
     }
 
@@ -298,7 +307,7 @@ impl Engine {
     }
 
     /// Makes blocked threads look again.
-    pub(crate) fn wake_all(&self) {
+    pub fn wake_all(&self) {
         self.changed.notify_all();
     }
 
@@ -318,41 +327,23 @@ impl Engine {
 }
 
 impl State {
-    pub(crate) fn new_handle(&mut self) -> u64 {
+    /// A handle that nothing else has.
+    pub fn new_handle(&mut self) -> u64 {
         // Multiples of 16 look like pointers, and stay clear of the reserved stream handles 0, 1 and 2.
         let handle = self.next_handle * 16;
         self.next_handle += 1;
         handle
     }
 
-    /// The calling thread's key; it has an entry from now on.
-    pub(crate) fn current_thread(&mut self) -> ThreadKey {
-        self.thread();
-        ThreadKey::current()
+    /// A stream that is not gone.
+    pub fn stream(&self, stream: StreamHandle) -> Option<&stream::Stream> {
+        self.streams.get(&stream)
     }
 
-    /// Forgets threads that have ended and drive no rank. Looks only now and then: each time that there are twice as many.
-    fn forget_threads(&mut self) {
-        if self.threads.len() < FEW_THREADS || !self.threads.len().is_power_of_two() {
-            return;
+    /// Tells other processes of streams that are gone.
+    fn announce_forgotten_streams(&mut self) {
+        if !self.forgotten_streams.is_empty() {
+            self.communication.streams_forgotten(&std::mem::take(&mut self.forgotten_streams));
         }
-        let owners = self.nccl.owners();
-        self.threads.retain(|thread, entry| owners.contains(thread) || !entry.life.has_ended());
-        let threads = &self.threads;
-        self.order.forget_threads(|thread| threads.contains_key(&thread));
-    }
-
-    /// The calling thread's entry.
-    pub(crate) fn thread(&mut self) -> &mut Thread {
-        if !self.threads.contains_key(&ThreadKey::current()) {
-            self.forget_threads();
-        }
-        self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
-            life: Life::of_current(),
-            contexts: Vec::new(),
-            blocked: None,
-            polled: HashMap::new(),
-            group: Group::default(),
-        })
     }
 }

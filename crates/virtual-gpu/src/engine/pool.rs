@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
-use super::{Engine, State, StreamHandle};
+use super::{Engine, State};
 use crate::report::size;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// A `CUmemoryPool`.
@@ -294,7 +295,7 @@ impl Engine {
             state.pools.get(pool)?.check_room(bytes)?;
             state.pools.get(pool)?.device
         };
-        let address = self.allocate_on(device, bytes, Site::here())?;
+        let address = self.allocate_on(device, bytes, CallSite::here())?;
         let mut state = self.state();
         if let Ok(entry) = state.pools.get(pool) {
             entry.take(bytes);

@@ -1,27 +1,30 @@
 //! Who runs what: operations whose turn has come, taken out of their streams and run without the lock.
 
-use super::stream::{Op, OpRef, StreamHandle, Work};
+use super::communication::CommunicationJob;
+use super::stream::Op;
 use super::touched::Done;
 use super::wait::Blocked;
+use super::work::Work;
 use super::{Engine, State};
-use crate::nccl::{self, CallKey};
 use crate::order::View;
 use crate::time::{Cost, Ticket, Time};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::CallKey;
+use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// Work that has been taken out of its stream and can run without the lock.
 enum Job {
     Op { stream: StreamHandle, work: Work, turn: Turn },
-    Nccl(nccl::Job),
+    Communication(CommunicationJob),
 }
 
 /// What an operation knows of itself whose turn has come.
 pub(super) struct Turn {
     /// That of its stream.
     pub(super) device: usize,
-    pub(super) site: Site,
+    pub(super) call_site: CallSite,
     /// Its place among all operations.
     pub(super) place: u64,
     /// The earliest time on its stream.
@@ -30,13 +33,19 @@ pub(super) struct Turn {
 
 impl Turn {
     fn of(op: &Op, device: usize) -> Self {
-        Self { device, site: op.site.clone(), place: op.enqueued, start_ns: Time::start_of(&op.ticket) }
+        Self {
+            device,
+            call_site: op.call_site.clone(),
+            place: op.enqueued,
+            start_ns: Time::start_of(&op.ticket),
+        }
     }
 }
 
 impl Engine {
     /// Runs whatever is ready, on this thread, until nothing is.
-    pub(crate) fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.forget_threads();
         let before = state.finished;
         while let Some(job) = state.take_ready() {
             // Other threads may find more that is ready.
@@ -64,11 +73,12 @@ impl Engine {
                     state.finish_after(stream, &View::default(), cost);
                     state
                 }
-                Job::Nccl(job) => self.run_nccl(job),
+                Job::Communication(job) => job(self),
             };
             state.under_way -= 1;
         }
         state = self.release_freed(state);
+        state.announce_forgotten_streams();
         if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
             self.changed.notify_all();
         }
@@ -103,8 +113,9 @@ impl State {
             match std::mem::replace(&mut op.work, Work::Nothing) {
                 Work::Collective(call) => {
                     op.work = Work::Collective(call);
-                    if let Some(job) = self.arrive(call) {
-                        return Some(Job::Nccl(job));
+                    let communication = self.communication;
+                    if let Some(job) = communication.arrive(self, call) {
+                        return Some(Job::Communication(job));
                     }
                 }
                 work @ Work::Free { .. } => {
@@ -125,12 +136,12 @@ impl State {
     }
 
     /// Takes the first operation of a stream away, as done.
-    pub(crate) fn finish(&mut self, handle: StreamHandle) {
+    pub fn finish(&mut self, handle: StreamHandle) {
         self.finish_after(handle, &View::default(), Cost::Nothing);
     }
 
     /// As [`Self::finish`], of an operation that also comes after all that `others` knows, and that has cost something.
-    pub(crate) fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
+    pub fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
         // A stream whose context was destroyed in the meantime is gone.
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.busy = false;
@@ -154,25 +165,25 @@ impl State {
     }
 
     /// Who enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
-    pub(crate) fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
+    pub fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| (first.thread, first.view.clone()))
     }
 
     /// The place in time of `op`, which is the first operation of its stream.
-    pub(crate) fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
+    pub fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.ticket.clone())
     }
 
     /// Where `op`, which is the first operation of its stream, was enqueued.
-    pub(super) fn site_of(&self, op: OpRef) -> Option<Site> {
+    pub(super) fn call_site_of(&self, op: OpRef) -> Option<CallSite> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
-        stream.queue.front().map(|first| first.site.clone())
+        stream.queue.front().map(|first| first.call_site.clone())
     }
 
     /// What will have happened when the first operation of its stream, `op`, is done.
-    pub(crate) fn view_at_end_of(&self, op: OpRef) -> Option<View> {
+    pub fn view_at_end_of(&self, op: OpRef) -> Option<View> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         let mut view = stream.queue.front()?.view.clone();
         view.advance(op.stream, op.number);

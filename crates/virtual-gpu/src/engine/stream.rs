@@ -5,45 +5,35 @@ use std::sync::{Arc, OnceLock};
 
 use super::capture::Captured;
 use super::context::ContextHandle;
-use super::graph::NodeWork;
-use super::host::HostFunction;
-use super::host_memory::{HostRead, HostWrite};
-use super::launch::KernelLaunch;
 use super::wait::Wait;
+use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
-use crate::nccl::CallKey;
 use crate::order::View;
-use crate::time::trace::Label;
-use crate::time::{Class, Cost, Moment, Ticket, When};
-use virtual_gpu_core::source_location::Site;
+use crate::time::{Cost, Moment, Ticket, When};
+use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
-use virtual_gpu_core::sync::{Mutex, MutexGuard};
+use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
-
-/// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
-/// stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamHandle(pub u64);
-
-/// The `number`th operation of a stream, from 1. A stream's operations are done in order, so a number says it all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpRef {
-    pub(crate) stream: StreamHandle,
-    pub(crate) number: u64,
-}
 
 /// An operation that something may wait for, and what will have happened once it is done.
 #[derive(Clone, Debug)]
-pub(crate) struct Awaited {
-    pub(crate) op: OpRef,
-    pub(super) done: Arc<OnceLock<View>>,
-    pub(crate) when: When,
+pub struct Awaited {
+    /// The operation.
+    pub op: OpRef,
+    /// What will have happened, once it is done.
+    pub done: Arc<OnceLock<View>>,
+    /// When it begins and ends, once that is known.
+    pub when: When,
 }
 
-pub(crate) struct Stream {
-    pub(crate) context: ContextHandle,
-    pub(crate) device: usize,
+/// A `CUstream`: operations that are done one after the other.
+pub struct Stream {
+    /// The context that it was made in.
+    pub context: ContextHandle,
+    /// The GPU.
+    pub device: usize,
     /// Whether it waits for the legacy default stream, and that one for it (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
     pub(super) legacy: bool,
@@ -62,7 +52,7 @@ pub(crate) struct Stream {
     pub(super) busy: bool,
     pub(super) destroyed: bool,
     /// A graph's own: what is enqueued is part of the graph's launch, no call of its own.
-    of_graph: bool,
+    pub(super) of_graph: bool,
     /// Its part in a capture: what is enqueued goes into a graph.
     pub(super) capture: Option<Captured>,
 }
@@ -83,7 +73,7 @@ pub(super) enum StreamKind {
 pub(super) struct Op {
     pub(super) after: Vec<Awaited>,
     pub(super) work: Work,
-    pub(super) site: Site,
+    pub(super) call_site: CallSite,
     pub(super) thread: ThreadKey,
     /// Its place among all operations.
     pub(super) enqueued: u64,
@@ -93,100 +83,9 @@ pub(super) struct Op {
     pub(super) ticket: Ticket,
 }
 
-/// What an operation does when its turn has come.
-#[derive(Clone)]
-pub(crate) enum Work {
-    /// Its place in the stream is all that matters.
-    Nothing,
-    /// Records an event.
-    Record,
-    /// Waits for an event.
-    Wait,
-    /// Host bytes, taken at the call, to the device.
-    Upload {
-        to: u64,
-        bytes: Vec<u8>,
-    },
-    /// Device bytes to the slot that the caller waits for.
-    Download {
-        from: u64,
-        len: u64,
-        into: Arc<Mutex<Vec<u8>>>,
-    },
-    /// Host bytes, read when their turn comes, to the device.
-    UploadLater {
-        to: u64,
-        len: u64,
-        read: HostRead,
-    },
-    /// Device bytes to the host, which waits for them or not.
-    DownloadLater {
-        from: u64,
-        len: u64,
-        write: HostWrite,
-    },
-    Copy {
-        from: u64,
-        to: u64,
-        len: u64,
-    },
-    Set {
-        at: u64,
-        len: u64,
-        /// What is there four bytes at a time.
-        pattern: [u8; 4],
-    },
-    Free {
-        at: u64,
-    },
-    Kernel(Box<KernelLaunch>),
-    /// A call of the program's code; none once it is with the thread that runs it.
-    Host(Option<HostFunction>),
-    /// One rank's part of a collective.
-    Collective(CallKey),
-}
-
-impl Work {
-    /// What a trace calls it; none where it shows nothing.
-    fn label(&self) -> Option<Label> {
-        let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
-        match self {
-            Self::Nothing | Self::Free { .. } => None,
-            Self::Record => Some(Label::new("event", "record")),
-            Self::Wait => Some(Label::new("event", "wait")),
-            Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
-            Self::UploadLater { len, .. } => copy("copy to the device", *len),
-            Self::Download { len, .. } | Self::DownloadLater { len, .. } => copy("copy to the host", *len),
-            Self::Copy { len, .. } => copy("copy", *len),
-            Self::Set { len, .. } => copy("memset", *len),
-            Self::Kernel(launch) => Some(Label::new("kernel", launch.name())),
-            Self::Host(_) => Some(Label::new("host function", "host function")),
-            Self::Collective(_) => Some(Label::new("collective", "a collective")),
-        }
-    }
-
-    /// What it is to the clock.
-    fn class(&self) -> Class {
-        match self {
-            Self::Nothing | Self::Free { .. } => Class::Nothing,
-            Self::Record => Class::Record,
-            Self::Wait => Class::Wait,
-            Self::Host(_) => Class::Host,
-            Self::Collective(_) => Class::Communication,
-            Self::Upload { .. }
-            | Self::Download { .. }
-            | Self::UploadLater { .. }
-            | Self::DownloadLater { .. }
-            | Self::Copy { .. }
-            | Self::Set { .. }
-            | Self::Kernel(_) => Class::Engine,
-        }
-    }
-}
-
 impl Stream {
     /// Whether the stream has come to `op`, which is its first operation now.
-    pub(crate) fn is_at(&self, op: OpRef) -> bool {
+    pub fn is_at(&self, op: OpRef) -> bool {
         self.busy && self.done + 1 == op.number
     }
 }
@@ -245,55 +144,17 @@ impl Engine {
         self.query(context, Some(last), state)
     }
 
-    /// Enqueues `work` and returns; it runs when its turn comes.
-    pub(super) fn submit(&self, stream: StreamHandle, work: Work, site: Site) -> CudaResult<()> {
-        let mut state = self.state();
-        let stream = state.resolve_stream(stream)?;
-        self.submit_in(state, stream, work, site)
-    }
-
-    /// As [`Self::submit`], to a stream that is resolved. A stream that is captured keeps the work for the graph.
-    pub(super) fn submit_in(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        stream: StreamHandle,
-        work: Work,
-        site: Site,
-    ) -> CudaResult<()> {
-        if state.is_capturing(stream) {
-            return state.add_node(stream, NodeWork::Work(work), site);
-        }
-        state.enqueue(stream, work, Vec::new(), site)?;
-        drop(self.run_ready(state));
-        Ok(())
-    }
-
-    /// Enqueues `work` and returns when it is done.
-    pub(super) fn submit_and_wait(
-        &self,
-        stream: StreamHandle,
-        work: Work,
-        site: Site,
-        caller: &'static str,
-    ) -> CudaResult<()> {
-        let mut state = self.state();
-        let stream = state.resolve_stream(stream)?;
-        let op = state.enqueue(stream, work, Vec::new(), site)?;
-        let context = state.last_of(stream)?.0;
-        self.wait_in(context, vec![op], caller, state)
-    }
-
     /// Waits for operations of one context and tells its failure.
     pub(super) fn wait_in(
         &self,
         context: ContextHandle,
         awaited: Vec<Awaited>,
         caller: &'static str,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
     ) -> CudaResult<()> {
-        let is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
+        let mut is_meant = |stream| awaited.iter().any(|awaited| awaited.op.stream == stream);
         if self.config().checks != Checks::Off
-            && let Some(report) = state.wait_inside_a_group(caller, is_meant)
+            && let Some(report) = state.communication.wait_inside_a_group(caller, &mut is_meant)
         {
             let failure = Failure::announce(CudaStatus::InvalidValue, &report);
             if self.config().checks == Checks::Error {
@@ -363,7 +224,7 @@ impl State {
             self.time.finish(op.ticket, Cost::Nothing);
         }
         if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
-            self.stream_forgotten(handle);
+            self.forgotten_streams.push(handle);
         } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
             context.retired.push((stream.blocking, stream.last));
         }
@@ -373,7 +234,7 @@ impl State {
     }
 
     /// Forgets a stream in every clock; `false` where something can still race with it.
-    pub(crate) fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
+    pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
         let gone = self.order.forget_stream(handle, last_touch);
         if let Some(gone) = gone {
             self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
@@ -389,11 +250,7 @@ impl State {
     }
 
     /// As [`Self::resolve_stream`], of a call that works on `device` whichever GPU is current: a default stream is that GPU's.
-    pub(crate) fn resolve_stream_on(
-        &mut self,
-        stream: StreamHandle,
-        device: usize,
-    ) -> CudaResult<StreamHandle> {
+    pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
         let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
             Some(context) => Some(context),
@@ -431,7 +288,7 @@ impl State {
     }
 
     /// The stream's context and its last operation.
-    pub(crate) fn last_of(&self, stream: StreamHandle) -> CudaResult<(ContextHandle, Awaited)> {
+    pub fn last_of(&self, stream: StreamHandle) -> CudaResult<(ContextHandle, Awaited)> {
         let entry = self.streams.get(&stream).ok_or_else(|| not_a_stream(stream))?;
         Ok((entry.context, entry.last.clone()))
     }
@@ -447,7 +304,7 @@ impl State {
     }
 
     /// Of the destroyed streams of a context that nobody has waited for: whether they were blocking ones, and their ends.
-    fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
+    pub(super) fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
         self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
     }
 
@@ -459,7 +316,7 @@ impl State {
         let seen: Vec<_> = contexts.flat_map(|context| context.retired.extract_if(.., is_seen)).collect();
         for (_, last) in seen {
             self.forget_in_clocks(last.op.stream, 0);
-            self.stream_forgotten(last.op.stream);
+            self.forgotten_streams.push(last.op.stream);
         }
     }
 
@@ -484,105 +341,8 @@ impl State {
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }
-
-    /// Appends an operation to a stream.
-    ///
-    /// # Errors
-    /// `StreamCaptureUnsupported` where the stream is captured: [`State::add_node`] is for what a graph can hold.
-    pub(crate) fn enqueue(
-        &mut self,
-        stream: StreamHandle,
-        work: Work,
-        mut after: Vec<Awaited>,
-        site: Site,
-    ) -> CudaResult<Awaited> {
-        let (context, _) = self.last_of(stream)?;
-        self.check_usable(context)?;
-        self.check_not_captured(stream, &format!("{work}"))?;
-        self.check_not_implied(stream, context)?;
-        after.extend(self.implied_order(stream, context));
-        if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
-            let thread = self.current_thread();
-            let device = self.device_of_context(context)?;
-            self.time.call(thread, device, || format!("enqueue {work}"));
-        }
-        self.append(stream, work, after, site)
-    }
-
-    /// A new place among all operations.
-    pub(super) fn next_place(&mut self) -> u64 {
-        self.enqueued += 1;
-        self.enqueued
-    }
-
-    /// The place of `op`, which is the first operation of its stream, among all operations.
-    pub(crate) fn enqueued_as(&self, op: OpRef) -> Option<u64> {
-        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
-        stream.queue.front().map(|first| first.enqueued)
-    }
-
-    /// As [`Self::enqueue`], of an operation that is no call of its own.
-    pub(super) fn append(
-        &mut self,
-        stream: StreamHandle,
-        work: Work,
-        after: Vec<Awaited>,
-        site: Site,
-    ) -> CudaResult<Awaited> {
-        let thread = self.current_thread();
-        let view = self.order.view_of(thread);
-        let enqueued = self.next_place();
-        let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
-        let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
-        let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
-        self.time.describe(&ticket, (stream, &entry.name), || work.label());
-        entry.issued += 1;
-        let op = OpRef { stream, number: entry.issued };
-        entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
-        entry.queue.push_back(Op {
-            after,
-            work,
-            site,
-            thread,
-            enqueued,
-            view,
-            done: entry.last.done.clone(),
-            ticket,
-        });
-        self.runnable.push_back(stream);
-        Ok(entry.last.clone())
-    }
-
-    /// The legacy default stream waits for all blocking streams of its context, and they for it.
-    fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
-        let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
-        let ordered = self.streams.iter().filter(|&(&other, entry)| {
-            other != stream && entry.context == context && entry.blocking && (own.legacy || entry.legacy)
-        });
-        let ordered = ordered.map(|(_, entry)| &entry.last);
-        let retired =
-            self.retired(context).filter(|(blocking, _)| own.legacy && *blocking).map(|(_, last)| last);
-        ordered.chain(retired).cloned().collect()
-    }
 }
 
 pub(super) fn not_a_stream(stream: StreamHandle) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a stream, or no longer one", stream.0))
-}
-
-impl std::fmt::Display for Work {
-    /// The operation as a report names it.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),
-            Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
-            Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
-            Self::Copy { .. } => f.write_str("a copy"),
-            Self::Set { .. } => f.write_str("a memset"),
-            Self::Free { .. } => f.write_str("a free"),
-            Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
-            Self::Host(_) => f.write_str("a host function"),
-            Self::Collective(_) => f.write_str("a collective"),
-        }
-    }
 }

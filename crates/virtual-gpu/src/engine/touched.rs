@@ -1,12 +1,12 @@
 //! What operations touched, and what order has to say about it.
 
-use super::stream::StreamHandle;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::order::{Accessor, Place, Touch};
 use crate::time::Cost;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{Allocation, AllocationId};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 
 /// What running an operation comes to.
@@ -19,23 +19,24 @@ pub(super) struct Done {
 }
 
 /// What an operation touched of one allocation.
-pub(crate) struct Touched {
+pub struct Touched {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
     pub(crate) size: u64,
-    pub(crate) site: Site,
-    pub(crate) touches: Vec<Touch>,
+    pub(crate) call_site: CallSite,
+    /// The ranges, and whether they were written.
+    pub touches: Vec<Touch>,
 }
 
 impl Touched {
     /// One range of an allocation.
-    pub(crate) fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
-        let (size, site) = (allocation.size(), allocation.site().clone());
+    pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
+        let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {
             device,
             allocation: allocation.id(),
             size,
-            site,
+            call_site,
             touches: vec![Touch::of(offset..offset + len, writes)],
         }
     }
@@ -44,7 +45,7 @@ impl Touched {
 impl Engine {
     /// Tells [`Order`](crate::order::Order) what the first operation of `stream` has touched. What nothing orders
     /// is a finding, and fails both GPUs' contexts unless findings are only to be printed.
-    pub(crate) fn note_touched(
+    pub fn note_touched(
         &self,
         state: &mut State,
         stream: StreamHandle,
@@ -71,11 +72,11 @@ impl Engine {
             what: what.into(),
             stream_name: entry.name.clone(),
             stream_device: entry.device,
-            site: op.site.clone(),
+            call_site: op.call_site.clone(),
         };
         let view = op.view.clone();
-        for Touched { device, allocation, size, site, touches } in by_allocation(touched) {
-            let place = Place { device, allocation, size, site: &site };
+        for Touched { device, allocation, size, call_site, touches } in by_allocation(touched) {
+            let place = Place { device, allocation, size, call_site: &call_site };
             let race = state.order.touch(&place, &by, &view, &touches);
             let Some(race) = race else { continue };
             let failure = match race.is_new {

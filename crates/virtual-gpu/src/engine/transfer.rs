@@ -5,14 +5,15 @@ use std::sync::Arc;
 use super::graph::NodeWork;
 use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
 use super::run::Turn;
-use super::stream::{StreamHandle, Work};
 use super::touched::{Done, Outcome, Touched};
+use super::work::Work;
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
-use crate::report::{Report, size};
+use crate::report::{Report, memory_of, size};
 use crate::time::Cost;
-use virtual_gpu_core::memory::{AllocationId, BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::memory::{BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::Mutex;
 
@@ -24,7 +25,7 @@ impl Engine {
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
         self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
-        let address = self.allocate_on(device, bytes, Site::here())?;
+        let address = self.allocate_on(device, bytes, CallSite::here())?;
         self.own(device, address)?;
         Ok(address)
     }
@@ -35,11 +36,11 @@ impl Engine {
         made.map_or(Ok(()), |allocation| self.state().own(address, allocation))
     }
 
-    pub(super) fn allocate_on(&self, device: usize, bytes: u64, site: Site) -> CudaResult<u64> {
+    pub(super) fn allocate_on(&self, device: usize, bytes: u64, call_site: CallSite) -> CudaResult<u64> {
         if bytes == 0 {
             return Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes"));
         }
-        self.memory(device).allocate(bytes, site).map_err(|OutOfMemory { asked, free }| {
+        self.memory(device).allocate(bytes, call_site).map_err(|OutOfMemory { asked, free }| {
             let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
             Error::new(CudaStatus::OutOfMemory, message)
         })
@@ -60,17 +61,17 @@ impl Engine {
         read: HostRead,
         kind: HostKind,
     ) -> CudaResult<()> {
-        let site = Site::here();
-        self.check_range("copy to", to, len, &site)?;
+        let call_site = CallSite::here();
+        self.check_range("copy to", to, len, &call_site)?;
         let work = match kind {
             // A graph's copy reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
             HostKind::Pageable => Work::UploadLater { to, len, read },
             HostKind::Pinned(guard) => {
-                return self.submit_guarded(stream, Work::UploadLater { to, len, read }, guard, site);
+                return self.submit_guarded(stream, Work::UploadLater { to, len, read }, guard, call_site);
             }
         };
-        self.submit(stream, work, site)
+        self.submit(stream, work, call_site)
     }
 
     /// As [`Self::submit`], of a copy of pinned memory. Where it is captured, its memory stays open.
@@ -79,17 +80,17 @@ impl Engine {
         stream: StreamHandle,
         work: Work,
         guard: Option<Guard>,
-        site: Site,
+        call_site: CallSite,
     ) -> CudaResult<()> {
         let writes = matches!(work, Work::DownloadLater { .. });
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         if state.is_capturing(stream) {
-            return state.add_node(stream, NodeWork::Work(work), site);
+            return state.add_node(stream, NodeWork::Work(work), call_site);
         }
-        let op = state.enqueue(stream, work, Vec::new(), site.clone())?.op;
+        let op = state.enqueue(stream, work, Vec::new(), call_site.clone())?.op;
         if let Some(guard) = guard {
-            state.hold(op, guard, writes, site);
+            state.hold(op, guard, writes, call_site);
         }
         drop(self.run_ready(state));
         Ok(())
@@ -97,10 +98,10 @@ impl Engine {
 
     /// `cuMemcpyHtoD`: returns when it is done.
     pub fn copy_from_host_now(&self, to: u64, len: u64, read: impl FnOnce() -> Vec<u8>) -> CudaResult<()> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_range("copy to", to, len, &site)?;
-        self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, site, "cuMemcpyHtoD")
+        self.check_range("copy to", to, len, &call_site)?;
+        self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, call_site, "cuMemcpyHtoD")
     }
 
     /// `cuMemcpyDtoHAsync`: `write` gets the bytes when the copy's turn comes; this returns then, where the memory is
@@ -113,42 +114,48 @@ impl Engine {
         write: HostWrite,
         kind: HostKind,
     ) -> CudaResult<()> {
-        let site = Site::here();
-        self.check_range("copy from", from, len, &site)?;
+        let call_site = CallSite::here();
+        self.check_range("copy from", from, len, &call_site)?;
         match kind {
             HostKind::Pageable if !self.is_capturing(stream) => {
-                write(&self.download(stream, from, len, site)?);
+                write(&self.download(stream, from, len, call_site)?);
                 Ok(())
             }
-            HostKind::Pageable => self.submit(stream, Work::DownloadLater { from, len, write }, site),
+            HostKind::Pageable => self.submit(stream, Work::DownloadLater { from, len, write }, call_site),
             HostKind::Pinned(guard) => {
-                self.submit_guarded(stream, Work::DownloadLater { from, len, write }, guard, site)
+                self.submit_guarded(stream, Work::DownloadLater { from, len, write }, guard, call_site)
             }
         }
     }
 
     /// `cuMemcpyDtoH`: the bytes, once they are there.
     pub fn copy_to_host_now(&self, from: u64, len: u64) -> CudaResult<Vec<u8>> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
-        self.check_range("copy from", from, len, &site)?;
-        self.download(LEGACY, from, len, site)
+        self.check_range("copy from", from, len, &call_site)?;
+        self.download(LEGACY, from, len, call_site)
     }
 
     /// The bytes go by way of a slot, since a wait that is given up leaves the copy behind.
-    fn download(&self, stream: StreamHandle, from: u64, len: u64, site: Site) -> CudaResult<Vec<u8>> {
+    fn download(
+        &self,
+        stream: StreamHandle,
+        from: u64,
+        len: u64,
+        call_site: CallSite,
+    ) -> CudaResult<Vec<u8>> {
         let into = Arc::new(Mutex::new(Vec::new()));
         let work = Work::Download { from, len, into: into.clone() };
-        self.submit_and_wait(stream, work, site, "cuMemcpyDtoH")?;
+        self.submit_and_wait(stream, work, call_site, "cuMemcpyDtoH")?;
         Ok(std::mem::take(&mut *lock(&into)))
     }
 
     /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay so.
     pub fn copy(&self, stream: StreamHandle, to: u64, from: u64, len: u64) -> CudaResult<()> {
-        let site = Site::here();
-        self.check_range("copy from", from, len, &site)?;
-        self.check_range("copy to", to, len, &site)?;
-        self.submit(stream, Work::Copy { from, to, len }, site)
+        let call_site = CallSite::here();
+        self.check_range("copy from", from, len, &call_site)?;
+        self.check_range("copy to", to, len, &call_site)?;
+        self.submit(stream, Work::Copy { from, to, len }, call_site)
     }
 
     /// `cuMemsetD8Async`, and for 16 and 32 bits: the bytes of `element`, so many times.
@@ -162,16 +169,16 @@ impl Engine {
         element: [u8; SIZE],
         count: u64,
     ) -> CudaResult<()> {
-        let site = Site::here();
+        let call_site = CallSite::here();
         let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {at:#x}: {why}"));
         if !at.is_multiple_of(SIZE as u64) {
             return Err(invalid(format!("elements of {SIZE} bytes lie at multiples of that")));
         }
         let len = count.checked_mul(SIZE as u64);
         let len = len.ok_or_else(|| invalid(format!("{count} elements of {SIZE} bytes are too many")))?;
-        self.check_range("set of", at, len, &site)?;
+        self.check_range("set of", at, len, &call_site)?;
         let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
-        self.submit(stream, Work::Set { at, len, pattern }, site)
+        self.submit(stream, Work::Set { at, len, pattern }, call_site)
     }
 
     /// The GPU of a stream whose context can still be used.
@@ -184,7 +191,13 @@ impl Engine {
     }
 
     /// Refuses a range of addresses that is in no allocation, as the driver does at the call.
-    pub(super) fn check_range(&self, verb: &str, address: u64, len: u64, site: &Site) -> CudaResult<()> {
+    pub(super) fn check_range(
+        &self,
+        verb: &str,
+        address: u64,
+        len: u64,
+        call_site: &CallSite,
+    ) -> CudaResult<()> {
         if len == 0 {
             return Ok(());
         }
@@ -201,7 +214,7 @@ impl Engine {
             return Ok(());
         }
         let headline = format!("a {verb} {} of which not all are in one buffer", size(len));
-        let report = address_report(&headline, &memory, address, len, device).at("called", site);
+        let report = address_report(&headline, &memory, address, len, device).at("called", call_site);
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
@@ -268,7 +281,7 @@ impl Engine {
                 allocation.mark_written(offset..offset + len);
                 Ok(vec![Touched::range(device, allocation, offset, len, true)])
             }
-            Err(_) => Err(gone(&memory, address, len, device, &turn.site)),
+            Err(_) => Err(gone(&memory, address, len, device, &turn.call_site)),
         }
     }
 
@@ -276,7 +289,7 @@ impl Engine {
         let (Some(device), 1..) = (self.device_of(address), len) else { return Ok((Vec::new(), Vec::new())) };
         let memory = self.memory_as_of(device, turn.place);
         let Ok((allocation, offset)) = memory.range(address, len) else {
-            return Err(gone(&memory, address, len, device, &turn.site));
+            return Err(gone(&memory, address, len, device, &turn.call_site));
         };
         if let Some(first) = allocation.first_unwritten(offset..offset + len)
             && self.config().checks != Checks::Off
@@ -286,11 +299,11 @@ impl Engine {
                     format!(
                         "byte {first} is the first of them, in the buffer of {} {} allocated",
                         size(allocation.size()),
-                        place_of(allocation.id(), device)
+                        memory_of(allocation.id(), device)
                     ),
-                    allocation.site(),
+                    allocation.call_site(),
                 )
-                .at("copied", &turn.site)
+                .at("copied", &turn.call_site)
                 .help("write the buffer first, or copy only the part that was written");
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             if self.config().checks == Checks::Error {
@@ -306,7 +319,7 @@ impl Engine {
         let (bytes, unwritten, read) = {
             let memory = self.memory_as_of(device, turn.place);
             let Ok((allocation, offset)) = memory.range(from, len) else {
-                return Err(gone(&memory, from, len, device, &turn.site));
+                return Err(gone(&memory, from, len, device, &turn.call_site));
             };
             let all_written = allocation.first_unwritten(offset..offset + len).is_none();
             let unwritten: Vec<u64> = match all_written {
@@ -339,14 +352,14 @@ fn fill(out: &mut [u8], pattern: [u8; 4]) {
     }
 }
 
-fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, site: &Site) -> Failure {
+fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site: &CallSite) -> Failure {
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
-        .at("called", site);
+        .at("called", call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
 }
 
 /// Says what is wrong with `len` bytes at `address` on `device`.
-pub(crate) fn address_report(
+pub fn address_report(
     headline: &str,
     memory: &DeviceMemory,
     address: u64,
@@ -374,24 +387,17 @@ pub(crate) fn address_report(
 /// Adds the buffer that an address belongs to, or the nearest one.
 pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
     match bad {
-        BadAddress::OutOfBounds { allocation, size: whole, site, .. } => {
-            let place = place_of(*allocation, device);
-            report.before_at(format!("the buffer of {} {place} allocated", size(*whole)), site)
+        BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {
+            let place = memory_of(*allocation, device);
+            report.before_at(format!("the buffer of {} {place} allocated", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, .. } => report
             .before_at(
-                format!("the buffer of {} {} allocated", size(freed.size), place_of(freed.id, device)),
+                format!("the buffer of {} {} allocated", size(freed.size), memory_of(freed.id, device)),
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
-    }
-}
-
-pub(crate) fn place_of(allocation: AllocationId, device: usize) -> String {
-    match allocation.is_managed() {
-        true => "in managed memory".to_owned(),
-        false => format!("on GPU {device}"),
     }
 }

@@ -1,17 +1,20 @@
 //! Host threads that wait, and how it is known that what they wait for will never come.
 //!
 //! A thread waits for operations, an operation for others or for the ranks of its collective, a missing rank for
-//! the thread that drives it. A wait is hopeless when everything it still needs has ended, or waits in the same
-//! cycle. Nothing in this looks at a clock but the last resort, [`Config::patience`](crate::config::Config).
+//! the thread that drives it. A wait is deadlocked when everything it still needs has ended, or waits in the same
+//! cycle. Nothing in this looks at a clock but the last resort, [`Config::timeout`](crate::config::Config).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::communication::{Awaiting, Deadlocked, Missing};
 use super::run::Obstacle;
-use super::stream::{Awaited, OpRef};
+use super::stream::Awaited;
 use super::{Engine, State};
-use crate::nccl::{Awaiting, CallKey, Missing, deadlock_report, given_up};
-use virtual_gpu_core::source_location::Site;
+use crate::report::Report;
+use virtual_gpu_core::handle::CallKey;
+use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
@@ -19,15 +22,16 @@ use virtual_gpu_core::thread::ThreadKey;
 /// How often a blocked thread looks whether a thread that it waits for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A loop over a query may have a deadline of its own, and is given so many times the patience of a wait.
+/// A loop over a query may have a deadline of its own, and is given so many times the timeout of a wait.
 const POLLING: u32 = 3;
 
 /// What a blocked thread waits for: all of it.
 #[derive(Clone, Debug)]
-pub(crate) enum Wait {
+pub enum Wait {
+    /// Operations.
     Ops(Vec<OpRef>),
     /// Communicators of this thread that are being made, split or finalized.
-    Nccl(Vec<Awaiting>),
+    Communicators(Vec<Awaiting>),
 }
 
 /// A host thread's wait.
@@ -36,7 +40,7 @@ pub(crate) struct Blocked {
     pub(crate) wait: Wait,
     /// The function that it called.
     pub(crate) caller: &'static str,
-    pub(crate) site: Site,
+    pub(crate) call_site: CallSite,
 }
 
 /// What a thread asks of a stream, again and again.
@@ -48,13 +52,10 @@ pub(crate) struct Polled {
     last: Instant,
 }
 
-/// Collectives that can never be complete, found together.
-pub(crate) type Hopeless = BTreeSet<CallKey>;
-
 impl Engine {
     /// Blocks the calling thread until `wait` is over, running whatever gets ready meanwhile. What would block for
     /// ever is made to fail, so that this always returns.
-    pub(crate) fn block_on<'a>(
+    pub fn block_on<'a>(
         &'a self,
         wait: Wait,
         caller: &'static str,
@@ -65,7 +66,7 @@ impl Engine {
         if state.is_over(&wait) {
             return state;
         }
-        state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, site: Site::here() });
+        state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
         // While something runs, whoever is waited for may be running it.
         let mut idle = Duration::ZERO;
@@ -74,10 +75,10 @@ impl Engine {
             if state.is_over(&wait) {
                 break;
             }
-            if let Some(hopeless) = state.hopeless(me) {
-                let report = deadlock_report(&state, &hopeless);
-                state.fail_calls(&hopeless, CudaStatus::LaunchTimeout, &report);
-            } else if idle < self.config().patience || !state.give_up(me) {
+            if let Some(deadlocked) = state.deadlocked(me) {
+                let report = state.communication.deadlock_report(&state, &deadlocked);
+                state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
+            } else if idle < self.config().timeout || !state.give_up(me) {
                 let since = Instant::now();
                 let (guard, _) = self
                     .changed
@@ -108,7 +109,7 @@ impl Engine {
         let since = Instant::now();
         state.waiting_for_times += 1;
         while !state.time.is_known(done.iter().map(|done| &done.when))
-            && since.elapsed() < self.config().patience
+            && since.elapsed() < self.config().timeout
         {
             let (guard, _) =
                 self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -119,11 +120,23 @@ impl Engine {
     }
 }
 
+/// Why a wait that can't be decided has ended.
+pub fn given_up(timeout: Duration) -> String {
+    format!("(not proved: given up after {} s, VIRTUAL_GPU_TIMEOUT)", timeout.as_secs_f64())
+}
+
 impl State {
+    fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
+        let communication = self.communication;
+        communication.fail_calls(self, calls, status, report);
+    }
+
     fn is_over(&self, wait: &Wait) -> bool {
         match wait {
             Wait::Ops(ops) => ops.iter().all(|&op| self.is_done(op)),
-            Wait::Nccl(awaited) => awaited.iter().all(|&awaiting| self.nccl.is_settled(awaiting)),
+            Wait::Communicators(awaited) => {
+                awaited.iter().all(|&awaiting| self.communication.is_settled(awaiting))
+            }
         }
     }
 
@@ -135,10 +148,10 @@ impl State {
 
     /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
     /// and what will never come. What waits for them in turn may go on once they have failed, whoever looks first.
-    fn hopeless(&self, thread: ThreadKey) -> Option<Hopeless> {
-        let mut search = Search { state: self, open: Vec::new(), hopeless: Hopeless::new() };
-        let found = search.thread_is_stuck(thread).then_some(search.hopeless)?;
-        let reach: BTreeMap<CallKey, Hopeless> =
+    fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
+        let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
+        let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;
+        let reach: BTreeMap<CallKey, Deadlocked> =
             found.iter().map(|&call| (call, self.reachable(call, &found))).collect();
         let is_root = |call: &CallKey| reach[call].iter().all(|other| reach[other].contains(call));
         let root = found.iter().find(|call| is_root(call))?;
@@ -148,11 +161,11 @@ impl State {
     }
 
     /// The calls among `all` that a call waits for, directly or not.
-    fn reachable(&self, call: CallKey, all: &Hopeless) -> Hopeless {
-        let mut seen = Hopeless::new();
+    fn reachable(&self, call: CallKey, all: &Deadlocked) -> Deadlocked {
+        let mut seen = Deadlocked::new();
         let mut next = vec![call];
         while let Some(call) = next.pop() {
-            for missing in self.nccl.missing(call) {
+            for missing in self.communication.missing(call) {
                 let ahead = match missing {
                     Missing::Gone | Missing::Elsewhere => Vec::new(),
                     Missing::InStream(op) => self.collective_ahead(op).into_iter().collect(),
@@ -161,7 +174,9 @@ impl State {
                             Some(Wait::Ops(ops)) => {
                                 ops.iter().filter_map(|&op| self.collective_ahead(op)).collect()
                             }
-                            Some(Wait::Nccl(awaited)) => awaited.iter().filter_map(Awaiting::call).collect(),
+                            Some(Wait::Communicators(awaited)) => {
+                                awaited.iter().filter_map(Awaiting::call).collect()
+                            }
                             None => Vec::new(),
                         }
                     }
@@ -175,17 +190,20 @@ impl State {
     /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
     /// holds it up: that will end, so the wait goes on.
     fn give_up(&mut self, thread: ThreadKey) -> bool {
-        let patience = self.patience;
+        let timeout = self.timeout;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
-                let calls: Hopeless = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
+                let calls: Deadlocked = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
                 if calls.is_empty() {
-                    return self.give_up_host_functions(&ops, patience);
+                    return self.give_up_host_functions(&ops, timeout);
                 }
-                let report = deadlock_report(self, &calls).fact(given_up(patience));
+                let report = self.communication.deadlock_report(self, &calls).fact(given_up(timeout));
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
             }
-            Some(Wait::Nccl(awaited)) => return self.give_up_joining(&awaited),
+            Some(Wait::Communicators(awaited)) => {
+                let communication = self.communication;
+                return communication.give_up_joining(self, &awaited);
+            }
             None => return false,
         }
         true
@@ -193,21 +211,21 @@ impl State {
 
     /// As [`Self::give_up`], of a thread that asks again and again whether an operation is done, with nothing under way.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
-        let (patience, busy, now) = (self.patience, self.under_way > 0, Instant::now());
+        let (timeout, busy, now) = (self.timeout, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
         let polled = self.thread().polled.entry(op.stream).or_insert(new);
-        if busy || polled.number != op.number || now.duration_since(polled.last) > patience {
+        if busy || polled.number != op.number || now.duration_since(polled.last) > timeout {
             *polled = new;
         }
         polled.last = now;
-        if now.duration_since(polled.since) < POLLING * patience {
+        if now.duration_since(polled.since) < POLLING * timeout {
             return false;
         }
         let Some(call) = self.collective_ahead(op) else { return false };
-        let calls = Hopeless::from([call]);
-        let report = deadlock_report(self, &calls).fact(format!(
-            "(not proved: asked for {} s, {POLLING} times VIRTUAL_GPU_PATIENCE)",
-            (POLLING * patience).as_secs_f64()
+        let calls = Deadlocked::from([call]);
+        let report = self.communication.deadlock_report(self, &calls).fact(format!(
+            "(not proved: asked for {} s, {POLLING} times VIRTUAL_GPU_TIMEOUT)",
+            (POLLING * timeout).as_secs_f64()
         ));
         self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
         true
@@ -230,7 +248,7 @@ impl State {
 struct Search<'a> {
     state: &'a State,
     open: Vec<Node>,
-    hopeless: Hopeless,
+    deadlocked: Deadlocked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -245,11 +263,11 @@ impl Search<'_> {
             return true;
         }
         self.open.push(node);
-        let before = self.hopeless.clone();
+        let before = self.deadlocked.clone();
         let stuck = look(self);
         if !stuck {
             // What was found below rested on this node being stuck.
-            self.hopeless = before;
+            self.deadlocked = before;
         }
         self.open.pop();
         stuck
@@ -264,7 +282,7 @@ impl Search<'_> {
                 let ops = ops.clone();
                 self.within(Node::Thread(thread), |search| ops.iter().any(|&op| search.op_is_stuck(op)))
             }
-            Some(Blocked { wait: Wait::Nccl(awaited), .. }) => {
+            Some(Blocked { wait: Wait::Communicators(awaited), .. }) => {
                 let awaited = awaited.clone();
                 self.within(Node::Thread(thread), |search| {
                     awaited.iter().filter_map(Awaiting::call).any(|call| search.call_is_stuck(call))
@@ -282,10 +300,10 @@ impl Search<'_> {
 
     /// Whether every rank that has not come to a collective will never come.
     fn call_is_stuck(&mut self, call: CallKey) -> bool {
-        if self.hopeless.contains(&call) {
+        if self.deadlocked.contains(&call) {
             return true;
         }
-        let missing = self.state.nccl.missing(call);
+        let missing = self.state.communication.missing(call);
         if missing.is_empty() {
             return false;
         }
@@ -304,7 +322,7 @@ impl Search<'_> {
             })
         });
         if stuck {
-            self.hopeless.insert(call);
+            self.deadlocked.insert(call);
         }
         stuck
     }
@@ -312,16 +330,18 @@ impl Search<'_> {
 
 impl State {
     /// Describes where a thread is, for a report.
-    pub(crate) fn whereabouts(&self, thread: ThreadKey) -> (String, Site) {
+    pub fn whereabouts(&self, thread: ThreadKey) -> (String, CallSite) {
         match self.threads.get(&thread) {
             Some(entry) if entry.blocked.is_none() && entry.life.has_ended() => {
-                ("its thread has ended".to_owned(), Site::unknown())
+                ("its thread has ended".to_owned(), CallSite::unknown())
             }
             Some(entry) => match &entry.blocked {
-                Some(blocked) => (format!("its thread waits in {}", blocked.caller), blocked.site.clone()),
-                None => ("its thread has not called it".to_owned(), Site::unknown()),
+                Some(blocked) => {
+                    (format!("its thread waits in {}", blocked.caller), blocked.call_site.clone())
+                }
+                None => ("its thread has not called it".to_owned(), CallSite::unknown()),
             },
-            None => ("it is unknown".to_owned(), Site::unknown()),
+            None => ("it is unknown".to_owned(), CallSite::unknown()),
         }
     }
 }

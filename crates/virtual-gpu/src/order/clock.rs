@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 
-use crate::engine::StreamHandle;
+use virtual_gpu_core::handle::StreamHandle;
 
 /// For each stream the number of its last operation that has happened. Sorted by stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clock(Vec<(StreamHandle, u64)>);
+pub struct Clock(Vec<(StreamHandle, u64)>);
 
 impl Clock {
     /// Whether the `number`th operation of `stream` has happened.
-    pub(crate) fn covers(&self, stream: StreamHandle, number: u64) -> bool {
+    pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
         self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
     }
 
     /// Notes that the `number`th operation of `stream` has happened, and so all before it.
-    pub(crate) fn advance(&mut self, stream: StreamHandle, number: u64) {
+    pub fn advance(&mut self, stream: StreamHandle, number: u64) {
         match self.0.binary_search_by_key(&stream, |entry| entry.0) {
             Ok(at) => self.0[at].1 = self.0[at].1.max(number),
             Err(at) => self.0.insert(at, (stream, number)),
@@ -34,7 +34,7 @@ impl Clock {
     }
 
     /// Its streams with their numbers.
-    pub(crate) fn entries(&self) -> &[(StreamHandle, u64)] {
+    pub fn entries(&self) -> &[(StreamHandle, u64)] {
         &self.0
     }
 
@@ -49,15 +49,16 @@ impl Clock {
 /// A driver can't see how host threads synchronise. So accesses that one thread enqueued are ordered by what that
 /// thread has seen, and accesses of different threads by what any thread has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct View {
+pub struct View {
     /// As far as the enqueuing thread knows.
-    pub(crate) own: Clock,
+    pub own: Clock,
     /// As far as any thread knows.
-    pub(crate) any: Clock,
+    pub any: Clock,
 }
 
 impl View {
-    pub(crate) fn join(&mut self, other: &Self) {
+    /// Adds what another view knows.
+    pub fn join(&mut self, other: &Self) {
         self.own.join(&other.own);
         self.any.join(&other.any);
     }

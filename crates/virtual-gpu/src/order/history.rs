@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::clock::View;
 use super::page::{PAGE, Page};
-use crate::engine::StreamHandle;
-use virtual_gpu_core::source_location::Site;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// An operation that touches memory.
@@ -30,15 +30,15 @@ pub(crate) struct Accessor {
     pub(crate) stream_name: Arc<str>,
     /// The GPU that the stream is of.
     pub(crate) stream_device: usize,
-    pub(crate) site: Site,
+    pub(crate) call_site: CallSite,
 }
 
 /// Bytes of an allocation that an operation touched in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Touch {
+pub struct Touch {
     /// Offsets, from low to high.
     pub(crate) ranges: Vec<Range<u64>>,
-    pub(crate) writes: bool,
+    pub writes: bool,
     /// By atomic instructions only, which don't race with one another.
     pub(crate) atomic: bool,
 }
@@ -272,7 +272,7 @@ mod tests {
             what: "a test".into(),
             stream_name: "a stream".into(),
             stream_device: 0,
-            site: Site::unknown(),
+            call_site: CallSite::unknown(),
         })
     }
 

@@ -11,19 +11,19 @@ mod page;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-pub(crate) use clock::{Clock, View};
+pub use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
 
-use crate::engine::{StreamHandle, place_of};
-use crate::report::{Report, size};
+use crate::report::{Report, memory_of, size};
 use history::{Conflict, History};
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::AllocationId;
-use virtual_gpu_core::source_location::{Site, SourceLine};
+use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// What host threads have seen, and who touched which bytes last.
 #[derive(Default)]
-pub(crate) struct Order {
+pub struct Order {
     seen_by: HashMap<ThreadKey, Clock>,
     /// Streams that were forgotten. A clock that was kept may bring them back.
     gone: HashSet<StreamHandle>,
@@ -51,12 +51,12 @@ pub(crate) struct Place<'a> {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
     pub(crate) size: u64,
-    pub(crate) site: &'a Site,
+    pub(crate) call_site: &'a CallSite,
 }
 
 impl Order {
     /// What `thread` knows to have happened. A new thread knows all that was complete.
-    pub(crate) fn view_of(&mut self, thread: ThreadKey) -> View {
+    pub fn view_of(&mut self, thread: ThreadKey) -> View {
         let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
         View { own, any: self.seen.clone() }
     }
@@ -120,7 +120,7 @@ impl Order {
             first = first.or(conflict);
         }
         let conflict = first?;
-        let mut lines = [conflict.other.site.line(), by.site.line()];
+        let mut lines = [conflict.other.call_site.line(), by.call_site.line()];
         lines.sort();
         let is_new = self.reported.insert(lines);
         let mut calls = [conflict.other.enqueued, by.enqueued];
@@ -137,7 +137,7 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     let mut sides = [other.as_ref(), by];
     match other.thread == by.thread {
         true => sides.sort_by_key(|side| side.enqueued),
-        false => sides.sort_by_key(|side| side.site.line()),
+        false => sides.sort_by_key(|side| side.call_site.line()),
     }
     let [earlier, later] = sides;
     let of_two_gpus = earlier.stream_device != later.stream_device;
@@ -148,8 +148,8 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
     };
     let bytes =
         format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(place.size));
-    let headline = format!("data race {}", place_of(place.allocation, place.device));
-    let mut report = Report::new(headline).before_at(bytes, place.site);
+    let headline = format!("data race {}", memory_of(place.allocation, place.device));
+    let mut report = Report::new(headline).before_at(bytes, place.call_site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
@@ -157,8 +157,8 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
             _ => "read",
         };
         report = match side.frees {
-            true => report.at(format!("freed on {}", name(side)), &side.site),
-            false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.site),
+            true => report.at(format!("freed on {}", name(side)), &side.call_site),
+            false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
     if earlier.thread != later.thread {
@@ -174,7 +174,7 @@ fn race_report(place: &Place, by: &Accessor, conflict: &Conflict) -> Report {
              for a graph, that is the stream in which it is launched",
         );
     }
-    match later.site.line() {
+    match later.call_site.line() {
         Some(line) if !of_two_gpus => {
             let variable = |side: &Accessor| {
                 let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::history::{Conflict, Last, Now};
-use crate::engine::StreamHandle;
+use virtual_gpu_core::handle::StreamHandle;
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;

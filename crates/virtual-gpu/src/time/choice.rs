@@ -10,7 +10,7 @@ const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
 
 /// What is switched on, by function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Enabled {
+pub struct Enabled {
     algorithms: [[bool; ALGORITHMS.len()]; FUNCTIONS.len()],
     protocols: [[bool; PROTOCOLS.len()]; FUNCTIONS.len()],
     /// The variables, as they are set.
@@ -33,7 +33,7 @@ impl Enabled {
     ///
     /// # Errors
     /// NCCL's sentence, with the variable's name in front.
-    pub(crate) fn from_env() -> Result<&'static Self, &'static str> {
+    pub fn from_env() -> Result<&'static Self, &'static str> {
         static ENABLED: OnceLock<Result<Enabled, String>> = OnceLock::new();
         let enabled = ENABLED.get_or_init(|| {
             let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -67,7 +67,7 @@ impl Enabled {
     }
 
     /// What to say where nothing is left.
-    pub(crate) fn none_left(&self, function: Function, data_type: &str) -> String {
+    pub fn none_left(&self, function: Function, data_type: &str) -> String {
         let name = FUNCTIONS[function as usize].0;
         let mut text =
             format!("no algorithm/protocol available for function {name} with datatype {data_type}.");

@@ -185,11 +185,11 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             let work = nanoseconds(traffic, preset.memory_bytes);
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
-        Cost::Kernel { blocks, resident, lane_instructions, bytes, longest_thread } => {
+        Cost::Kernel { blocks, resident, instructions, bytes, longest_thread } => {
             // The busiest multiprocessor does so many blocks, and the others as many or one less.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
             let share = each / each.ceil().max(1.0);
-            let instructions = nanoseconds(lane_instructions, preset.lane_instructions);
+            let instructions = nanoseconds(instructions, preset.instructions);
             let drawn = (preset.multiprocessor_bytes * preset.multiprocessors * each.min(1.0))
                 .min(preset.memory_bytes);
             // A roofline: whatever takes longest.
@@ -204,7 +204,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
                 ..Demand::default()
             }
         }
-        Cost::Nothing | Cost::Collective { .. } | Cost::Exchange { .. } => Demand::default(),
+        Cost::Nothing | Cost::Collective { .. } | Cost::PointToPoint { .. } => Demand::default(),
     }
 }
 

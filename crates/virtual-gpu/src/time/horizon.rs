@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine::StreamHandle;
+use virtual_gpu_core::handle::StreamHandle;
 
 /// Communications and host functions, by stream: all up to a number.
 ///

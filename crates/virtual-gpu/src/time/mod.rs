@@ -8,24 +8,25 @@
 //! certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same times on
 //! every run, however they are scheduled.
 
-pub(crate) mod choice;
+pub mod choice;
 mod gpu;
 mod horizon;
+mod nccl_figures;
 pub mod preset;
-pub(crate) mod trace;
-pub(crate) mod tuning;
+pub mod trace;
+pub mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::StreamHandle;
-use crate::nccl::CallKey;
 use gpu::{Gpu, Pending};
 use horizon::Horizon;
 use preset::Preset;
 use trace::{Label, QUERY, Trace};
+use virtual_gpu_core::handle::CollectiveId;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// When an operation ran.
@@ -37,7 +38,7 @@ pub(crate) struct Span {
 
 /// An operation's place in time.
 #[derive(Debug)]
-pub(crate) struct Moment {
+pub struct Moment {
     key: Key,
     /// What it comes after, and what it is itself of that.
     horizon: Horizon,
@@ -78,19 +79,25 @@ pub(crate) enum Class {
 
 /// What an operation needs of its GPU.
 #[derive(Clone, Debug)]
-pub(crate) enum Cost {
+pub enum Cost {
     /// What its class says.
     Nothing,
+    /// A kernel that has run.
     Kernel {
+        /// Blocks of its grid.
         blocks: u64,
         /// Blocks that fit on a multiprocessor at a time.
         resident: u64,
-        lane_instructions: u64,
+        /// Instructions, counted once per thread.
+        instructions: u64,
+        /// Bytes of device memory that it read and wrote.
         bytes: u64,
         /// Nanoseconds of the thread that took longest, at one instruction each.
         longest_thread: u64,
     },
+    /// Bytes copied from the host.
     Upload(u64),
+    /// Bytes copied to the host.
     Download(u64),
     /// Bytes that a copy or a set moves between memory and the multiprocessors.
     Device {
@@ -103,20 +110,25 @@ pub(crate) enum Cost {
     ///
     /// `ranks` are those of this process. The others are ready at `others_ready`.
     Collective {
-        call: CallKey,
+        /// The collective.
+        call: CollectiveId,
+        /// Ranks of this process.
         ranks: usize,
+        /// When the last rank of another process is ready, in nanoseconds.
         others_ready: u64,
+        /// Nanoseconds.
         duration: u64,
     },
     /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
-    Exchange {
+    PointToPoint {
+        /// Each other end, and the nanoseconds of its message.
         partners: Vec<(Ticket, u64)>,
     },
 }
 
 /// What is known of an operation when it is enqueued.
 #[derive(Clone, Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     class: Class,
     /// When the GPU can start it at the earliest.
     reaches_gpu: u64,
@@ -127,7 +139,7 @@ pub(crate) struct Ticket {
 }
 
 /// The clocks of all GPUs and host threads.
-pub(crate) struct Time {
+pub struct Time {
     preset: Preset,
     hosts: HashMap<ThreadKey, Host>,
     gpus: Vec<Gpu>,
@@ -138,7 +150,7 @@ pub(crate) struct Time {
     /// Those that wait for another's time, by that one.
     waiting: HashMap<Key, Vec<Key>>,
     /// Parts of collectives that could start, with when.
-    parts: HashMap<CallKey, Vec<(Key, u64)>>,
+    parts: HashMap<CollectiveId, Vec<(Key, u64)>>,
     /// What is to be written when the process ends.
     trace: Option<Box<Trace>>,
 }
@@ -156,7 +168,7 @@ struct Host {
 
 impl Ticket {
     /// The place in time of an operation in another process, which is ready then.
-    pub(crate) fn elsewhere(ready: u64) -> Self {
+    pub fn elsewhere(ready: u64) -> Self {
         let (after, before) = (Vec::new(), Horizon::default());
         Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
     }
@@ -177,7 +189,7 @@ impl Time {
     }
 
     /// The figures that it counts with.
-    pub(crate) fn preset(&self) -> &Preset {
+    pub fn preset(&self) -> &Preset {
         &self.preset
     }
 
@@ -229,7 +241,7 @@ impl Time {
 
     /// A communication that was just enqueued takes so long once all its ranks are ready. Until then it holds its GPU's
     /// multiprocessors, too.
-    pub(crate) fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
+    pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
             pending.communicates = Some(duration);
@@ -277,7 +289,7 @@ impl Time {
     }
 
     /// When an operation could start whose predecessors are all done.
-    pub(crate) fn ready_at(&mut self, ticket: &Ticket) -> u64 {
+    pub fn ready_at(&mut self, ticket: &Ticket) -> u64 {
         self.settle();
         ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
     }
@@ -340,7 +352,7 @@ impl Time {
                     self.settle_collective(call, duration);
                 }
             }
-            Cost::Exchange { partners } => {
+            Cost::PointToPoint { partners } => {
                 let mut end = own;
                 for (partner, duration) in partners {
                     let other = ready(partner.reaches_gpu, &partner.after).map_err(When::clone)?;
@@ -379,7 +391,7 @@ impl Time {
     }
 
     /// All ranks of a collective start together, when the last one is ready.
-    fn settle_collective(&mut self, call: CallKey, duration: u64) {
+    fn settle_collective(&mut self, call: CollectiveId, duration: u64) {
         let parts = self.parts.remove(&call).unwrap_or_default();
         let start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
         for (key, _) in parts {

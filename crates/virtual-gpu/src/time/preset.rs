@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use crate::config::MAX_GPUS;
+use virtual_gpu_core::handle::MAX_GPUS;
 
 /// The presets that come with the virtual GPU, by name.
 const BUILT_IN: [(&str, &str); 5] = [
@@ -32,7 +32,7 @@ pub struct Preset {
     /// Streaming multiprocessors.
     pub multiprocessors: f64,
     /// Instructions of single threads, by all multiprocessors together.
-    pub lane_instructions: f64,
+    pub instructions: f64,
     /// Bytes between the multiprocessors and memory.
     pub memory_bytes: f64,
     /// Bytes that one multiprocessor can draw at most.
@@ -139,7 +139,7 @@ impl Preset {
             gpus: whole.count_to("gpus", MAX_GPUS as f64)? as usize,
             gpus_per_node: whole.count("gpus_per_node")? as usize,
             multiprocessors: gpu.count("multiprocessors")?,
-            lane_instructions: gpu.positive("lane_instructions_per_s")?,
+            instructions: gpu.positive("instructions_per_s")?,
             memory_bytes: gpu.positive("memory_bytes_per_s")?,
             multiprocessor_bytes: gpu.positive("multiprocessor_bytes_per_s")?,
             call_ns: host.nanoseconds("call_ns")?.max(1),

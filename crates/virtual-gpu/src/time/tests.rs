@@ -1,4 +1,5 @@
 use super::*;
+use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
 /// A clock whose figures are those of a DGX H100.
 fn dgx(gpus: usize) -> Time {
@@ -7,12 +8,12 @@ fn dgx(gpus: usize) -> Time {
 
 /// Takes so long, and uses next to nothing of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 1, lane_instructions: 0, bytes: 0, longest_thread: nanoseconds }
+    Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
 
 /// Fills `blocks` multiprocessors and draws so many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 16, lane_instructions: 0, bytes, longest_thread: 0 }
+    Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
 }
 
 fn engine(time: &mut Time, gpu: usize, stream: u64, after: Vec<When>) -> Ticket {
@@ -65,7 +66,7 @@ fn a_wave_that_is_not_full_takes_as_long_as_a_full_one() {
     let cost = |blocks| Cost::Kernel {
         blocks,
         resident: 1,
-        lane_instructions: 33_450_000 * blocks,
+        instructions: 33_450_000 * blocks,
         bytes: 0,
         longest_thread: 0,
     };
@@ -135,7 +136,7 @@ fn a_collective_starts_when_its_last_rank_is_ready() {
     let parts = [(0, vec![]), (1, vec![slow.when.clone()])]
         .map(|(gpu, after)| time.enqueue(thread, (gpu, StreamHandle(1)), Class::Communication, after));
     let whens = [slow.when.clone(), parts[0].when.clone(), parts[1].when.clone()];
-    let call = CallKey::of_test();
+    let call = collective(1);
     for part in parts {
         time.finish(part, Cost::Collective { call, ranks: 2, others_ready: 0, duration: 7_000 });
     }
@@ -184,6 +185,10 @@ struct Made {
     with: Option<usize>,
 }
 
+fn collective(number: u64) -> CollectiveId {
+    CollectiveId { comm: CommId(1), sequence: SequenceNumber(number) }
+}
+
 fn some_thread() -> ThreadKey {
     std::thread::spawn(ThreadKey::current).join().unwrap()
 }
@@ -227,7 +232,7 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
                 continue;
             }
             1 => {
-                let call = CallKey::Collective { clique: 1, number };
+                let call = collective(number);
                 let next = program.made.len();
                 for (stream, with) in [(stream % 2, next + 1), (stream % 2 + 2, next)] {
                     let cost = Cost::Collective { call, ranks: 2, others_ready: 0, duration: 9_000 };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{Key, Span};
-use crate::engine::StreamHandle;
+use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// The host's process; a GPU has the number behind its own.
@@ -25,7 +25,7 @@ pub(super) const QUERY: &str = "query";
 
 /// What an operation is, in words.
 #[derive(Clone, Debug)]
-pub(crate) struct Label {
+pub struct Label {
     /// Its kind: what Perfetto colours and filters by.
     pub(crate) category: &'static str,
     pub(crate) name: String,
@@ -33,12 +33,13 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    pub(crate) fn new(category: &'static str, name: impl Into<String>) -> Self {
+    /// A label without arguments.
+    pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }
 
     /// With one more argument.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.arguments.insert(name.to_owned(), value.into());
         self
     }
@@ -72,6 +73,19 @@ pub(crate) struct Trace {
     calls: HashMap<ThreadKey, Vec<Call>>,
     /// The GPU that each thread used first, and how many had used it before.
     threads: HashMap<ThreadKey, (usize, usize)>,
+}
+
+/// The tracks of a trace: host threads, and then the streams of all GPUs.
+struct Tracks {
+    threads: Vec<ThreadKey>,
+    streams: Vec<(usize, StreamHandle)>,
+}
+
+impl Tracks {
+    fn of_stream(&self, gpu: usize, stream: StreamHandle) -> usize {
+        let index = self.streams.iter().position(|known| *known == (gpu, stream));
+        self.threads.len() + 1 + index.unwrap_or(0)
+    }
 }
 
 impl Trace {
@@ -129,29 +143,41 @@ impl Trace {
                 streams.push((*gpu, operation.stream));
             }
         }
-        let track_of_stream = |gpu: usize, stream| {
-            threads.len() + 1 + streams.iter().position(|it| *it == (gpu, stream)).unwrap_or(0)
-        };
+        let tracks = Tracks { threads, streams };
+        let mut events = self.names(preset, &tracks);
+        let mut timed = self.calls_of_threads(&tracks);
+        timed.extend(self.operations_of_streams(&tracks));
+        timed.retain(|event| event.length != Some(0));
+        timed.sort_by_key(|event| (event.at, event.time, std::cmp::Reverse(event.length), event.arrow));
+        events.extend(timed.into_iter().map(Event::into_json));
+        events
+    }
 
+    /// The names of processes and tracks.
+    fn names(&self, preset: &str, tracks: &Tracks) -> Vec<Value> {
         let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modelled: {preset})"))];
-        for (place, thread) in threads.iter().enumerate() {
-            let name = format!("host thread {} (GPU {})", place + 1, self.threads[thread].0);
-            events.push(metadata(HOST, place + 1, "thread_name", name));
+        for (index, thread) in tracks.threads.iter().enumerate() {
+            let name = format!("host thread {} (GPU {})", index + 1, self.threads[thread].0);
+            events.push(metadata(HOST, index + 1, "thread_name", name));
         }
-        let mut gpus: Vec<usize> = streams.iter().map(|(gpu, _)| *gpu).collect();
+        let mut gpus: Vec<usize> = tracks.streams.iter().map(|(gpu, _)| *gpu).collect();
         gpus.dedup();
         for gpu in gpus {
             let name = format!("GPU {gpu} (modelled: {preset})");
             events.push(metadata(FIRST_GPU + gpu, 0, "process_name", name));
         }
-        for &(gpu, stream) in &streams {
+        for &(gpu, stream) in &tracks.streams {
             let name = self.streams[&(gpu, stream)].to_string();
-            events.push(metadata(FIRST_GPU + gpu, track_of_stream(gpu, stream), "thread_name", name));
+            events.push(metadata(FIRST_GPU + gpu, tracks.of_stream(gpu, stream), "thread_name", name));
         }
+        events
+    }
 
+    /// The calls of host threads.
+    fn calls_of_threads(&self, tracks: &Tracks) -> Vec<Event> {
         let mut timed = Vec::new();
-        for (place, thread) in threads.iter().enumerate() {
-            let at = Track { process: HOST, track: place + 1 };
+        for (index, thread) in tracks.threads.iter().enumerate() {
+            let at = Track { process: HOST, track: index + 1 };
             for call in self.calls.get(thread).into_iter().flatten() {
                 let mut arguments = Map::new();
                 if call.times > 1 {
@@ -160,10 +186,18 @@ impl Trace {
                 timed.push(at.slice(call.span, "call", &call.name, &arguments));
             }
         }
+        timed
+    }
+
+    /// The operations of streams, with arrows from what they waited for.
+    fn operations_of_streams(&self, tracks: &Tracks) -> Vec<Event> {
+        let mut timed = Vec::new();
         let mut arrows = 0;
+        let track =
+            |gpu: usize, stream| Track { process: FIRST_GPU + gpu, track: tracks.of_stream(gpu, stream) };
         for ((gpu, _), operation) in &self.operations {
             let Some(span) = operation.ran else { continue };
-            let at = Track { process: FIRST_GPU + gpu, track: track_of_stream(*gpu, operation.stream) };
+            let at = track(*gpu, operation.stream);
             let Label { category, name, arguments } = &operation.label;
             match operation.came {
                 Some(came) => {
@@ -181,16 +215,11 @@ impl Trace {
                     continue;
                 };
                 arrows += 1;
-                let start =
-                    Track { process: FIRST_GPU + from.0, track: track_of_stream(from.0, source.stream) };
-                timed.push(start.arrow("s", ran.end - 1, arrows));
+                timed.push(track(from.0, source.stream).arrow("s", ran.end - 1, arrows));
                 timed.push(at.arrow("f", span.end - 1, arrows));
             }
         }
-        timed.retain(|event| event.length != Some(0));
-        timed.sort_by_key(|event| (event.at, event.time, std::cmp::Reverse(event.length), event.arrow));
-        events.extend(timed.into_iter().map(Event::into_json));
-        events
+        timed
     }
 
     /// Writes the whole of it, beside the file and then in its place, so that no half of it is ever seen.

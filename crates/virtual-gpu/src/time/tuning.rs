@@ -2,32 +2,59 @@
 //! `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, the quickest that is allowed.
 
 use super::choice::Enabled;
+use super::nccl_figures::AMPERE;
+use super::nccl_figures::BLACKWELL;
+use super::nccl_figures::Caps;
+use super::nccl_figures::HOPPER;
+use super::nccl_figures::LL_CAP_OF_NODES;
+use super::nccl_figures::Latencies;
+use super::nccl_figures::NETWORK_OVERHEAD;
+use super::nccl_figures::NVLS;
+use super::nccl_figures::NVLS_TREE;
+use super::nccl_figures::POINT_TO_POINT_LL;
+use super::nccl_figures::RING;
+use super::nccl_figures::RING_PLATEAU;
+use super::nccl_figures::TREE;
+use super::nccl_figures::TREE_CORRECTION;
+use super::nccl_figures::VOLTA;
 use super::preset::{Generation, LinkKind, Links, Preset};
 
 /// A collective that the model has figures for, in the order of NCCL's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
+pub enum Function {
+    /// `ncclBroadcast`.
     Broadcast,
+    /// `ncclReduce`.
     Reduce,
+    /// `ncclAllGather`.
     AllGather,
+    /// `ncclReduceScatter`.
     ReduceScatter,
+    /// `ncclAllReduce`.
     AllReduce,
 }
 
 /// How a collective moves its data, in the order of NCCL's tables. Others exist there and are for other hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Algorithm {
+pub enum Algorithm {
+    /// A double binary tree.
     Tree,
+    /// A ring.
     Ring,
+    /// Reductions in the switches of a node (NVLink SHARP).
     Nvls,
+    /// The same inside of nodes, and a tree between them.
     NvlsTree,
 }
 
 /// How it tells that data has come: a flag in each word, in each 128 bytes, or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// A flag in each word (low latency).
     Ll,
+    /// A flag in each 128 bytes.
     Ll128,
+    /// Flags apart from the data.
     Simple,
 }
 
@@ -48,28 +75,31 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
 
 impl Algorithm {
-    pub(crate) fn name(self) -> &'static str {
+    /// As `NCCL_ALGO` names it.
+    pub fn name(self) -> &'static str {
         ALGORITHMS[self as usize].0
     }
 }
 
 impl Protocol {
-    pub(crate) fn name(self) -> &'static str {
+    /// As `NCCL_PROTO` names it.
+    pub fn name(self) -> &'static str {
         PROTOCOLS[self as usize].0
     }
 }
 
 /// The GPUs of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct World {
-    pub(crate) ranks: usize,
+pub struct World {
+    /// The number of ranks.
+    pub ranks: usize,
     /// Nodes that they are on.
     pub(crate) nodes: usize,
 }
 
 impl World {
     /// Of ranks on these GPUs.
-    pub(crate) fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
+    pub fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
         let mut nodes = Vec::new();
         let mut ranks = 0;
         for gpu in gpus {
@@ -84,113 +114,18 @@ impl World {
 
 /// What NCCL chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Choice {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) protocol: Protocol,
-    pub(crate) nanoseconds: u64,
+pub struct Choice {
+    /// How the data moves.
+    pub algorithm: Algorithm,
+    /// How its arrival is signaled.
+    pub protocol: Protocol,
+    /// How long the collective takes.
+    pub nanoseconds: u64,
 }
-
-/// Latencies in µs, for LL, LL128 and Simple: `baseLatencies` and `hwLatencies` of `ncclTunerConstantsDefaults`.
-struct Latencies {
-    base: [f64; 3],
-    nvlink: [f64; 3],
-    pci: [f64; 3],
-    network: [f64; 3],
-}
-
-const TREE: Latencies = Latencies {
-    base: [6.8, 14.0, 8.4],
-    nvlink: [0.6, 1.25, 4.0],
-    pci: [1.0, 1.9, 4.0],
-    network: [5.0, 8.5, 14.0],
-};
-const RING: Latencies = Latencies {
-    base: [6.6, 14.0, 8.4],
-    nvlink: [0.6, 1.9, 3.4],
-    pci: [1.0, 2.5, 5.7],
-    network: [2.7, 4.0, 14.0],
-};
-const NVLS: Latencies = Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [18.0; 3] };
-const NVLS_TREE: Latencies =
-    Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
-
-/// Bandwidths that a generation reaches at most, in GB/s, on one node, on two, and on more.
-struct Caps {
-    /// With LL, over all channels, on one node. On several the CPUs decide.
-    ll: f64,
-    ring_ll128: [f64; 3],
-    tree_ll128: [f64; 3],
-    tree: [f64; 3],
-    nvls_tree: [f64; 3],
-    /// What of the switches' bandwidth is reached.
-    nvls_efficiency: f64,
-}
-
-/// `llMaxBws` of AMD's CPUs, on two nodes and on more.
-const LL_CAP_OF_NODES: [f64; 2] = [22.5, 19.0];
-
-const VOLTA: Caps = Caps {
-    ll: 39.0,
-    ring_ll128: [20.0; 3],
-    tree_ll128: [20.0; 3],
-    tree: [26.5, 18.5, 10.0],
-    nvls_tree: [26.5, 18.5, 10.0],
-    nvls_efficiency: 0.0,
-};
-const AMPERE: Caps = Caps {
-    ll: 87.7,
-    ring_ll128: [20.0; 3],
-    tree_ll128: [20.0; 3],
-    tree: [24.0, 23.6, 17.8],
-    nvls_tree: [24.0, 23.6, 17.8],
-    nvls_efficiency: 0.0,
-};
-const HOPPER: Caps = Caps {
-    ll: 141.0,
-    ring_ll128: [36.7; 3],
-    tree_ll128: [36.7, 36.7, 29.0],
-    tree: [38.7, 41.4, 36.0],
-    nvls_tree: [0.0, 57.7, 45.5],
-    nvls_efficiency: 0.85,
-};
-const BLACKWELL: Caps = Caps {
-    ll: 282.0,
-    ring_ll128: [73.4; 3],
-    tree_ll128: [55.6, 31.67, 20.0],
-    tree: [70.0, 42.8, 24.0],
-    nvls_tree: [0.0, 96.0, 43.1],
-    nvls_efficiency: 0.74,
-};
-
-/// `treeCorrectionFactor`: what of a tree's bandwidth is reached, by powers of two from 64 bytes on.
-const TREE_CORRECTION: [[f64; 23]; 3] = [
-    [
-        1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
-        1.0, 1.0, 1.0,
-    ],
-    [
-        1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9,
-        0.9, 1.0, 1.0,
-    ],
-    [
-        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7,
-        0.8, 0.9, 0.9,
-    ],
-];
-
-/// Bytes per channel and rank from which rings over several nodes show a plateau, with the factor on their latency.
-const RING_PLATEAU: (f64, f64) = (64.0, 1.4);
-
-/// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three of it with
-/// Simple.
-const NETWORK_OVERHEAD: f64 = 2.0;
-
-/// Bytes up to which point to point uses LL (`NCCL_P2P_LL_THRESHOLD`).
-const POINT_TO_POINT_LL: f64 = 16_384.0;
 
 /// What NCCL chooses for a collective whose large side has so many bytes; none where everything that exists is switched
 /// off. `in_switch`: whether the switches can reduce these data.
-pub(crate) fn choose(
+pub fn choose(
     preset: &Preset,
     enabled: &Enabled,
     function: Function,
@@ -224,7 +159,7 @@ pub(crate) fn choose(
 }
 
 /// Nanoseconds of messages that move `bytes` through one GPU's links, to or from peers of its node.
-pub(crate) fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
+pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
     let bytes = bytes as f64 * preset.stands_for;
     let links = &preset.links;
     let protocol = if bytes <= POINT_TO_POINT_LL { Protocol::Ll } else { Protocol::Simple };

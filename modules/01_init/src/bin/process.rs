@@ -1,4 +1,4 @@
-//! One rank of a group, as a launcher starts it: a process for each GPU, on one machine or on several.
+// One rank of a group, as a launcher starts it: a process for each GPU, on one machine or on several.
 
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;

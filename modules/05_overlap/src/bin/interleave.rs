@@ -1,4 +1,4 @@
-//! The pipeline of `interleave`, once one iteration after the other and once interleaved: the same results, and less time.
+// The pipeline of `interleave`, once one iteration after the other and once interleaved: the same results, and less time.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! What the streams do in the exercises where something overlaps: each with work in it, and every result compared.
+// What the streams do in the exercises where something overlaps: each with work in it, and every result compared.
 
 mod copies;
 mod depth;

@@ -1,0 +1,244 @@
+//! Lines over sizes in bytes: a chart whose horizontal scale is logarithmic.
+
+use svg::node::element::{Circle, Group, Polygon, Polyline};
+
+use crate::card::{
+    BLUE, Card, FAINT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, centred, ending, line, points,
+    rectangle, round, text,
+};
+
+/// The colors of the lines. Their points have different shapes too.
+pub const COLORS: [&str; 7] = [BLUE, VERMILION, GREEN, INK, ORANGE, PINK, SKY];
+
+/// What is drawn.
+pub struct Lines<'t> {
+    /// The card's title.
+    pub title: &'t str,
+    /// What the picture shows, for readers who can't see it.
+    pub description: &'t str,
+    /// What the horizontal scale counts.
+    pub sizes: &'t str,
+    /// The unit of the values.
+    pub unit: &'t str,
+    /// Stands below the chart.
+    pub note: &'t str,
+    /// Whether the vertical scale is logarithmic, too. All values must then be above 0.
+    pub logarithmic: bool,
+    /// The lines, each with the label at its end.
+    pub lines: Vec<(String, Vec<Point>)>,
+}
+
+/// A size in bytes, and a value.
+pub type Point = (f64, f64);
+
+const LEFT: f64 = 130.0;
+const RIGHT: f64 = 890.0;
+const TOP: f64 = 126.0;
+const BOTTOM: f64 = 440.0;
+/// Labels at the ends of lines are this far apart at least.
+const APART: f64 = 30.0;
+/// Labels of sizes are this far apart at least.
+const SIZES_APART: f64 = 100.0;
+
+impl Lines<'_> {
+    /// The picture as a file's text.
+    pub fn svg(&self) -> String {
+        let scale = Scale::new(self);
+        let note = text(MARGIN, BOTTOM + 108.0, self.note).set("fill", SOFT);
+        let sizes = centred(f64::midpoint(LEFT, RIGHT), BOTTOM + 68.0, self.sizes).set("fill", SOFT);
+        let mut card = Card::new(self.title, self.description, BOTTOM + 130.0)
+            .large()
+            .add(ending(LEFT - 14.0, TOP - 24.0, self.unit).set("fill", SOFT))
+            .add(sizes)
+            .add(note);
+        for value in scale.ticks() {
+            let y = scale.y(value);
+            card = card
+                .add(line((LEFT, y), (RIGHT, y)).set("stroke", FAINT).set("stroke-width", 1.5))
+                .add(ending(LEFT - 14.0, y + 6.0, format!("{value}")));
+        }
+        for size in self.labelled_sizes(&scale) {
+            let x = scale.x(size);
+            let tick = line((x, BOTTOM), (x, BOTTOM + 8.0)).set("stroke", INK);
+            card = card.add(tick).add(centred(x, BOTTOM + 34.0, size_text(size)));
+        }
+        card = card.add(line((LEFT, BOTTOM), (RIGHT, BOTTOM)).set("stroke", INK).set("stroke-width", 1.5));
+        let ends = self.lines.iter().map(|(_, line)| line.last().map_or(BOTTOM, |end| scale.y(end.1)));
+        let heights = spread(ends.collect());
+        for (index, ((label, line), height)) in self.lines.iter().zip(heights).enumerate() {
+            let places: Vec<Point> = line.iter().map(|point| (scale.x(point.0), scale.y(point.1))).collect();
+            let curve = Polyline::new().set("points", points(&places)).set("fill", "none");
+            card = card.add(curve.set("stroke", color(index)).set("stroke-width", 4));
+            for &place in &places {
+                card = card.add(mark(index, place));
+            }
+            card = card.add(text(RIGHT + 22.0, height + 6.0, label).set("font-weight", "bold"));
+        }
+        card.svg()
+    }
+
+    /// Sizes of the first line, as many as have room for a label.
+    fn labelled_sizes(&self, scale: &Scale) -> Vec<f64> {
+        let sizes = self.lines.first().into_iter().flat_map(|(_, line)| line).map(|point| point.0);
+        let mut labelled: Vec<f64> = Vec::new();
+        for size in sizes {
+            if labelled.last().is_none_or(|&last| scale.x(size) - scale.x(last) >= SIZES_APART) {
+                labelled.push(size);
+            }
+        }
+        labelled
+    }
+}
+
+/// Where sizes and values are.
+struct Scale {
+    sizes: (f64, f64),
+    values: (f64, f64),
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn new(chart: &Lines<'_>) -> Self {
+        let points = || chart.lines.iter().flat_map(|(_, line)| line);
+        let range = |of: fn(&Point) -> f64| {
+            (points().map(of).fold(f64::INFINITY, f64::min), points().map(of).fold(0.0, f64::max))
+        };
+        let (sizes, (least, most)) = (range(|point| point.0), range(|point| point.1));
+        let values = match chart.logarithmic {
+            true => (10.0_f64.powf(least.log10().floor()), 10.0_f64.powf(most.log10().ceil())),
+            false => (0.0, if most > 0.0 { most } else { 1.0 }),
+        };
+        let sizes = if sizes.1 > sizes.0 { sizes } else { (sizes.0, 2.0 * sizes.0) };
+        Self { sizes, values, logarithmic: chart.logarithmic }
+    }
+
+    fn x(&self, size: f64) -> f64 {
+        LEFT + (size / self.sizes.0).ln() / (self.sizes.1 / self.sizes.0).ln() * (RIGHT - LEFT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let (least, most) = self.values;
+        let part = match self.logarithmic {
+            true => (value / least).ln() / (most / least).ln(),
+            false => (value - least) / (most - least),
+        };
+        BOTTOM - part * (BOTTOM - TOP)
+    }
+
+    /// Values that get a line: powers of ten, or round numbers from 0 on.
+    fn ticks(&self) -> Vec<f64> {
+        let (least, most) = self.values;
+        if self.logarithmic {
+            let decades = least.log10().round() as i32..=most.log10().round() as i32;
+            return decades.map(|decade| 10.0_f64.powi(decade)).collect();
+        }
+        let step = step(most);
+        // Binary fractions of the step leave a tail behind the last digit.
+        (0..=(most / step) as u32).map(|tick| (step * f64::from(tick) * 1e6).round() / 1e6).collect()
+    }
+}
+
+/// The distance of an axis' ticks: 1, 2, or 5 times a power of ten, so that there are 5 to 12 of them.
+pub fn step(range: f64) -> f64 {
+    let power = 10.0_f64.powf((range / 10.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power);
+    steps.into_iter().find(|step| range / step <= 12.0).unwrap_or(range)
+}
+
+/// Heights moved down where one is too near to the next higher one.
+fn spread(mut heights: Vec<f64>) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..heights.len()).collect();
+    order.sort_by(|&one, &other| heights[one].total_cmp(&heights[other]));
+    for pair in order.windows(2) {
+        heights[pair[1]] = heights[pair[1]].max(heights[pair[0]] + APART);
+    }
+    heights
+}
+
+fn color(index: usize) -> &'static str {
+    COLORS[index % COLORS.len()]
+}
+
+/// A point of a line: a disc, a square, a triangle, or a diamond.
+fn mark(index: usize, (x, y): Point) -> Group {
+    let group = Group::new().set("fill", color(index));
+    match index % 4 {
+        0 => group.add(Circle::new().set("cx", round(x)).set("cy", round(y)).set("r", 8)),
+        1 => group.add(rectangle(x - 7.5, y - 7.5, 15.0, 15.0)),
+        2 => group.add(
+            Polygon::new().set("points", points(&[(x, y - 10.0), (x + 9.0, y + 7.0), (x - 9.0, y + 7.0)])),
+        ),
+        _ => {
+            let corners = [(x, y - 10.0), (x + 10.0, y), (x, y + 10.0), (x - 10.0, y)];
+            group.add(Polygon::new().set("points", points(&corners)))
+        }
+    }
+}
+
+/// `64 KiB` of 65,536.
+pub fn size_text(bytes: f64) -> String {
+    let kib = bytes / 1024.0;
+    match kib {
+        kib if kib < 1.0 => format!("{bytes:.0} B"),
+        kib if kib < 1024.0 => format!("{kib:.0} KiB"),
+        kib => format!("{:.0} MiB", kib / 1024.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(logarithmic: bool, lines: &[&[Point]]) -> Lines<'static> {
+        let lines = lines.iter().map(|line| ("a & b".to_owned(), line.to_vec())).collect();
+        Lines { title: "t", description: "d", sizes: "bytes", unit: "GB/s", note: "n", logarithmic, lines }
+    }
+
+    #[test]
+    fn labels_do_not_touch() {
+        assert_eq!(spread(vec![10.0, 12.0, 200.0]), [10.0, 40.0, 200.0]);
+        assert_eq!(spread(vec![12.0, 10.0]), [40.0, 10.0]);
+    }
+
+    #[test]
+    fn equal_factors_are_equal_distances() {
+        let scale = Scale { sizes: (1024.0, 4096.0), values: (0.01, 100.0), logarithmic: true };
+        assert!((scale.x(2048.0) - f64::midpoint(LEFT, RIGHT)).abs() < 1e-9);
+        assert!((scale.y(1.0) - f64::midpoint(TOP, BOTTOM)).abs() < 1e-9);
+        let scale = Scale { values: (0.0, 8.0), logarithmic: false, ..scale };
+        assert!((scale.y(4.0) - f64::midpoint(TOP, BOTTOM)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_single_point_and_no_bandwidth_are_drawn_too() {
+        for chart in [chart(false, &[&[(8.0, 0.0)]]), chart(true, &[&[(8.0, 3.0)]]), chart(false, &[])] {
+            let picture = chart.svg();
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_room_for_their_labels() {
+        let points: Vec<Point> = (0..24).map(|power| (f64::from(1 << power), 1.0)).collect();
+        let chart = chart(false, &[&points]);
+        let picture = chart.svg();
+        assert!(
+            picture.matches("iB</text>").count() + picture.matches(" B</text>").count() <= 8,
+            "{picture}"
+        );
+        assert!(picture.contains("a &amp; b"), "{picture}");
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!([8.0, 1024.0, 4_194_304.0].map(size_text), ["8 B", "1 KiB", "4 MiB"]);
+    }
+
+    #[test]
+    fn ticks_are_few_and_round() {
+        for range in [0.004, 0.9, 1.0, 7.3, 24.0, 60.0, 100.0, 4321.0] {
+            let count = range / step(range);
+            assert!((4.0..=12.0).contains(&count), "{range}: {count}");
+        }
+    }
+}

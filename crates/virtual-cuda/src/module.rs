@@ -1,0 +1,120 @@
+//! The functions about modules, and kernel launches.
+
+use std::ffi::{c_uint, c_void};
+
+use virtual_gpu::engine::{FunctionHandle, LaunchShape, ModuleHandle};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+
+use crate::engine;
+use crate::pointer::{Arguments, Out, Text};
+use crate::types::{Function, Module, Stream, handle, invalid, stream};
+
+pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
+    let path = path.text().ok_or_else(|| invalid("cuModuleLoad: the path is null or no UTF-8"))?;
+    let source = std::fs::read(path)
+        .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("cuModuleLoad: {path}: {error}")))?;
+    let source = ptx_text(&source)?;
+    to.give(handle(engine::get()?.load_module(source)?.0))
+}
+
+pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
+    // Machine code begins with four bytes of magic, none of them 0, and so is a C string of at least these.
+    let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
+    to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
+}
+
+/// The options say how to compile and where to log; what is wrong with the image, the error says here.
+pub(crate) fn load_module_with(
+    to: Out<Module>,
+    image: Text,
+    _count: c_uint,
+    _options: Out<c_uint>,
+    _values: Arguments,
+) -> CudaResult<()> {
+    load_module(to, image)
+}
+
+/// The text of a PTX image; machine code is refused by its kind.
+fn ptx_text(image: &[u8]) -> CudaResult<&str> {
+    let machine_code = match image {
+        [0x7f, b'E', b'L', b'F', ..] => Some("a cubin"),
+        [0x50, 0xed, 0x55, 0xba, ..] => Some("a fatbin"),
+        _ => None,
+    };
+    if let Some(kind) = machine_code {
+        let message = format!("virtual GPU: {kind} is not supported: load PTX (nvcc -ptx, NVRTC)");
+        return Err(Error::new(CudaStatus::NoBinaryForGpu, message));
+    }
+    str::from_utf8(image).map_err(|error| {
+        let message = format!("this is no PTX: byte {} is no UTF-8", error.valid_up_to());
+        Error::new(CudaStatus::InvalidPtx, message)
+    })
+}
+
+pub(crate) fn unload_module(module: Module) -> CudaResult<()> {
+    engine::get()?.unload_module(ModuleHandle(module as u64))
+}
+
+pub(crate) fn function(to: Out<Function>, module: Module, name: Text) -> CudaResult<()> {
+    let name = name.text().ok_or_else(|| invalid("cuModuleGetFunction: the name is null or no UTF-8"))?;
+    to.give(handle(engine::get()?.function(ModuleHandle(module as u64), name)?.0))
+}
+
+#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchKernel has")]
+pub(crate) fn launch(
+    function: Function,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    dynamic_shared: c_uint,
+    of: Stream,
+    arguments: Arguments,
+    extra: *const c_void,
+) -> CudaResult<()> {
+    if !extra.is_null() {
+        let message = "virtual GPU: cuLaunchKernel's `extra` is not supported: pass kernelParams";
+        return Err(Error::new(CudaStatus::NotSupported, message));
+    }
+    let function = FunctionHandle(function as u64);
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch(function, shape, stream(of), packed)
+}
+
+#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchCooperativeKernel has")]
+pub(crate) fn launch_cooperative(
+    function: Function,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    dynamic_shared: c_uint,
+    of: Stream,
+    arguments: Arguments,
+) -> CudaResult<()> {
+    let function = FunctionHandle(function as u64);
+    let packed = pack(function, arguments)?;
+    let shape =
+        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    engine::get()?.launch_cooperative(function, shape, stream(of), packed)
+}
+
+/// A launch's parameters, one after the other as the kernel's own list says.
+fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
+    let kernel = engine::get()?.kernel(function)?;
+    let mut packed = vec![0; kernel.parameter_bytes()];
+    for (index, parameter) in kernel.parameters().iter().enumerate() {
+        let (start, size) = (parameter.offset as usize, parameter.size as usize);
+        let bytes = arguments.value(index, size).ok_or_else(|| {
+            invalid(format!("launch of `{}`: the pointer to parameter {index} is null", kernel.name()))
+        })?;
+        packed[start..start + size].copy_from_slice(bytes);
+    }
+    Ok(packed)
+}

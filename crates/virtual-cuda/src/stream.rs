@@ -1,0 +1,91 @@
+//! The functions about streams and events.
+
+use std::ffi::{c_int, c_uint};
+
+use virtual_gpu::engine::EventHandle;
+use virtual_gpu_core::status::{CudaResult, CudaStatus};
+
+use crate::engine;
+use crate::pointer::Out;
+use crate::types::{Event, Stream, handle, invalid, stream};
+
+/// `CU_STREAM_NON_BLOCKING`, the only stream flag.
+const STREAM_NON_BLOCKING: c_uint = 1;
+
+/// All of `CUevent_flags`: blocking sync, disable timing, interprocess.
+const EVENT_FLAGS: c_uint = 0b111;
+
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_DISABLE_TIMING: c_uint = 0b010;
+
+/// `CU_EVENT_INTERPROCESS`
+const EVENT_INTERPROCESS: c_uint = 0b100;
+
+pub(crate) fn create_stream(to: Out<Stream>, flags: c_uint) -> CudaResult<()> {
+    if flags & !STREAM_NON_BLOCKING != 0 {
+        return Err(invalid(format!("cuStreamCreate: {flags:#x} are no stream flags")));
+    }
+    let made = engine::get()?.create_stream(flags & STREAM_NON_BLOCKING != 0)?;
+    to.give(handle(made.0))
+}
+
+/// Any priority will do, as one out of range is clamped. It changes when work runs, never what it computes: here it
+/// changes nothing.
+pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_int) -> CudaResult<()> {
+    create_stream(to, flags)
+}
+
+pub(crate) fn destroy_stream(of: Stream) -> CudaResult<()> {
+    engine::get()?.destroy_stream(stream(of))
+}
+
+pub(crate) fn synchronize_stream(of: Stream) -> CudaResult<()> {
+    engine::get()?.synchronize_stream(stream(of))
+}
+
+fn not_ready(done: bool) -> CudaResult<()> {
+    if done { Ok(()) } else { Err(CudaStatus::NotReady.into()) }
+}
+
+pub(crate) fn query_stream(of: Stream) -> CudaResult<()> {
+    not_ready(engine::get()?.query_stream(stream(of))?)
+}
+
+pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<()> {
+    match flags {
+        0 => {}
+        1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is for captures only")),
+        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} are no flags of it"))),
+    }
+    engine::get()?.wait_event(stream(of), EventHandle(event as u64))
+}
+
+pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
+    if flags & !EVENT_FLAGS != 0 {
+        return Err(invalid(format!("cuEventCreate: {flags:#x} are no event flags")));
+    }
+    if flags & EVENT_INTERPROCESS != 0 && flags & EVENT_DISABLE_TIMING == 0 {
+        return Err(invalid("cuEventCreate: CU_EVENT_INTERPROCESS needs CU_EVENT_DISABLE_TIMING"));
+    }
+    to.give(handle(engine::get()?.create_event(flags & EVENT_DISABLE_TIMING == 0)?.0))
+}
+
+pub(crate) fn destroy_event(event: Event) -> CudaResult<()> {
+    engine::get()?.destroy_event(EventHandle(event as u64))
+}
+
+pub(crate) fn record_event(event: Event, of: Stream) -> CudaResult<()> {
+    engine::get()?.record_event(EventHandle(event as u64), stream(of))
+}
+
+pub(crate) fn synchronize_event(event: Event) -> CudaResult<()> {
+    engine::get()?.synchronize_event(EventHandle(event as u64))
+}
+
+pub(crate) fn query_event(event: Event) -> CudaResult<()> {
+    not_ready(engine::get()?.query_event(EventHandle(event as u64))?)
+}
+
+pub(crate) fn elapsed(to: Out<f32>, start: Event, end: Event) -> CudaResult<()> {
+    to.give(engine::get()?.elapsed(EventHandle(start as u64), EventHandle(end as u64))?)
+}

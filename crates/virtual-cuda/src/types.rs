@@ -1,0 +1,39 @@
+//! C's names for the driver's handles, and how they become Rust's.
+
+use std::ffi::{c_int, c_void};
+
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::status::{CudaStatus, Error};
+
+/// `CUdevice`
+pub type Device = c_int;
+
+/// `CUcontext`
+pub type Context = *mut c_void;
+
+/// `CUstream`
+pub type Stream = *mut c_void;
+
+/// `CUevent`
+pub type Event = *mut c_void;
+
+/// `CUmodule`
+pub type Module = *mut c_void;
+
+/// `CUfunction`
+pub type Function = *mut c_void;
+
+/// `CUdeviceptr`
+pub type DevicePointer = u64;
+
+pub(crate) fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message.into())
+}
+
+pub(crate) fn stream(stream: Stream) -> StreamHandle {
+    StreamHandle(stream as u64)
+}
+
+pub(crate) fn handle(value: u64) -> *mut c_void {
+    value as *mut c_void
+}

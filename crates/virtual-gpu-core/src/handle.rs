@@ -1,0 +1,84 @@
+//! Handles and keys that more than one layer uses.
+
+/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
+pub const MAX_GPUS: usize = 64;
+
+/// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
+/// stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamHandle(pub u64);
+
+/// The `number`th operation of a stream, from 1. A stream's operations complete in order, so this number identifies one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpRef {
+    /// The stream.
+    pub stream: StreamHandle,
+    /// Which of its operations.
+    pub number: u64,
+}
+
+/// An `ncclComm_t`: one rank's handle to a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommHandle(pub u64);
+
+/// A communicator, as all of its ranks in this process share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommId(pub u64);
+
+/// The place of a call among the calls of its kind on its communicator, from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceNumber(pub u64);
+
+/// Something that ranks of a communicator do together, or that one rank does with others, and that they wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CallKey {
+    /// A collective: it waits for all ranks' streams.
+    Collective(CollectiveId),
+    /// The sends and receives that one rank launches together.
+    PointToPoint(PointToPointId),
+    /// A call in which the threads of all ranks wait: a split or a finalize.
+    Management(ManagementId),
+}
+
+/// A collective of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CollectiveId {
+    /// The communicator.
+    pub comm: CommId,
+    /// Its place among the communicator's collectives.
+    pub sequence: SequenceNumber,
+}
+
+/// The sends and receives that a rank launches together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PointToPointId {
+    /// The communicator.
+    pub comm: CommId,
+    /// The rank.
+    pub rank: usize,
+    /// Their place among the rank's groups of sends and receives.
+    pub sequence: SequenceNumber,
+}
+
+/// A split or finalize of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ManagementId {
+    /// The communicator.
+    pub comm: CommId,
+    /// Its place among the communicator's splits and finalizes.
+    pub sequence: SequenceNumber,
+}
+
+impl SequenceNumber {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl std::fmt::Display for SequenceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,248 @@
+//! Bootstraps: how the ranks that were given the same id come together, in one process or in several.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use super::bootstrap_failure::{disagreement_about_size, shared_gpu};
+use super::communicator::{Process, Rank, check_choice};
+use super::config::CommConfig;
+use super::id::UniqueId;
+use super::membership::{Gathering, Membership};
+use super::session::{FIRST_TAG, Link, ProcessNumber, SessionId};
+use super::wire::structure;
+use super::{Locked, Nccl};
+use virtual_gpu::engine::Awaiting;
+use virtual_gpu::report::Report;
+use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::thread::ThreadKey;
+
+/// Ranks that have come with the same id, until all are there.
+pub(crate) struct Bootstrap {
+    pub(crate) world_size: usize,
+    pub(crate) members: BTreeMap<usize, Member>,
+    pub(crate) failed: Option<Error<NcclStatus>>,
+    pub(crate) since: Instant,
+}
+
+/// A rank that has come.
+pub(crate) struct Member {
+    pub(crate) location: RankLocation,
+    pub(crate) config: CommConfig,
+    /// The GPU, as its process counts.
+    pub(crate) device: usize,
+    pub(crate) gpu: Gpu,
+    pub(crate) call_site: CallSite,
+}
+
+/// Where a rank is.
+#[derive(Clone, Copy)]
+pub(crate) enum RankLocation {
+    Here { handle: CommHandle, thread: ThreadKey },
+    Elsewhere(Process),
+}
+
+/// A GPU of any machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Gpu {
+    pub(crate) machine: u64,
+    pub(crate) index: usize,
+}
+
+structure! { Gpu { machine, index } }
+
+/// Which machine this is, as NCCL tells machines apart: by `NCCL_HOSTID`, or by the host's name and its last start.
+fn machine() -> u64 {
+    static KEY: OnceLock<u64> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        match std::env::var("NCCL_HOSTID") {
+            Ok(id) if !id.is_empty() => id.hash(&mut hasher),
+            _ => {
+                read("/proc/sys/kernel/hostname").hash(&mut hasher);
+                read("/proc/sys/kernel/random/boot_id").hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    })
+}
+
+impl Nccl {
+    /// `ncclCommInitRank`: returns once all ranks have come. Inside a group, the group's end waits instead, and
+    /// the handle is not usable before. One that is not blocking is not usable before it says so.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for numbers out of range and sizes that differ, `InvalidUsage` for ranks with one number or one GPU,
+    /// `RemoteError` where a process is not there or ends, `Timeout` where a rank does not come.
+    pub fn init_rank(
+        &'static self,
+        world_size: i32,
+        id: UniqueId,
+        rank: i32,
+        config: CommConfig,
+    ) -> NcclResult<CommHandle> {
+        let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
+        let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
+        let size =
+            size.ok_or_else(|| bad(format!("a communicator of {world_size} ranks: at least 1 is needed")))?;
+        let number = usize::try_from(rank).ok().filter(|&rank| rank < size);
+        let number =
+            number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
+        let device = self.engine.current_device()?;
+        check_choice()?;
+        let session = self.session_for(id, number)?;
+
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        let handle = CommHandle(state.engine.new_handle());
+        let location = RankLocation::Here { handle, thread: state.engine.current_thread() };
+        let gpu = Gpu { machine: machine(), index: self.engine.physical(device) };
+        let member = Member { location, config, device, gpu, call_site: CallSite::here() };
+        match session {
+            None => state.join(id, size, number, member),
+            Some(session) => state.join_elsewhere(session, size, number, member),
+        }
+        let awaiting = Awaiting::Communicator(handle);
+        if let Some(group) = state.nccl.open_group() {
+            group.joining.push(awaiting);
+        } else if config.blocking {
+            self.finish_joining(vec![awaiting], "ncclCommInitRank", guard)?;
+        } else {
+            self.unlock_and_wake(guard);
+        }
+        Ok(handle)
+    }
+
+    /// The session of an id that another process made. None where the ranks come together here.
+    fn session_for(&'static self, id: UniqueId, rank: usize) -> NcclResult<Option<SessionId>> {
+        // One thread connects; the others use its connection.
+        static CONNECTING: Mutex<()> = Mutex::new(());
+        if id.is_of_address() && rank == 0 {
+            self.listen_as_root(id)?;
+        }
+        let is_here = || id.is_own() || self.lock().nccl.own_ids.contains(&id);
+        if is_here() {
+            return Ok(None);
+        }
+        let _one = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock().nccl.gathering.get(&id).copied();
+        match known.map_or_else(|| self.connect(id), Ok) {
+            Err(_) if is_here() => Ok(None),
+            session => session.map(Some),
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// One rank comes to a bootstrap; the last one makes the communicator.
+    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
+        if let Some(first) = self.nccl.spent.get(&id) {
+            let report = Report::new("this id has made its communicator already")
+                .at("ncclCommInitRank", first)
+                .at(format!("once more: ncclCommInitRank{}", in_process(member.location)), &member.call_site)
+                .help("an id is for one communicator: give each communicator an id of its own");
+            report.print();
+            let error = Error::new(NcclStatus::InvalidUsage, report.to_string());
+            self.refuse(id, vec![member.location], &error);
+            return;
+        }
+        let bootstrap = self.nccl.bootstraps.entry(id).or_insert_with(|| Bootstrap {
+            world_size,
+            members: BTreeMap::new(),
+            failed: None,
+            since: Instant::now(),
+        });
+        if let Some(error) = bootstrap.failed.clone() {
+            self.refuse(id, vec![member.location], &error);
+            return;
+        }
+        let (size, location) = (bootstrap.world_size, member.location);
+        if size != world_size {
+            let report = disagreement_about_size(bootstrap, world_size, rank, &member);
+            self.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
+            return;
+        }
+        if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank < size) {
+            let report = Report::new(format!("two ranks of one communicator are both rank {rank}"))
+                .at(format!("ncclCommInitRank{}", in_process(first.location)), &first.call_site)
+                .at(format!("ncclCommInitRank{}", in_process(location)), &member.call_site)
+                .help(format!(
+                    "give each of the {world_size} ranks a number of its own, 0 to {}, and each communicator an id of its own",
+                    world_size - 1
+                ));
+            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
+            return;
+        }
+        if let RankLocation::Here { handle, .. } = location {
+            let joining = Membership::Joining(Gathering::Id(id), member.config);
+            self.nccl.memberships.insert(handle, joining);
+        }
+        bootstrap.members.insert(rank, member);
+        if bootstrap.members.len() == world_size {
+            self.complete_bootstrap(id);
+        }
+    }
+
+    fn complete_bootstrap(&mut self, id: UniqueId) {
+        let Some(bootstrap) = self.nccl.bootstraps.get(&id) else { return };
+        if let Some(report) = shared_gpu(bootstrap) {
+            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, None);
+            return;
+        }
+        let Some(bootstrap) = self.nccl.bootstraps.remove(&id) else { return };
+        let processes: BTreeSet<ProcessNumber> =
+            bootstrap.members.values().filter_map(|member| Some(member.location.process()?.number)).collect();
+        let link =
+            (!processes.is_empty()).then(|| self.nccl.gathering.remove(&id)).flatten().map(|session| {
+                self.send_tables(session, &processes, &bootstrap);
+                Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
+            });
+        let call_site =
+            bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
+        // An id of NCCL_COMM_ID is an address, and stays the same for all memberships.
+        if !id.is_of_address() {
+            self.nccl.spent.insert(id, call_site.clone());
+        }
+        let handles: Vec<_> = bootstrap.members.values().map(|member| member.location.handle()).collect();
+        let ranks = bootstrap.members.into_values().map(Member::into_rank).collect();
+        self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link);
+    }
+}
+
+impl RankLocation {
+    pub(crate) fn handle(self) -> Option<CommHandle> {
+        match self {
+            Self::Here { handle, .. } => Some(handle),
+            Self::Elsewhere(_) => None,
+        }
+    }
+
+    pub(crate) fn process(self) -> Option<Process> {
+        match self {
+            Self::Here { .. } => None,
+            Self::Elsewhere(process) => Some(process),
+        }
+    }
+}
+
+impl Member {
+    pub(crate) fn into_rank(self) -> Rank {
+        match self.location {
+            RankLocation::Here { thread, .. } => {
+                let mut rank = Rank::new(self.device, thread, self.config);
+                // One that is not blocking has to be asked before it is used.
+                rank.polls = u32::from(!self.config.blocking);
+                rank
+            }
+            RankLocation::Elsewhere(process) => Rank::elsewhere(process, self.device, self.config),
+        }
+    }
+}
+
+pub(crate) fn in_process(location: RankLocation) -> String {
+    location.process().map_or_else(String::new, |process| format!(" in process {}", process.pid))
+}

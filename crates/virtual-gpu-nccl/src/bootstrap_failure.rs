@@ -1,0 +1,182 @@
+//! Bootstraps that fail: ranks that disagree, share a GPU, or never come.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Locked;
+use super::bootstrap::{Bootstrap, Member, RankLocation, in_process};
+use super::communicator::ranks_share_gpus;
+use super::id::UniqueId;
+use super::membership::{Gathering, Membership};
+use super::session::{Control, ProcessNumber};
+use virtual_gpu::engine::{Awaiting, given_up};
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::status::{Error, NcclStatus};
+
+/// How many of the ranks that never came a report names.
+const MOST_NAMED: usize = 1024;
+
+impl Locked<'_> {
+    /// Ends a bootstrap: everyone who has come or will come gets the same error.
+    pub(crate) fn fail_bootstrap(
+        &mut self,
+        id: UniqueId,
+        status: NcclStatus,
+        report: &Report,
+        also: Option<RankLocation>,
+    ) {
+        report.print();
+        let error = Error::new(status, report.to_string());
+        let Some(bootstrap) = self.nccl.bootstraps.get_mut(&id) else { return };
+        bootstrap.failed = Some(error.clone());
+        let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();
+        self.refuse(id, locations, &error);
+    }
+
+    /// Tells ranks that their communicator can't be made.
+    pub(crate) fn refuse(&mut self, id: UniqueId, locations: Vec<RankLocation>, error: &Error<NcclStatus>) {
+        let mut processes = BTreeSet::new();
+        for location in locations {
+            match location {
+                RankLocation::Here { handle, .. } => {
+                    self.nccl.memberships.insert(handle, Membership::Failed(error.clone()));
+                }
+                RankLocation::Elsewhere(process) => drop(processes.insert(process.number)),
+            }
+        }
+        let session = self.nccl.gathering.get(&id).and_then(|&session| self.nccl.session(session));
+        for process in processes {
+            let (status, report) = (error.status, error.message.to_string());
+            session.inspect(|session| session.send_control(process, &Control::Refused { status, report }));
+        }
+    }
+
+    /// A guest's process has ended before the communicator was made.
+    pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
+        let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
+        else {
+            return;
+        };
+        let is_theirs = |member: &Member| member.location.process().is_some_and(|of| of.number == process);
+        let of_it = bootstrap.members.iter().filter(|(_, member)| is_theirs(member));
+        let lost: Vec<usize> = of_it.map(|(&rank, _)| rank).collect();
+        if !lost.is_empty() {
+            let verb = if lost.len() == 1 { "is" } else { "are" };
+            let report = Report::new(format!(
+                "{} {verb} gone: {who} ended before the communicator was made",
+                ranks(&lost)
+            ));
+            self.fail_bootstrap(id, NcclStatus::RemoteError, &report, None);
+        }
+    }
+
+    /// Ends a bootstrap to which ranks have not come for too long.
+    pub(crate) fn give_up_bootstrap(&mut self, id: UniqueId) {
+        let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
+        else {
+            return;
+        };
+        let absent = (0..bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
+        // A size may be any number.
+        let mut missing: Vec<usize> = absent.take(MOST_NAMED + 1).collect();
+        let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
+        missing.truncate(MOST_NAMED);
+        let headline =
+            format!("{}{more} of {} never came to the communicator", ranks(&missing), bootstrap.world_size);
+        let mut report = Report::new(headline);
+        for (rank, member) in &bootstrap.members {
+            let text = format!("rank {rank} waits in ncclCommInitRank{}", in_process(member.location));
+            report = report.at(text, &member.call_site);
+        }
+        let others = self.nccl.bootstraps.len() - 1;
+        let report = report.fact(given_up(self.engine.timeout)).help(match others {
+            0 => "every rank must call ncclCommInitRank with the same id, each in its own thread or process, or in one group",
+            _ => {
+                "ranks came with different ids: make the id once, and give the same one to every rank; \
+                 ranks that make several communicators make them in one order"
+            }
+        });
+        self.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
+    }
+
+    /// A thread asks for a communicator that is being made, and has done so for too long.
+    pub(crate) fn poll_joining(&mut self, handle: CommHandle) {
+        let since = match self.nccl.memberships.get(&handle) {
+            Some(Membership::Joining(Gathering::Id(id), _)) => {
+                self.nccl.bootstraps.get(id).map(|bootstrap| bootstrap.since)
+            }
+            Some(Membership::Joining(Gathering::Remote(session), _)) => {
+                self.nccl.session(*session).map(|session| session.since)
+            }
+            _ => None,
+        };
+        if since.is_some_and(|since| since.elapsed() > self.engine.timeout) {
+            self.give_up_joining(&[Awaiting::Communicator(handle)]);
+        }
+    }
+
+    /// Someone gives up a bootstrap; the ranks that have come get the same error.
+    pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
+        let Some(bootstrap) =
+            self.nccl.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
+        else {
+            return;
+        };
+        bootstrap.failed = Some(error.clone());
+        let members = std::mem::take(&mut bootstrap.members).into_values();
+        let locations = members.map(|member| member.location);
+        let is_still_there = |location: &RankLocation| {
+            location.handle().is_none_or(|handle| self.nccl.memberships.contains_key(&handle))
+        };
+        let locations = locations.filter(is_still_there).collect();
+        self.refuse(id, locations, error);
+    }
+}
+
+/// The report of two ranks on one GPU.
+pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
+    if ranks_share_gpus() {
+        return None;
+    }
+    let mut seen = BTreeMap::new();
+    bootstrap.members.iter().find_map(|(&rank, member)| {
+        let (first, other) = seen.insert(member.gpu, (rank, member))?;
+        let text = |rank: usize, member: &Member| {
+            format!(
+                "rank {rank}: ncclCommInitRank with GPU {} current{}",
+                member.device,
+                in_process(member.location)
+            )
+        };
+        let report = Report::new(format!("ranks {first} and {rank} are both on GPU {}", member.gpu.index))
+            .at(text(first, other), &other.call_site)
+            .at(text(rank, member), &member.call_site);
+        Some(report.help(match member.location.process().or(other.location.process()) {
+            None => "bind each rank's own context first: stream.context().bind_to_thread()?",
+            Some(_) => {
+                "each process needs a GPU of its own: CudaContext::new(rank)?, or CUDA_VISIBLE_DEVICES"
+            }
+        }))
+    })
+}
+
+pub(crate) fn disagreement_about_size(
+    bootstrap: &Bootstrap,
+    world_size: usize,
+    rank: usize,
+    member: &Member,
+) -> Report {
+    let mut sides: BTreeSet<(usize, usize)> =
+        bootstrap.members.keys().map(|&rank| (rank, bootstrap.world_size)).collect();
+    sides.insert((rank, world_size));
+    let mut report = Report::new("ranks with the same id disagree about the world size");
+    for (rank, size) in sides {
+        let side = match bootstrap.members.get(&rank) {
+            Some(known) if size == bootstrap.world_size => known,
+            _ => member,
+        };
+        let text = format!("rank {rank} of {size}: ncclCommInitRank{}", in_process(side.location));
+        report = report.at(text, &side.call_site);
+    }
+    report.help("every rank must give the same number of ranks")
+}

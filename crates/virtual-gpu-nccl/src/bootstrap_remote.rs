@@ -1,0 +1,175 @@
+//! Bootstraps whose root is in another process: what the root and the other processes send each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::Locked;
+use super::bootstrap::{Bootstrap, Gpu, Member, RankLocation};
+use super::communicator::Process;
+use super::config::CommConfig;
+use super::membership::{Gathering, Membership};
+use super::session::{Control, FIRST_TAG, Link, ProcessNumber, ROOT, SessionId};
+use super::wire::{Malformed, structure};
+use virtual_gpu::engine::given_up;
+use virtual_gpu::report::Report;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{Error, NcclStatus};
+
+/// How long a process waits for the root's answer after its own timeout.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// A rank of another process, as it joins at the root.
+pub(crate) struct JoinRequest {
+    pub(crate) world_size: usize,
+    pub(crate) rank: usize,
+    blocking: bool,
+    device: usize,
+    gpu: Gpu,
+    call_site: CallSite,
+}
+
+/// The communicator, as the root describes it to another process.
+pub(crate) struct Table {
+    /// That process's own number.
+    own: ProcessNumber,
+    pids: Vec<(ProcessNumber, u32)>,
+    ranks: Vec<Entry>,
+}
+
+/// A rank of a table.
+struct Entry {
+    process: ProcessNumber,
+    blocking: bool,
+    device: usize,
+    call_site: CallSite,
+}
+
+structure! {
+    JoinRequest { world_size, rank, blocking, device, gpu, call_site }
+    Table { own, pids, ranks }
+    Entry { process, blocking, device, call_site }
+}
+
+impl JoinRequest {
+    pub(crate) fn member(self, process: ProcessNumber, pid: u32) -> Member {
+        let Self { blocking, device, gpu, call_site, .. } = self;
+        let location = RankLocation::Elsewhere(Process { number: process, pid });
+        Member { location, config: CommConfig { blocking }, device, gpu, call_site }
+    }
+}
+
+impl Locked<'_> {
+    /// A rank joins at a root in another process.
+    pub(crate) fn join_elsewhere(
+        &mut self,
+        number: SessionId,
+        world_size: usize,
+        rank: usize,
+        member: Member,
+    ) {
+        let RankLocation::Here { handle, .. } = member.location else { return };
+        let Some(session) = self.nccl.sessions.get_mut(&number) else {
+            let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
+            self.nccl.memberships.insert(handle, Membership::Failed(error));
+            return;
+        };
+        let Member { config, device, gpu, ref call_site, .. } = member;
+        let (blocking, call_site) = (config.blocking, call_site.clone());
+        let request = JoinRequest { world_size, rank, blocking, device, gpu, call_site };
+        session.send_control(ROOT, &Control::Join(request));
+        session.members.push((rank, member));
+        self.nccl.memberships.insert(handle, Membership::Joining(Gathering::Remote(number), config));
+    }
+
+    pub(crate) fn send_tables(
+        &self,
+        session: SessionId,
+        processes: &BTreeSet<ProcessNumber>,
+        bootstrap: &Bootstrap,
+    ) {
+        let Some(session) = self.nccl.session(session) else { return };
+        for &own in processes {
+            let entry = |member: &Member| Entry {
+                process: member.location.process().map_or(ROOT, |process| process.number),
+                blocking: member.config.blocking,
+                device: member.device,
+                call_site: member.call_site.clone(),
+            };
+            let ranks = bootstrap.members.values().map(entry).collect();
+            let pids = session.pids.iter().map(|(&process, &pid)| (process, pid)).collect();
+            session.send_control(own, &Control::Made(Table { own, pids, ranks }));
+        }
+    }
+
+    /// The root has sent that all ranks have come.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the table makes no sense.
+    pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), Malformed> {
+        let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
+        let Table { own, pids, ranks } = table;
+        let of_own = ranks.iter().enumerate().filter(|(_, entry)| entry.process == own);
+        let mut of_own = of_own.map(|(rank, _)| rank);
+        if !of_own.all(|rank| session.members.iter().any(|(member, _)| *member == rank)) {
+            return Err(Malformed);
+        }
+        session.own = own;
+        session.pids = pids.into_iter().collect();
+        let id = session.id;
+        let mut members: BTreeMap<usize, Member> = std::mem::take(&mut session.members).into_iter().collect();
+        let call_site = ranks.first().ok_or(Malformed)?.call_site.clone();
+        let (mut made, mut handles, mut others) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for (rank, Entry { process, blocking, device, call_site }) in ranks.into_iter().enumerate() {
+            let member = if process == own {
+                members.remove(&rank).ok_or(Malformed)?
+            } else {
+                others.insert(process);
+                let location =
+                    RankLocation::Elsewhere(Process { number: process, pid: session.pid(process) });
+                let gpu = Gpu { machine: 0, index: device };
+                Member { location, config: CommConfig { blocking }, device, gpu, call_site }
+            };
+            handles.push(member.location.handle());
+            made.push(member.into_rank());
+        }
+        self.nccl.gathering.remove(&id);
+        let link = Link { session: number, tag: FIRST_TAG, others: others.into_iter().collect() };
+        self.add_communicator("ncclCommInitRank", made, &handles, call_site, Some(link));
+        Ok(())
+    }
+
+    /// A guest's ranks are published that their communicator can't be made.
+    pub(crate) fn fail_waiting_ranks(&mut self, number: SessionId, error: &Error<NcclStatus>) {
+        let Some(session) = self.nccl.sessions.get_mut(&number) else { return };
+        session.asked = None;
+        for (_, member) in std::mem::take(&mut session.members) {
+            // Who has left already needs no word.
+            if let Some(handle) = member.location.handle()
+                && self.nccl.memberships.contains_key(&handle)
+            {
+                self.nccl.memberships.insert(handle, Membership::Failed(error.clone()));
+            }
+        }
+    }
+
+    /// A guest has waited for too long: it asks the host, which knows who is missing. `true` once that has not answered, either.
+    pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> bool {
+        let timeout = self.engine.timeout;
+        let Some(session) = self.nccl.sessions.get_mut(&number) else { return false };
+        match session.asked {
+            None => {
+                session.asked = Some(Instant::now());
+                session.send_control(ROOT, &Control::GiveUp);
+                false
+            }
+            Some(asked) if asked.elapsed() < ANSWER => false,
+            Some(_) => {
+                let report =
+                    Report::new("the process that made the id does not answer").fact(given_up(timeout));
+                let error = Error::new(NcclStatus::Timeout, report.to_string());
+                self.fail_waiting_ranks(number, &error);
+                true
+            }
+        }
+    }
+}

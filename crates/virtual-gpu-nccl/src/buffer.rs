@@ -1,0 +1,264 @@
+//! The buffers of ranks: where they lie, whether they may be used, and how their bytes are read, combined and written.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::call::Request;
+use super::collective::{Part, PartLocation};
+use super::event::Arrived;
+use super::operation::{Buffers, Operation, Piece};
+use super::reduce::Reduction;
+use super::scale::Scale;
+use super::wire::Payload;
+use super::{Locked, Nccl};
+use virtual_gpu::config::Checks;
+use virtual_gpu::engine::{Failure, Touched, address_report};
+use virtual_gpu::report::{Report, size};
+use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::sync::MutexGuard;
+
+/// Bytes that are combined at a time: small enough to stay in a core's cache.
+pub(crate) const BLOCK: u64 = 32 << 10;
+
+/// The memories of the GPUs that take part.
+pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
+
+/// One rank's share of a call that runs.
+pub(crate) struct Share {
+    pub(crate) rank: usize,
+    pub(crate) device: usize,
+    /// The place of its call among all operations.
+    pub(crate) enqueued: u64,
+    pub(crate) request: Request,
+    pub(crate) call_site: CallSite,
+    /// What it reads was looked at when other processes were sent it.
+    pub(crate) is_checked: bool,
+}
+
+/// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
+#[derive(Clone, Copy)]
+pub(crate) struct BufferLocation {
+    pub(crate) device: usize,
+    pub(crate) slot: usize,
+    pub(crate) offset: u64,
+}
+
+impl Share {
+    /// That of a collective's rank, with its buffers; or what came from another process.
+    pub(crate) fn of_part(
+        state: &Locked<'_>,
+        rank: usize,
+        part: &Part,
+    ) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+        match &part.location {
+            &PartLocation::Here { op, buffers, device, published, .. } => {
+                let request = Request::Collective(part.operation, buffers);
+                let enqueued = state.engine.enqueued_as(op).unwrap_or(AFTER_ALL);
+                let call_site = part.call_site.clone();
+                Ok((Self { rank, device, enqueued, request, call_site, is_checked: published }, buffers))
+            }
+            PartLocation::Elsewhere(arrived) => Err(arrived.clone()),
+        }
+    }
+}
+
+impl BufferLocation {
+    pub(crate) fn of(memory: &DeviceMemory, device: usize, address: u64, bytes: u64) -> Option<Self> {
+        let offset = memory.range(address, bytes).ok()?.1;
+        Some(Self { device, slot: memory.slot_of(address)?, offset })
+    }
+
+    pub(crate) fn allocation<'a>(&self, memories: &'a Memories<'_>) -> Option<&'a Allocation> {
+        memories.get(&self.device)?.in_slot(self.slot)
+    }
+
+    pub(crate) fn allocation_mut<'a>(&self, memories: &'a mut Memories<'_>) -> Option<&'a mut Allocation> {
+        memories.get_mut(&self.device)?.in_slot_mut(self.slot)
+    }
+}
+
+/// Where the bytes come from that a rank gives.
+pub(crate) enum Source {
+    Here(BufferLocation),
+    /// Another process has sent them.
+    Elsewhere(Arc<Arrived>),
+}
+
+impl Source {
+    pub(crate) fn bytes<'a>(
+        &'a self,
+        memories: &'a Memories<'_>,
+        range: Range<u64>,
+    ) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Self::Here(place) => {
+                Some(place.allocation(memories)?.seen(place.offset + range.start..place.offset + range.end))
+            }
+            Self::Elsewhere(arrived) => {
+                arrived.payload.get(range.start as usize..range.end as usize).map(Cow::Borrowed)
+            }
+        }
+    }
+}
+
+impl Nccl {
+    /// Locks the memories of GPUs, and managed memory where there is any, always in ascending order, so that two calls can't
+    /// wait for each other's.
+    pub(crate) fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
+        let devices: BTreeSet<usize> = devices.chain([self.engine.managed()]).collect();
+        let locked = devices.into_iter().map(|device| (device, self.engine.memory(device)));
+        locked.filter(|(device, memory)| *device != self.engine.managed() || !memory.is_empty()).collect()
+    }
+
+    /// The memory that a buffer of a rank lies in: managed memory, or that of the rank's GPU (NCCL's User Guide, "Data
+    /// Pointers").
+    pub(crate) fn memory_of_buffer(&self, address: u64, device: usize) -> usize {
+        self.engine.device_of(address).filter(|&memory| memory == self.engine.managed()).unwrap_or(device)
+    }
+
+    /// A rank's scalar, and what reading it touches.
+    pub(crate) fn scale(
+        &self,
+        memories: &mut Memories<'_>,
+        share: &Share,
+        operation: &Operation,
+        scale: Option<Scale>,
+    ) -> Result<([u8; 8], Option<Touched>), Failure> {
+        let mut bytes = [0; 8];
+        match scale {
+            None => Ok((bytes, None)),
+            Some(Scale::Value(bytes)) => Ok((bytes, None)),
+            Some(Scale::At(address)) => {
+                let len = operation.data_type.size();
+                let (place, read) = self.find(memories, share, address, len, false)?;
+                let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + len));
+                bytes[..len as usize].copy_from_slice(&seen.unwrap_or_default());
+                Ok((bytes, Some(read)))
+            }
+        }
+    }
+
+    /// The bytes of a buffer that other processes need.
+    pub(crate) fn give(
+        &self,
+        memories: &mut Memories<'_>,
+        share: &Share,
+        address: u64,
+        bytes: Option<u64>,
+    ) -> Result<Payload, Failure> {
+        let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else { return Ok(Payload::default()) };
+        let (place, _) = self.find(memories, share, address, bytes, false)?;
+        let seen = place.allocation(memories).map(|from| from.seen(place.offset..place.offset + bytes));
+        Ok(Payload(seen.unwrap_or_default().into_owned()))
+    }
+
+    /// Where a buffer lies, and what using it touches.
+    ///
+    /// # Errors
+    /// It is gone, or it is read and has bytes that nothing wrote.
+    pub(crate) fn find(
+        &self,
+        memories: &mut Memories<'_>,
+        share: &Share,
+        address: u64,
+        bytes: u64,
+        writes: bool,
+    ) -> Result<(BufferLocation, Touched), Failure> {
+        let mut device = self.memory_of_buffer(address, share.device);
+        if let Some(memory) = memories.get_mut(&device) {
+            memory.as_of(share.enqueued);
+        } else {
+            device = share.device;
+        }
+        let memory = &memories[&device];
+        let place = BufferLocation::of(memory, device, address, bytes);
+        let found = place.and_then(|place| Some((place, memory.in_slot(place.slot)?)));
+        let Some((place, allocation)) = found else { return Err(gone(memory, share, address, bytes)) };
+        if !writes && !share.is_checked {
+            self.check_written(allocation, place.offset, bytes, share)?;
+        }
+        Ok((place, Touched::range(device, allocation, place.offset, bytes, writes)))
+    }
+
+    /// A finding where a send buffer has bytes that nothing wrote.
+    pub(crate) fn check_written(
+        &self,
+        allocation: &Allocation,
+        offset: u64,
+        bytes: u64,
+        share: &Share,
+    ) -> Result<(), Failure> {
+        let Some(first) = allocation.first_unwritten(offset..offset + bytes) else { return Ok(()) };
+        if self.engine.config().checks == Checks::Off {
+            return Ok(());
+        }
+        let Share { rank, request, call_site, .. } = share;
+        let report = Report::new(format!("{request} reads bytes that nothing wrote, on rank {rank}"))
+            .fact(format!("byte {first} is the first of them"))
+            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.call_site())
+            .at(format!("read by {}", request.function()), call_site)
+            .help(
+                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before",
+            );
+        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+        if self.engine.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
+    }
+}
+
+/// Reads, combines and writes, block by block: a block is read from all its sources before it is written anywhere, which is
+/// all that in-place buffers need.
+pub(crate) fn move_pieces(
+    pieces: &[Piece],
+    reduction: Option<&Reduction>,
+    memories: &mut Memories<'_>,
+    send: &[Option<Source>],
+    receive: &[Option<BufferLocation>],
+) {
+    let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
+    let mut block = vec![0; longest.min(BLOCK) as usize];
+    for piece in pieces {
+        // What only ranks of other processes get, they make themselves.
+        if piece.destinations.iter().all(|&(rank, _)| receive[rank].is_none()) {
+            continue;
+        }
+        for start in (0..piece.bytes).step_by(BLOCK as usize) {
+            let len = BLOCK.min(piece.bytes - start);
+            let out = &mut block[..len as usize];
+            let inputs: Vec<(usize, Cow<'_, [u8]>)> = piece
+                .sources
+                .iter()
+                .filter_map(|&(rank, at)| {
+                    let from = at + start;
+                    Some((rank, send[rank].as_ref()?.bytes(memories, from..from + len)?))
+                })
+                .collect();
+            match reduction {
+                Some(reduction) => {
+                    reduction.reduce(out, inputs.iter().map(|(rank, input)| (*rank, input.as_ref())));
+                }
+                None => inputs.iter().for_each(|(_, input)| out.copy_from_slice(input)),
+            }
+            drop(inputs);
+            for &(rank, at) in &piece.destinations {
+                let Some(place) = receive[rank] else { continue };
+                let Some(allocation) = place.allocation_mut(memories) else { continue };
+                let to = place.offset + at + start;
+                allocation.bytes_mut()[to as usize..(to + len) as usize].copy_from_slice(out);
+                allocation.mark_written(to..to + len);
+            }
+        }
+    }
+}
+
+/// A buffer that was there at the call and is not any more.
+fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
+    let Share { rank, device, request, call_site, .. } = share;
+    let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());
+    let report =
+        address_report(&headline, memory, address, bytes, *device).at(request.to_string(), call_site);
+    Failure::announce(CudaStatus::IllegalAddress, &report)
+}

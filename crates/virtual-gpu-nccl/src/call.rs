@@ -1,0 +1,244 @@
+//! Calls that move data: what was asked, checked at the call, in NCCL's order.
+
+use super::log;
+use super::operation::{Buffers, Operation, Plan};
+use super::scale::Scale;
+use super::transfer::{Direction, Transfer};
+use super::{Guard, Nccl};
+use std::sync::Arc;
+use virtual_gpu::engine::{Failure, address_report};
+use virtual_gpu::report::size;
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu::time::tuning::World;
+use virtual_gpu_core::handle::{CommHandle, CommId, SequenceNumber, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+
+/// A call that moves data, as it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Request {
+    /// A collective.
+    Collective(Operation, Buffers),
+    /// A send or a receive, with the device address of its buffer.
+    Transfer(Transfer, u64),
+}
+
+/// Bytes that a request reads or writes.
+pub(crate) struct Access {
+    /// The buffer in words, and the C function's name for it.
+    name: (&'static str, &'static str),
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) writes: bool,
+}
+
+impl Request {
+    /// The C function.
+    pub(crate) fn function(&self) -> &'static str {
+        match self {
+            Self::Collective(operation, _) => operation.function(),
+            Self::Transfer(transfer, _) => transfer.direction.function(),
+        }
+    }
+
+    /// What `rank` reads and writes of its own memory.
+    pub(crate) fn accesses(&self, rank: usize, world_size: usize) -> Vec<Access> {
+        let access = |name, address, bytes, writes| Access { name, address, bytes, writes };
+        let (send, receive) = (("send", "sendbuff"), ("receive", "recvbuff"));
+        match self {
+            Self::Collective(operation, buffers) => {
+                let given = operation.given(rank, world_size);
+                let got = operation.got(rank, world_size);
+                let given = given.map(|bytes| access(send, buffers.send, bytes, false));
+                let got = got.map(|bytes| access(receive, buffers.receive, bytes, true));
+                let scale = match buffers.scale {
+                    Some(Scale::At(address)) => {
+                        Some(access(("scalar", "scalar"), address, operation.data_type.size(), false))
+                    }
+                    _ => None,
+                };
+                given.into_iter().chain(got).chain(scale).collect()
+            }
+            Self::Transfer(transfer, _) if transfer.count == 0 => Vec::new(),
+            Self::Transfer(transfer, buffer) => vec![match transfer.direction {
+                Direction::Send => access(send, *buffer, transfer.bytes(), false),
+                Direction::Receive => access(receive, *buffer, transfer.bytes(), true),
+            }],
+        }
+    }
+
+    /// Says what is wrong with its numbers, in the order in which NCCL looks at them.
+    fn fault(&self, world_size: usize) -> Option<String> {
+        let function = self.function();
+        let no_rank = |rank: i32| !usize::try_from(rank).is_ok_and(|rank| rank < world_size);
+        match self {
+            Self::Collective(operation, _) => {
+                let data_type = operation.data_type;
+                match (operation.root(), operation.operator()) {
+                    (Some(root), _) if no_rank(root) => {
+                        Some(format!("{function}: root {root} of {world_size} ranks"))
+                    }
+                    (_, Some(_)) if !data_type.is_reducible() => {
+                        Some(format!("virtual GPU: {function} of {data_type} is not supported"))
+                    }
+                    _ => None,
+                }
+            }
+            Self::Transfer(Transfer { peer, .. }, _) => {
+                no_rank(*peer).then(|| format!("{function}: peer {peer} of {world_size} ranks"))
+            }
+        }
+    }
+
+    /// A collective that moves nothing and is over at once. A message of no bytes is still one that both ends wait for.
+    fn dropped(&self) -> Option<Operation> {
+        match self {
+            Self::Collective(operation, _) => Some(*operation).filter(|operation| operation.count == 0),
+            Self::Transfer(..) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Collective(operation, _) => operation.fmt(f),
+            Self::Transfer(transfer, _) => transfer.fmt(f),
+        }
+    }
+}
+
+fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidUsage, message)
+}
+
+/// A call whose arguments are good, not launched yet.
+#[derive(Clone)]
+pub(crate) struct Checked {
+    pub(crate) comm: CommId,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) stream: StreamHandle,
+    pub(crate) request: Request,
+    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    pub(crate) captured: Option<SequenceNumber>,
+    pub(crate) call_site: CallSite,
+    /// How a collective is done.
+    pub(crate) plan: Option<Plan>,
+}
+
+impl Nccl {
+    /// A call that moves data, on `stream`. Inside a group it is launched by the group's end.
+    ///
+    /// # Errors
+    /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
+    pub fn call(&'static self, handle: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
+        let checked = self.check_call(handle, request, stream);
+        let (call, mut guard) = match checked {
+            Err(error) => {
+                if let Some(group) = self.lock().nccl.open_group() {
+                    group.remember(&error);
+                }
+                return Err(error);
+            }
+            Ok(None) => return Ok(()),
+            Ok(Some(checked)) => checked,
+        };
+        if let Some(group) = guard.nccl.open_group() {
+            group.calls.push(call);
+            return Ok(());
+        }
+        self.launch_calls(vec![call], guard)
+    }
+
+    /// Checks a call's arguments. `None` is a call that moves nothing.
+    fn check_call(
+        &self,
+        handle: CommHandle,
+        request: Request,
+        stream: StreamHandle,
+    ) -> NcclResult<Option<(Checked, Guard<'_>)>> {
+        let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
+        let function = request.function();
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let ranks = &guard.nccl.communicator(comm)?.ranks;
+        let (world_size, device) = (ranks.len(), ranks[rank].device);
+        if let Some(fault) = request.fault(world_size) {
+            return bad(fault);
+        }
+        log::call(&guard.nccl, handle, (comm, rank), &request, stream);
+        let call_site = CallSite::here();
+        if let Some(operation) = request.dropped() {
+            let own = &mut guard.nccl.communicator_mut(comm)?.ranks[rank];
+            own.dropped = Some((own.issued.next(), operation, call_site));
+            return Ok(None);
+        }
+        drop(guard);
+        for access in request.accesses(rank, world_size) {
+            self.check_buffer(&access, &request, rank, device, &call_site)?;
+        }
+        if let Request::Collective(operation, buffers) = &request
+            && let Some(overlap) = operation.overlap(*buffers, rank, world_size)
+        {
+            return bad(overlap);
+        }
+        let mut guard = self.lock();
+        let state = guard.locked();
+        let stream = state.engine.resolve_stream_on(stream, device)?;
+        let of_stream = state.engine.stream(stream).map_or(device, |stream| stream.device);
+        if of_stream != device {
+            return bad(format!(
+                "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
+            ));
+        }
+        let plan = match &request {
+            Request::Collective(operation, _) => {
+                let enabled = Enabled::from_env().map_err(invalid_usage)?;
+                let preset = state.engine.time.preset();
+                let devices = state.nccl.communicator(comm)?.ranks.iter().map(|rank| rank.device);
+                let world = World::of(preset, devices);
+                let plan = operation.plan(preset, enabled, world);
+                Some(plan.map_err(invalid_usage)?)
+            }
+            Request::Transfer(..) => None,
+        };
+        Ok(Some((
+            Checked { comm, rank, world_size, stream, request, captured: None, call_site, plan },
+            guard,
+        )))
+    }
+
+    /// A buffer has to lie in one allocation of its rank's GPU.
+    fn check_buffer(
+        &self,
+        access: &Access,
+        request: &Request,
+        rank: usize,
+        device: usize,
+        call_site: &CallSite,
+    ) -> NcclResult<()> {
+        let &Access { name: (name, argument), address, bytes, .. } = access;
+        let device_of_buffer = self.memory_of_buffer(address, device);
+        if self.engine.memory(device_of_buffer).range(address, bytes).is_ok() {
+            return Ok(());
+        }
+        let headline = format!("the {name} buffer of rank {rank} can't be used ({argument})");
+        let report = address_report(&headline, &self.engine.memory(device_of_buffer), address, bytes, device)
+            .at(format!("{request} by rank {rank}"), call_site);
+        let elsewhere = (0..self.engine.config().gpus).filter(|&other| other != device).find_map(|other| {
+            let memory = self.engine.memory(other);
+            let buffer = memory.in_slot(memory.slot_of(address)?)?;
+            let text = format!("the buffer of {} on GPU {other} allocated", size(buffer.size()));
+            Some((text, buffer.call_site().clone()))
+        });
+        let report = match elsewhere {
+            Some((text, allocated)) => report
+                .before_at(text, &allocated)
+                .help(format!("allocate it with a stream of GPU {device}, which is rank {rank}'s")),
+            None => report,
+        };
+        let failure = Failure::announce(CudaStatus::InvalidValue, &report);
+        Err(Error::new(NcclStatus::InvalidArgument, failure.report))
+    }
+}

@@ -1,0 +1,104 @@
+//! Calls in a stream that is captured: they become part of a graph, and are made anew at each launch.
+//!
+//! NCCL User Guide, "Using NCCL with CUDA Graphs": whether a call is captured has to be the same on all its ranks, and
+//! launching a graph is collective for the same ranks.
+
+use std::sync::Arc;
+
+use super::call::{Checked, Request};
+use super::launch::Plan;
+use super::{Locked, Nccl};
+use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
+use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
+
+/// Captured calls that a graph's node makes at each launch: one collective, or the sends and receives of a group.
+#[derive(Clone)]
+struct Captured {
+    nccl: &'static Nccl,
+    comm: CommId,
+    rank: usize,
+    calls: Vec<Checked>,
+}
+
+impl std::fmt::Display for Captured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.calls.first() {
+            Some(call) => f.write_str(call.request.function()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Whether a plan goes into a graph.
+    ///
+    /// # Errors
+    /// `InvalidUsage` where only some of its streams are captured, or by several graphs.
+    pub(crate) fn is_captured(&self, plan: &Plan) -> NcclResult<bool> {
+        self.engine.captured_alike(&plan.streams).ok_or_else(|| {
+            let message = format!(
+                "the streams of rank {} in one group have to be all captured by the same graph, or none of them",
+                plan.rank
+            );
+            Error::new(NcclStatus::InvalidUsage, message)
+        })
+    }
+
+    /// Adds what a rank launches together to the graph of its streams. As outside of one, all of it waits for all the
+    /// streams and holds them up.
+    pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
+        let Plan { comm, rank, streams, collectives, transfers } = plan;
+        self.engine.join_captured(&streams);
+        let alone = collectives.into_iter().map(|call| vec![call]);
+        for mut calls in alone.chain([transfers]).filter(|calls| !calls.is_empty()) {
+            let entry = &mut self.nccl.communicator_mut(comm)?.ranks[rank];
+            entry.captured = entry.captured.next();
+            let sequence = entry.captured;
+            calls.iter_mut().for_each(|call| call.captured = Some(sequence));
+            let (stream, call_site) = (calls[0].stream, calls[0].call_site.clone());
+            let captured = Captured { nccl, comm, rank, calls };
+            self.engine.capture_calls(stream, Arc::new(captured), call_site)?;
+        }
+        self.engine.join_captured(&streams);
+        Ok(())
+    }
+}
+
+impl CapturedCalls for Captured {
+    fn enqueue(
+        &self,
+        engine: &mut EngineState,
+        stream: StreamHandle,
+        after: Vec<Awaited>,
+    ) -> CudaResult<Awaited> {
+        Locked { engine, nccl: &mut self.nccl.lock_own() }.enqueue_captured(stream, self, after)
+    }
+}
+
+impl Locked<'_> {
+    fn enqueue_captured(
+        &mut self,
+        stream: StreamHandle,
+        captured: &Captured,
+        after: Vec<Awaited>,
+    ) -> CudaResult<Awaited> {
+        let Captured { comm, rank, calls, .. } = captured;
+        let left = match self.nccl.communicators.get(comm) {
+            Some(comm) => comm.ranks[*rank].left.as_ref().map(|(how, _)| how.to_string()),
+            None => Some("ncclCommDestroy".to_owned()),
+        };
+        if let Some(how) = left {
+            let message =
+                format!("the graph holds {captured} of rank {rank}, whose communicator is gone ({how})");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
+        let calls: Vec<Checked> = calls.iter().map(|call| Checked { stream, ..call.clone() }).collect();
+        let made = match calls.first().map(|call| call.request) {
+            Some(Request::Transfer(..)) => self.enqueue_transfers((*comm, *rank), calls, after),
+            _ => calls.into_iter().try_for_each(|call| self.enqueue_collective(call, after.clone())),
+        };
+        made.map_err(|error| Error::new(CudaStatus::InvalidValue, error.message))?;
+        Ok(self.engine.last_of(stream)?.1)
+    }
+}

@@ -1,0 +1,403 @@
+//! Collectives: matched by number, run when every rank's stream has come to them.
+
+use std::sync::Arc;
+
+use super::Locked;
+use super::call::{Checked, Request};
+use super::communicator::{Communicator, LastCall};
+use super::event::{Arrived, Event};
+use super::operation::{Buffers, Operation, Plan};
+use super::run::Job;
+use super::wire::Malformed;
+use virtual_gpu::engine::{Awaited, Failure, Missing};
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, OpRef, SequenceNumber};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
+
+/// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
+const ITS_FAILURE: &str = "its failure: ";
+const CAUSE: &str = "the first failure: ";
+
+/// One collective, as its ranks come to it.
+pub(crate) struct Call {
+    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) running: bool,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Call {
+    fn new(ranks: usize) -> Self {
+        Self { parts: (0..ranks).map(|_| None).collect(), running: false, failure: None }
+    }
+}
+
+/// One rank's part in a call.
+pub(crate) struct Part {
+    pub(crate) operation: Operation,
+    /// Its place among its rank's launches that were captured; `None` outside of a graph.
+    captured: Option<SequenceNumber>,
+    pub(crate) call_site: CallSite,
+    /// Its stream has come to it.
+    pub(crate) arrived: bool,
+    /// Its rank has aborted.
+    pub(crate) cancelled: bool,
+    pub(crate) location: PartLocation,
+}
+
+/// Where a rank's part is done.
+pub(crate) enum PartLocation {
+    Here {
+        op: OpRef,
+        buffers: Buffers,
+        device: usize,
+        /// The other processes have what it gives.
+        published: bool,
+        plan: Plan,
+    },
+    /// In another process, from which this came with its arrival.
+    Elsewhere(Option<Arc<Arrived>>),
+}
+
+impl Call {
+    /// Whether every rank has come, and every process knows what the others give.
+    fn is_complete(&self) -> bool {
+        self.parts.iter().all(|part| {
+            part.as_ref().is_some_and(|part| {
+                let known = match part.location {
+                    PartLocation::Here { published, .. } => published || self.is_local(),
+                    PartLocation::Elsewhere(_) => true,
+                };
+                part.arrived && !part.cancelled && known
+            })
+        })
+    }
+
+    /// Whether a rank of this process has called it.
+    pub(crate) fn has_part_here(&self) -> bool {
+        self.parts.iter().flatten().any(|part| part.op().is_some())
+    }
+
+    /// Whether all parts are done in this process.
+    fn is_local(&self) -> bool {
+        self.parts.iter().flatten().all(|part| part.op().is_some())
+    }
+}
+
+impl Communicator {
+    /// Whether every rank that is here has called this collective, and it is over.
+    fn is_past(&self, sequence: SequenceNumber) -> bool {
+        let mut here = self.ranks.iter().filter(|rank| rank.process.is_none());
+        !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
+    }
+}
+
+impl Part {
+    /// Its operation in a stream of this process.
+    pub(crate) fn op(&self) -> Option<OpRef> {
+        match self.location {
+            PartLocation::Here { op, .. } => Some(op),
+            PartLocation::Elsewhere(_) => None,
+        }
+    }
+}
+
+impl super::State {
+    pub(crate) fn call(&self, id: CollectiveId) -> Option<&Call> {
+        self.communicators.get(&id.comm)?.calls.get(&id.sequence)
+    }
+
+    fn call_mut(&mut self, id: CollectiveId) -> Option<&mut Call> {
+        self.communicators.get_mut(&id.comm)?.calls.get_mut(&id.sequence)
+    }
+
+    /// The ranks that have not come to a collective, in the order of their numbers.
+    pub(crate) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
+        let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.call(id)) else {
+            return Vec::new();
+        };
+        if call.failure.is_some() || call.running {
+            return Vec::new();
+        }
+        let ranks = comm.ranks.iter().zip(&call.parts).enumerate();
+        ranks
+            .filter_map(|(rank, (entry, part))| match part {
+                Some(part) if part.cancelled => Some((rank, Missing::Gone)),
+                Some(part) if part.arrived => None,
+                Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
+                None => Some((rank, entry.absence())),
+            })
+            .collect()
+    }
+}
+
+impl Locked<'_> {
+    /// Enqueues one rank's part of a collective, to come after others.
+    pub(crate) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
+        let Checked { comm, rank, stream, request, captured, call_site, plan, .. } = checked;
+        let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
+        let owner = self.engine.current_thread();
+        let entry = self.nccl.communicator(comm)?;
+        entry.check_all_there()?;
+        let id = CollectiveId { comm, sequence: entry.ranks[rank].issued.next() };
+        let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
+        let Awaited { op, when, .. } =
+            self.engine.enqueue_call(stream, CallKey::Collective(id), after, call_site.clone())?;
+        self.engine.time.communicates(&when, plan.nanoseconds, || plan.label(&operation, rank, world_size));
+        let entry = self.nccl.communicator_mut(comm)?;
+        entry.ranks[rank].last =
+            Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
+        entry.ranks[rank].issued = id.sequence;
+        entry.used_by(rank, owner);
+        let call = entry.calls.entry(id.sequence).or_insert_with(|| Call::new(world_size));
+        let event =
+            Event::Called { rank, sequence: id.sequence, operation, captured, call_site: call_site.clone() };
+        let location = PartLocation::Here { op, buffers, device, published: false, plan };
+        call.parts[rank] =
+            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+        self.publish(comm, &event);
+        self.compare_parts(id);
+        Ok(())
+    }
+
+    /// Once every rank has called: do they agree?
+    fn compare_parts(&mut self, id: CollectiveId) {
+        let Some(call) = self.nccl.call(id) else { return };
+        if call.failure.is_some() || call.parts.iter().any(Option::is_none) {
+            return;
+        }
+        let parts: Vec<&Part> = call.parts.iter().flatten().collect();
+        let report = if parts.windows(2).any(|pair| pair[0].operation != pair[1].operation) {
+            disagreement(&parts, id.sequence)
+        } else if parts.windows(2).any(|pair| pair[0].captured != pair[1].captured) {
+            captured_apart(&parts, id.sequence)
+        } else {
+            return;
+        };
+        self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
+    }
+
+    /// One rank's stream has come to a collective. Returns it where it can run now.
+    pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> Option<Job> {
+        let is_linked = self.nccl.communicators.get(&id.comm)?.link.is_some();
+        let context_failure = if is_linked { None } else { self.part_failure(id) };
+        let call = self.nccl.call_mut(id)?;
+        let (mut leaving, mut telling) = (Vec::new(), Vec::new());
+        for (rank, part) in call.parts.iter_mut().enumerate() {
+            let Some(part) = part.as_mut().filter(|part| !part.arrived) else { continue };
+            let Some(op) = part.op() else { continue };
+            if self.engine.stream(op.stream).is_some_and(|stream| stream.is_at(op)) {
+                part.arrived = true;
+                if part.cancelled || call.failure.is_some() {
+                    leaving.push(op.stream);
+                } else if is_linked {
+                    telling.push(rank);
+                }
+            }
+        }
+        let failure = call.failure.clone();
+        let complete = failure.is_none() && !is_linked && call.is_complete();
+        call.running = complete && context_failure.is_none();
+        let runs = call.running;
+        for stream in leaving {
+            if let Some(failure) = &failure {
+                self.engine.fail_stream(stream, failure);
+            }
+            self.engine.finish(stream);
+        }
+        if failure.is_some() {
+            self.forget_if_over(id);
+        }
+        if let Some(report) = context_failure.filter(|_| complete) {
+            self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
+        }
+        match telling.is_empty() {
+            false => Some(Job::Arrivals(id, telling)),
+            true => runs.then_some(Job::Collective(id)),
+        }
+    }
+
+    /// A collective with ranks in other processes, where it can run now.
+    pub(crate) fn linked_collective(&mut self, id: CollectiveId) -> Option<Job> {
+        let call = self.nccl.call_mut(id)?;
+        if call.running || call.failure.is_some() || !call.is_complete() {
+            return None;
+        }
+        call.running = true;
+        Some(Job::Collective(id))
+    }
+
+    /// The other processes are about to know what a rank gives. `false` where nobody needs it any more.
+    pub(crate) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
+        let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
+        match &mut call.parts[rank] {
+            Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. }) => {
+                *published = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A rank of another process has called a collective.
+    pub(crate) fn called_elsewhere(
+        &mut self,
+        id: CollectiveId,
+        rank: usize,
+        (operation, captured): (Operation, Option<SequenceNumber>),
+        call_site: CallSite,
+    ) {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
+        else {
+            return;
+        };
+        let ranks = comm.ranks.len();
+        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
+        let location = PartLocation::Elsewhere(None);
+        call.parts[rank] =
+            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+        self.compare_parts(id);
+    }
+
+    /// The stream of a rank of another process has come to a collective.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
+    pub(crate) fn arrived_elsewhere(
+        &mut self,
+        id: CollectiveId,
+        rank: usize,
+        arrived: Arc<Arrived>,
+    ) -> Result<Option<Job>, Malformed> {
+        let ranks = self.nccl.communicators.get(&id.comm).ok_or(Malformed)?.ranks.len();
+        // One that has failed here is forgotten.
+        let Some(call) = self.nccl.call_mut(id) else { return Ok(None) };
+        let part = call.parts[rank].as_mut().ok_or(Malformed)?;
+        if arrived.payload.len() as u64 != part.operation.given(rank, ranks).unwrap_or(0) {
+            return Err(Malformed);
+        }
+        part.arrived = true;
+        part.location = PartLocation::Elsewhere(Some(arrived));
+        Ok(self.linked_collective(id))
+    }
+
+    /// Whether the GPU of one of the ranks has failed, so that it can't take part.
+    fn part_failure(&self, id: CollectiveId) -> Option<Report> {
+        let call = self.nccl.call(id)?;
+        (0..call.parts.len()).find_map(|rank| self.failure_of_part(call, rank))
+    }
+
+    /// Whether the GPU of this rank has failed.
+    pub(crate) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
+        let part = call.parts[rank].as_ref()?;
+        let PartLocation::Here { op, buffers, .. } = part.location else { return None };
+        self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
+    }
+
+    /// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
+    pub(crate) fn failed_gpu(
+        &self,
+        op: OpRef,
+        rank: usize,
+        request: &Request,
+        call_site: &CallSite,
+    ) -> Option<Report> {
+        let failure = self.engine.failure_of(self.engine.stream(op.stream)?.context)?;
+        let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
+            .at(format!("rank {rank}: {request}"), call_site)
+            .fact(format!("{ITS_FAILURE}{}", failure.headline()));
+        // Where that one came of another rank's, this leads to the first.
+        let cause = [CAUSE, ITS_FAILURE]
+            .into_iter()
+            .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
+        Some(match cause {
+            Some(cause) => report.fact(format!("{CAUSE}{cause}")),
+            None => report,
+        })
+    }
+
+    /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
+    pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) {
+        self.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure);
+        self.collective_failed(id, failure);
+    }
+
+    /// As [`Self::fail_collective`], where the other processes know. The first failure stays.
+    pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
+        else {
+            return;
+        };
+        comm.note_failure(failure);
+        let ranks = comm.ranks.len();
+        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
+        if call.failure.is_some() || call.running {
+            return;
+        }
+        call.failure = Some(failure.clone());
+        let parts = call.parts.iter().flatten().filter(|part| part.arrived && !part.cancelled);
+        let arrived = parts.filter_map(Part::op).map(|op| op.stream);
+        for stream in arrived.collect::<Vec<_>>() {
+            self.engine.fail_stream(stream, failure);
+            self.engine.finish(stream);
+        }
+        self.forget_if_over(id);
+    }
+
+    /// Forgets a failed call once all its ranks have come, of those that are here.
+    fn forget_if_over(&mut self, id: CollectiveId) {
+        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
+        let elsewhere: Vec<bool> = comm.ranks.iter().map(|rank| rank.process.is_some()).collect();
+        let over = |call: &Call| {
+            let mut parts = call.parts.iter().zip(&elsewhere);
+            parts.all(|(part, &elsewhere)| elsewhere || part.as_ref().is_some_and(|part| part.arrived))
+        };
+        if comm.calls.get(&id.sequence).is_some_and(over) {
+            comm.calls.remove(&id.sequence);
+        }
+    }
+}
+
+/// Which ranks called what.
+fn disagreement(parts: &[&Part], number: SequenceNumber) -> Report {
+    let report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
+    let same = |one: &Part, other: &Part| one.operation == other.operation;
+    with_sides(report, parts, same, |part| part.operation.to_string()).help(
+        "every rank must make the same calls in the same order, with the same count, type, operator and root",
+    )
+}
+
+/// Which ranks made the call themselves, and which by a graph.
+fn captured_apart(parts: &[&Part], number: SequenceNumber) -> Report {
+    let report =
+        Report::new(format!("ranks disagree about collective {number}: not all launch the same graph"));
+    let same = |one: &Part, other: &Part| one.captured == other.captured;
+    let words = |part: &Part| match part.captured {
+        Some(captured) => format!("{} of a graph (captured call {captured})", part.operation),
+        None => format!("{}, called outside of a graph", part.operation),
+    };
+    with_sides(report, parts, same, words).help(
+        "a call has to be captured on all its ranks or on none, and all of them have to launch its graph",
+    )
+}
+
+/// Adds one line for each line of the program whose ranks did the same.
+fn with_sides(
+    mut report: Report,
+    parts: &[&Part],
+    same: impl Fn(&Part, &Part) -> bool,
+    words: impl Fn(&Part) -> String,
+) -> Report {
+    let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
+    for (rank, part) in parts.iter().enumerate() {
+        let line = part.call_site.line();
+        match sides.iter_mut().find(|(_, other)| same(other, part) && other.call_site.line() == line) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => sides.push((vec![rank], part)),
+        }
+    }
+    for (of_side, part) in sides {
+        report = report.at(format!("{}: {}", ranks(&of_side), words(part)), &part.call_site);
+    }
+    report
+}

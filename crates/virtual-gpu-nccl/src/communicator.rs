@@ -1,0 +1,310 @@
+//! Communicators: how ranks join them, and how they leave.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+
+use super::call::Request;
+use super::collective::Call;
+use super::config::CommConfig;
+use super::log;
+use super::management::ManagementCall;
+use super::membership::Membership;
+use super::operation::Operation;
+use super::point_to_point::Traffic;
+use super::scale::Scales;
+use super::session::{Link, ProcessNumber};
+use super::{Locked, Nccl, State};
+use virtual_gpu::engine::{Failure, Missing};
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, SequenceNumber};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_core::thread::ThreadKey;
+
+/// All ranks of one communicator.
+pub(crate) struct Communicator {
+    pub(crate) ranks: Vec<Rank>,
+    /// Calls that are not done, by number from 1.
+    pub(crate) calls: BTreeMap<SequenceNumber, Call>,
+    /// Sends and receives that are not done.
+    pub(crate) traffic: Traffic,
+    /// Splits and the like to which not all ranks have come, by number from 1.
+    pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
+    /// What went wrong in the background.
+    pub(crate) failed: Option<Error<NcclStatus>>,
+    /// Where rank 0's end was made.
+    pub(crate) call_site: CallSite,
+    /// Where the ranks of other processes are reached.
+    pub(crate) link: Option<Link>,
+}
+
+/// Another process of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    /// Its number there.
+    pub(crate) number: ProcessNumber,
+    /// Its number as the system counts it.
+    pub(crate) pid: u32,
+}
+
+pub(crate) struct Rank {
+    /// The process that it is in, if that is another.
+    pub(crate) process: Option<Process>,
+    pub(crate) device: usize,
+    /// The thread that last used it: who will make its next call, unless it is handed on.
+    pub(crate) owner: ThreadKey,
+    /// The thread that made it, and whether a call was made for it since.
+    maker: ThreadKey,
+    is_used: bool,
+    /// A rank of its communicator was used by another thread than its maker.
+    is_handed_on: bool,
+    /// Collective calls that it has made.
+    pub(crate) issued: SequenceNumber,
+    /// Collectives, and groups of sends and receives, of which it has captured graphs.
+    pub(crate) captured: SequenceNumber,
+    /// Groups of sends and receives that it has launched.
+    pub(crate) transfer_groups: SequenceNumber,
+    /// Its last call that moves data, with its operation in the stream.
+    pub(crate) last: Option<LastCall>,
+    /// Assemblies that it has come to.
+    pub(crate) management_calls: SequenceNumber,
+    pub(crate) config: CommConfig,
+    /// Reduction operators that it has made.
+    pub(crate) scales: Scales,
+    pub(crate) finalized: bool,
+    /// Where it is not blocking: how often it has still to say that it is in progress, and the management_call that it is in.
+    pub(crate) polls: u32,
+    pub(crate) awaits: Option<SequenceNumber>,
+    /// Its last collective of no elements, with the number of the next that counts.
+    pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
+    /// How its GPU has failed, once a thread was published.
+    pub(crate) gpu_failure: Option<String>,
+    /// How and where it left.
+    pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
+}
+
+/// A rank's last call.
+pub(crate) struct LastCall {
+    pub(crate) request: Request,
+    pub(crate) op: OpRef,
+    pub(crate) call_site: CallSite,
+    /// Its thread was published by a query that it isn't done: who aborts it now knows what it breaks off.
+    pub(crate) was_polled: bool,
+}
+
+impl Rank {
+    pub(crate) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
+        Self {
+            process: None,
+            device,
+            owner,
+            maker: owner,
+            is_used: false,
+            is_handed_on: false,
+            issued: SequenceNumber::default(),
+            captured: SequenceNumber::default(),
+            transfer_groups: SequenceNumber::default(),
+            last: None,
+            management_calls: SequenceNumber::default(),
+            config,
+            scales: Scales::default(),
+            finalized: false,
+            polls: 0,
+            awaits: None,
+            dropped: None,
+            gpu_failure: None,
+            left: None,
+        }
+    }
+
+    /// A rank of another process.
+    pub(crate) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
+        Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
+    }
+
+    /// Whether this thread, and no other, makes its calls.
+    pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
+        self.owner == thread && !self.is_handed_on && self.left.is_none()
+    }
+
+    /// Why it has not made a call.
+    pub(crate) fn absence(&self) -> Missing {
+        match self.left {
+            Some(_) => Missing::Gone,
+            None if self.is_handed_on => Missing::Handed { thread: self.owner, has_used: self.is_used },
+            None => Missing::NotCalled(self.owner),
+        }
+    }
+}
+
+impl Communicator {
+    /// Whether no process of another rank has ended.
+    pub(crate) fn check_all_there(&self) -> NcclResult<()> {
+        match &self.failed {
+            Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A thread calls for a rank.
+    pub(crate) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
+        let own = &mut self.ranks[rank];
+        (own.owner, own.is_used) = (thread, true);
+        if own.maker != thread {
+            self.ranks.iter_mut().for_each(|rank| rank.is_handed_on = true);
+        }
+    }
+
+    /// Remembers what went wrong in the background; the first failure stays.
+    pub(crate) fn note_failure(&mut self, failure: &Failure) {
+        self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
+    }
+}
+
+fn vanished(comm: CommId) -> Error<NcclStatus> {
+    Error::new(
+        NcclStatus::InternalError,
+        format!("virtual GPU: internal error: communicator {} is gone, and a rank of it is a member", comm.0),
+    )
+}
+
+/// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
+pub(crate) fn check_choice() -> NcclResult<()> {
+    Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
+}
+
+impl Nccl {
+    /// `ncclCommInitAll`: a communicator with a rank on each of `devices`, all driven by the calling thread.
+    pub fn init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
+        check_choice()?;
+        let mut gpus = Vec::new();
+        for &device in devices {
+            let gpu = self
+                .engine
+                .check_device(device)
+                .map_err(|e| Error::new(NcclStatus::InvalidArgument, e.message))?;
+            if gpus.contains(&gpu) && !ranks_share_gpus() {
+                let message = format!(
+                    "GPU {gpu} is in the list twice: each rank needs a GPU of its own (or NCCL_MULTI_RANK_GPU_ENABLE=1)"
+                );
+                return Err(Error::new(NcclStatus::InvalidUsage, message));
+            }
+            gpus.push(gpu);
+        }
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        let thread = state.engine.current_thread();
+        let handles: Vec<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
+        let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
+        state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None);
+        Ok(handles.into_iter().flatten().collect())
+    }
+}
+
+impl State {
+    /// A communicator that must be there: a rank of it is a member.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
+        self.communicators.get(&comm).ok_or_else(|| vanished(comm))
+    }
+
+    /// As [`Self::communicator`], to be changed.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
+        self.communicators.get_mut(&comm).ok_or_else(|| vanished(comm))
+    }
+
+    /// The threads that drive ranks, of memberships that are there.
+    pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
+        self.communicators.values().flat_map(|comm| comm.ranks.iter().map(|rank| rank.owner)).collect()
+    }
+
+    /// A thread was published that a GPU has failed. Of what comes of it, the first failure is the cause.
+    pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
+        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
+            rank.gpu_failure.get_or_insert_with(|| failure.headline().to_owned());
+        }
+    }
+
+    /// A query has published a thread that an operation isn't done: nor, for all it knows, the last call of a rank in front of it.
+    pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
+        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        for rank in ranks.filter(|rank| rank.owner == thread) {
+            if let Some(last) = &mut rank.last
+                && last.op.stream == op.stream
+                && last.op.number <= op.number
+            {
+                last.was_polled = true;
+            }
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
+    /// process has no handle here.
+    pub(crate) fn add_communicator(
+        &mut self,
+        function: &str,
+        ranks: Vec<Rank>,
+        handles: &[Option<CommHandle>],
+        call_site: CallSite,
+        link: Option<Link>,
+    ) {
+        self.nccl.communicators_made += 1;
+        let comm = CommId(self.nccl.communicators_made);
+        for (rank, &handle) in handles.iter().enumerate() {
+            if let Some(handle) = handle {
+                self.nccl.memberships.insert(handle, Membership::Member { comm, rank });
+            }
+        }
+        let (calls, traffic, management_calls) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
+        let entry = Communicator {
+            ranks,
+            calls,
+            traffic,
+            management_calls,
+            failed: None,
+            call_site,
+            link: link.clone(),
+        };
+        log::made(function, comm, &entry, handles);
+        self.nccl.communicators.insert(comm, entry);
+        if let Some(Link { session, tag, .. }) = link {
+            if let Some(entry) = self.nccl.sessions.get_mut(&session) {
+                entry.communicators.insert(tag, comm);
+            }
+            self.take_in_early(session, tag, comm);
+        }
+    }
+
+    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
+    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) {
+        let Some(entry) = self.nccl.communicators.get(&comm) else { return };
+        let is_here = |rank: &&Rank| rank.process.is_none();
+        if entry.ranks.iter().filter(is_here).all(|rank| rank.left.is_some())
+            && entry.calls.is_empty()
+            && entry.traffic.is_empty()
+        {
+            let link = self.nccl.communicators.remove(&comm).and_then(|entry| entry.link);
+            if let Some(Link { session, tag, .. }) = link {
+                if let Some(session) = self.nccl.sessions.get_mut(&session) {
+                    session.communicators.remove(&tag);
+                }
+                self.nccl.close_session_if_over(session);
+            }
+        }
+    }
+}
+
+/// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
+/// no number counts as not set.
+pub(crate) fn ranks_share_gpus() -> bool {
+    let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
+    value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)
+}

@@ -1,0 +1,293 @@
+//! Events of a communicator whose ranks are in several processes: what a process sends the others about its own ranks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Locked;
+use super::id::process_key;
+use super::management::Joins;
+use super::operation::Operation;
+use super::point_to_point::MessageKey;
+use super::session::{Link, Outgoing, ProcessNumber};
+use super::transfer::{Direction, Transfer};
+use super::wire::{Payload, Reader, Wire, Writer, structure};
+use virtual_gpu::engine::Failure;
+use virtual_gpu::order::{Clock, View};
+use virtual_gpu_core::handle::{CallKey, CommId, OpRef, SequenceNumber, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::NcclStatus;
+
+/// A stream of some process, and the number of its last operation that is known to have happened.
+type Tick = (StreamName, u64);
+
+/// A stream of any process: the key of its process, and its handle there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StreamName {
+    process: u64,
+    handle: u64,
+}
+
+/// When a rank's stream has come to a call, and what had happened by then.
+pub(crate) struct Stamp {
+    /// Nanoseconds of virtual time.
+    ready: u64,
+    own: Vec<Tick>,
+    any: Vec<Tick>,
+}
+
+/// A rank's stream has come to a call; with what it gives.
+pub(crate) struct Arrival {
+    pub(crate) stamp: Stamp,
+    /// Of messages: bytes that the rank sends, and that it receives, in what it launched together.
+    pub(crate) bytes: (u64, u64),
+    /// Of collectives: the rank's scalar.
+    pub(crate) scale: [u8; 8],
+    pub(crate) payload: Payload,
+}
+
+/// An arrival as it is kept here.
+pub(crate) struct Arrived {
+    pub(crate) ready: u64,
+    pub(crate) view: View,
+    pub(crate) bytes: [u64; 2],
+    pub(crate) scale: [u8; 8],
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A call that has failed, by its number in its communicator.
+pub(crate) enum Failed {
+    Collective(SequenceNumber),
+    Message(MessageName),
+    Management(SequenceNumber),
+}
+
+/// A message, within its communicator.
+pub(crate) struct MessageName {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) sequence: SequenceNumber,
+}
+
+/// What happens to a rank of another process.
+pub(crate) enum Event {
+    /// It has called a collective.
+    Called {
+        rank: usize,
+        sequence: SequenceNumber,
+        operation: Operation,
+        captured: Option<SequenceNumber>,
+        call_site: CallSite,
+    },
+    /// Its stream has come to one.
+    Arrived { rank: usize, sequence: SequenceNumber, arrival: Arrival },
+    /// It has called one end of a message.
+    End { rank: usize, transfer: Transfer, is_captured: bool, call_site: CallSite },
+    /// Its stream has come to one end of a message.
+    Ready { message: MessageName, end: Direction, arrival: Arrival },
+    /// Its thread has come to a split or to the end.
+    Joins { rank: usize, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
+    /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
+    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
+    /// A call has failed.
+    Fails(Fails),
+}
+
+/// How a call has failed.
+pub(crate) struct Fails {
+    pub(crate) call: Failed,
+    /// A [`CudaStatus`].
+    pub(crate) cuda: u32,
+    pub(crate) status: NcclStatus,
+    pub(crate) report: String,
+}
+
+structure! {
+    Stamp { ready, own, any }
+    Arrival { stamp, bytes, scale, payload }
+    StreamName { process, handle }
+    MessageName { from, to, sequence }
+    Fails { call, cuda, status, report }
+}
+
+impl Wire for Failed {
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Self::Collective(number) => to.put(&0u8).put(number),
+            Self::Message(message) => to.put(&1u8).put(message),
+            Self::Management(number) => to.put(&2u8).put(number),
+        };
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        Some(match from.get::<u8>()? {
+            0 => Self::Collective(from.get()?),
+            1 => Self::Message(from.get()?),
+            2 => Self::Management(from.get()?),
+            _ => return None,
+        })
+    }
+}
+
+impl Wire for Event {
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Self::Called { rank, sequence, operation, captured, call_site } => {
+                to.put(&0u8).put(rank).put(sequence).put(operation).put(captured).put(call_site)
+            }
+            Self::Arrived { rank, sequence, arrival } => to.put(&1u8).put(rank).put(sequence).put(arrival),
+            Self::End { rank, transfer, is_captured, call_site } => {
+                to.put(&2u8).put(rank).put(transfer).put(is_captured).put(call_site)
+            }
+            Self::Ready { message, end, arrival } => to.put(&3u8).put(message).put(end).put(arrival),
+            Self::Joins { rank, sequence, joins, call_site } => {
+                to.put(&4u8).put(rank).put(sequence).put(joins).put(call_site)
+            }
+            Self::Leaves { rank, aborts, gpu_failure, call_site } => {
+                to.put(&5u8).put(rank).put(aborts).put(gpu_failure).put(call_site)
+            }
+            Self::Fails(fails) => to.put(&6u8).put(fails),
+        };
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        Some(match from.get::<u8>()? {
+            0 => Self::Called {
+                rank: from.get()?,
+                sequence: from.get()?,
+                operation: from.get()?,
+                captured: from.get()?,
+                call_site: from.get()?,
+            },
+            1 => Self::Arrived { rank: from.get()?, sequence: from.get()?, arrival: from.get()? },
+            2 => Self::End {
+                rank: from.get()?,
+                transfer: from.get()?,
+                is_captured: from.get()?,
+                call_site: from.get()?,
+            },
+            3 => Self::Ready { message: from.get()?, end: from.get()?, arrival: from.get()? },
+            4 => Self::Joins {
+                rank: from.get()?,
+                sequence: from.get()?,
+                joins: from.get()?,
+                call_site: from.get()?,
+            },
+            5 => Self::Leaves {
+                rank: from.get()?,
+                aborts: from.get()?,
+                gpu_failure: from.get()?,
+                call_site: from.get()?,
+            },
+            6 => Self::Fails(from.get()?),
+            _ => return None,
+        })
+    }
+}
+
+/// Streams of other processes, by names of this one's own: clocks hold both alike.
+#[derive(Default)]
+pub(crate) struct Foreign {
+    names: HashMap<StreamHandle, StreamName>,
+    handles: HashMap<StreamName, StreamHandle>,
+}
+
+impl StreamName {
+    /// That of a stream of this process.
+    pub(crate) fn own(stream: StreamHandle) -> Self {
+        Self { process: process_key(), handle: stream.0 }
+    }
+}
+
+impl Foreign {
+    fn ticks(&self, clock: &Clock) -> Vec<Tick> {
+        let name = |stream: StreamHandle| {
+            self.names.get(&stream).copied().unwrap_or_else(|| StreamName::own(stream))
+        };
+        clock.entries().iter().map(|&(stream, number)| (name(stream), number)).collect()
+    }
+}
+
+impl Locked<'_> {
+    /// What is published of an operation to whose turn its stream has come.
+    pub(crate) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
+        let view = self.engine.view_at_end_of(op)?;
+        let ticket = self.engine.ticket_of(op)?;
+        let ready = self.engine.time.ready_at(&ticket);
+        let foreign = &self.nccl.foreign;
+        Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
+    }
+
+    /// A stream of another process is gone.
+    pub(crate) fn forget_foreign(&mut self, name: StreamName) {
+        if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
+            self.nccl.foreign.names.remove(&stream);
+            self.engine.forget_in_clocks(stream, 0);
+        }
+    }
+
+    fn clock(&mut self, ticks: Vec<Tick>) -> Clock {
+        let mut clock = Clock::default();
+        for (name, number) in ticks {
+            let stream = match self.nccl.foreign.handles.get(&name) {
+                Some(&stream) => stream,
+                None if name.process == process_key() => StreamHandle(name.handle),
+                None => {
+                    let stream = StreamHandle(self.engine.new_handle());
+                    self.nccl.foreign.names.insert(stream, name);
+                    self.nccl.foreign.handles.insert(name, stream);
+                    stream
+                }
+            };
+            clock.advance(stream, number);
+        }
+        clock
+    }
+
+    pub(crate) fn keep(&mut self, arrival: Arrival) -> Arc<Arrived> {
+        let Arrival { stamp: Stamp { ready, own, any }, bytes, scale, payload } = arrival;
+        let view = View { own: self.clock(own), any: self.clock(any) };
+        Arc::new(Arrived { ready, view, bytes: [bytes.0, bytes.1], scale, payload: payload.0 })
+    }
+
+    /// This process's number in a communicator's session, and where its other processes are reached. None where all ranks are here.
+    pub(crate) fn link_of(&self, comm: CommId) -> Option<(ProcessNumber, Link)> {
+        let link = self.nccl.communicators.get(&comm)?.link.clone()?;
+        Some((self.nccl.session(link.session)?.own, link))
+    }
+
+    /// Sends an event to all other processes of a communicator.
+    pub(crate) fn publish(&self, comm: CommId, event: &Event) {
+        if let Some((own, link)) = self.link_of(comm) {
+            let others = link.others.clone();
+            self.nccl.send(Outgoing::new(own, &link, others, event));
+        }
+    }
+
+    /// Tells the process of one rank, if it is another.
+    pub(crate) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
+        let process = self.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
+        if let (Some((own, link)), Some(process)) = (self.link_of(comm), process) {
+            self.nccl.send(Outgoing::new(own, &link, vec![process.number], event));
+        }
+    }
+
+    /// Tells the others that a call has failed.
+    pub(crate) fn publish_failure(&self, call: CallKey, status: NcclStatus, failure: &Failure) {
+        let (comm, call) = match call {
+            CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
+            CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
+            CallKey::PointToPoint(_) => return,
+        };
+        let (cuda, report) = (failure.status as u32, failure.report.to_string());
+        self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }));
+    }
+
+    /// Tells the other end of a message that it has failed.
+    pub(crate) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
+        let MessageKey { comm, from, to, sequence } = key;
+        let call = Failed::Message(MessageName { from, to, sequence });
+        let (cuda, report) = (failure.status as u32, failure.report.to_string());
+        let status = NcclStatus::InvalidUsage;
+        self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }));
+    }
+}

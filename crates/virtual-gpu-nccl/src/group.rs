@@ -1,0 +1,87 @@
+//! Groups: calls that wait for the outermost `ncclGroupEnd`.
+
+use super::Nccl;
+use super::call::Checked;
+use virtual_gpu::engine::Awaiting;
+use virtual_gpu::report::Report;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+
+/// A thread's open group.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// Groups that are open, each inside of the one before.
+    depth: u32,
+    /// The first error of a call inside; the end returns it and launches nothing.
+    error: Option<Error<NcclStatus>>,
+    pub(crate) calls: Vec<Checked>,
+    pub(crate) joining: Vec<Awaiting>,
+}
+
+impl Group {
+    /// Keeps the error of a call inside for the group's end.
+    pub(crate) fn remember(&mut self, error: &Error<NcclStatus>) {
+        self.error.get_or_insert_with(|| error.clone());
+    }
+
+    /// The report of a wait for a stream on which this group holds a call: the call has not been launched.
+    pub(crate) fn wait_inside(
+        &self,
+        caller: &str,
+        is_meant: &mut dyn FnMut(StreamHandle) -> bool,
+    ) -> Option<Report> {
+        let held = self.calls.iter().find(|call| is_meant(call.stream))?;
+        let report =
+            Report::new(format!("{caller} inside an open group waits for nothing that was called in it"))
+                .at(held.request.to_string(), &held.call_site)
+                .at(caller, &CallSite::here())
+                .help("end the group first: group_end()? launches what was called since group_start()?");
+        Some(report)
+    }
+}
+
+impl Nccl {
+    /// `ncclGroupStart`.
+    pub fn group_start(&self) {
+        self.lock().nccl.enter_group().depth += 1;
+    }
+
+    /// `ncclGroupEnd`: the outermost one launches what was called inside.
+    ///
+    /// # Errors
+    /// `InvalidUsage` without a matching start; the first error of a call inside; that of the launch.
+    pub fn group_end(&'static self) -> NcclResult<()> {
+        let mut guard = self.lock();
+        match guard.nccl.open_group() {
+            Some(group) if group.depth > 1 => {
+                group.depth -= 1;
+                return Ok(());
+            }
+            _ => {}
+        }
+        let Some(Group { error, calls, joining, .. }) = guard.nccl.take_group() else {
+            let message = "ncclGroupEnd without a matching ncclGroupStart on this thread";
+            return Err(Error::new(NcclStatus::InvalidUsage, message));
+        };
+        let mixed = (!joining.is_empty() && !calls.is_empty()).then(|| {
+            Error::new(
+                NcclStatus::InvalidUsage,
+                "creating communicators and communicating can't share a group",
+            )
+        });
+        if let Some(error) = error.or(mixed) {
+            guard.locked().leave_bootstraps(&joining, &error);
+            self.unlock_and_wake(guard);
+            return Err(error);
+        }
+        if joining.is_empty() {
+            return self.launch_calls(calls, guard);
+        }
+        if joining.iter().any(|&awaiting| !guard.nccl.is_blocking(awaiting)) {
+            self.unlock_and_wake(guard);
+            return Err(NcclStatus::InProgress.into());
+        }
+        self.finish_joining(joining, "ncclGroupEnd", guard)
+    }
+}

@@ -1,0 +1,139 @@
+//! `ncclUniqueId`: what the ranks of one communicator have in common, and where they meet.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::OnceLock;
+
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+
+/// The first bytes of every id; the last two of them are the form's version.
+const MAGIC: &[u8; 8] = b"vgpuid02";
+
+/// Random, for each process anew: tells processes apart where their numbers may come again.
+pub(crate) fn process_key() -> u64 {
+    static KEY: OnceLock<u64> = OnceLock::new();
+    *KEY.get_or_init(random)
+}
+
+/// Each `RandomState` has keys of its own.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// An `ncclUniqueId`.
+///
+/// | bytes | |
+/// |---|---|
+/// | 0..8 | [`MAGIC`] |
+/// | 8..12 | number of the process that made it; 0 where `NCCL_COMM_ID` did |
+/// | 12..14 | port where that one listens; 0: nowhere |
+/// | 16..32 | IPv6 address of it, or IPv4 address in IPv6 |
+/// | 32..48 | a secret, which strangers don't know |
+/// | 48..56 | key of the process |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UniqueId([u8; 128]);
+
+impl UniqueId {
+    /// An id of this process, which listens at `address` if anywhere.
+    pub(crate) fn new(address: Option<SocketAddr>) -> Self {
+        let mut secret = [0; 16];
+        for word in secret.chunks_exact_mut(8) {
+            word.copy_from_slice(&random().to_le_bytes());
+        }
+        Self::made_by(std::process::id(), process_key(), address, secret)
+    }
+
+    /// The id that every process has whose `NCCL_COMM_ID` is this address.
+    pub(crate) fn of_address(address: SocketAddr) -> Self {
+        Self::made_by(0, 0, Some(address), [0; 16])
+    }
+
+    fn made_by(pid: u32, key: u64, address: Option<SocketAddr>, secret: [u8; 16]) -> Self {
+        let mut bytes = [0; 128];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&pid.to_le_bytes());
+        if let Some(address) = address {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            bytes[12..14].copy_from_slice(&address.port().to_le_bytes());
+            bytes[16..32].copy_from_slice(&ip.octets());
+        }
+        bytes[32..48].copy_from_slice(&secret);
+        bytes[48..56].copy_from_slice(&key.to_le_bytes());
+        Self(bytes)
+    }
+
+    /// Takes an id as it came from the caller.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where `ncclGetUniqueId` never made such an id, `InvalidUsage` where another version did.
+    pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
+        if bytes[..6] != MAGIC[..6] {
+            let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
+        if bytes[..8] != MAGIC[..] {
+            let message = "another version of the virtual GPU made the id: all ranks need the same one";
+            return Err(Error::new(NcclStatus::InvalidUsage, message));
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The id's bytes, as C code keeps them.
+    pub fn bytes(&self) -> &[u8; 128] {
+        &self.0
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.0[48..56] == process_key().to_le_bytes()
+    }
+
+    /// Whether it is the same in every process, and rank 0's is the one that listens.
+    pub(crate) fn is_of_address(&self) -> bool {
+        self.maker() == 0
+    }
+
+    /// The number of the process that made it.
+    pub(crate) fn maker(&self) -> u32 {
+        u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
+    }
+
+    /// Where the ranks of other processes connect.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let port = u16::from_le_bytes([self.0[12], self.0[13]]);
+        let ip: [u8; 16] = self.0[16..32].try_into().ok()?;
+        (port != 0).then(|| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_carries_its_address() {
+        for text in ["127.0.0.1:4000", "[::1]:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let id = UniqueId::from_bytes(*UniqueId::new(Some(address)).bytes()).unwrap();
+            assert_eq!(id.address(), Some(address));
+            assert!(id.is_own() && !id.is_of_address() && id.maker() == std::process::id());
+            assert_ne!(UniqueId::new(Some(address)), id);
+            assert_eq!(UniqueId::of_address(address), UniqueId::of_address(address));
+            assert!(UniqueId::of_address(address).is_of_address() && !UniqueId::of_address(address).is_own());
+        }
+        assert_eq!(UniqueId::new(None).address(), None);
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused() {
+        let status = |bytes| UniqueId::from_bytes(bytes).unwrap_err().status;
+        assert_eq!(status([0; 128]), NcclStatus::InvalidArgument);
+        assert_eq!(status([0xa5; 128]), NcclStatus::InvalidArgument);
+        let mut other = *UniqueId::new(None).bytes();
+        other[7] = b'1';
+        assert_eq!(status(other), NcclStatus::InvalidUsage);
+    }
+}

@@ -1,0 +1,287 @@
+//! Launching what a group held, or a single call: the rules for calls that are launched together, and their order.
+
+use super::call::{Access, Checked, Request};
+use super::transfer::Direction;
+use super::{Guard, Locked, Nccl};
+use virtual_gpu::config::Checks;
+use virtual_gpu::engine::Failure;
+use virtual_gpu::report::{Report, ranks};
+use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+use virtual_gpu_core::thread::ThreadKey;
+
+/// What one rank of a comm launches together.
+pub(crate) struct Plan {
+    pub(crate) comm: CommId,
+    pub(crate) rank: usize,
+    pub(crate) streams: Vec<StreamHandle>,
+    pub(crate) collectives: Vec<Checked>,
+    pub(crate) transfers: Vec<Checked>,
+}
+
+impl Nccl {
+    /// Enqueues calls in their streams, and runs what is ready.
+    ///
+    /// # Errors
+    /// `InvalidUsage`: this thread drives another rank, too, and leaves it behind (a call may wait for all ranks before
+    /// it returns); a rank sends to itself and does not receive it; one call of a group needs another one's result.
+    pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
+        let usage = |report: &Report| {
+            let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
+            Error::new(NcclStatus::InvalidUsage, failure.report)
+        };
+        let mut state = guard.locked();
+        let blocking = state.is_blocking(&calls)?;
+        if let Some(report) = state.left_behind(&calls).or_else(|| lonely_self_transfer(&calls)) {
+            return Err(usage(&report));
+        }
+        if self.engine.config().checks != Checks::Off
+            && let Some(report) = dependency(&calls)
+        {
+            let error = usage(&report);
+            if self.engine.config().checks == Checks::Error {
+                return Err(error);
+            }
+        }
+        if !blocking {
+            state.start_progress(&calls);
+        }
+        for plan in plans(calls) {
+            match state.is_captured(&plan)? {
+                true => state.capture_plan(self, plan)?,
+                false => state.enqueue_plan(plan)?,
+            }
+        }
+        drop(self.run_ready(guard));
+        if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
+    }
+}
+
+/// What each rank launches, in the order of the calls; ranks of one comm next to each other, as NCCL has it.
+fn plans(calls: Vec<Checked>) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for call in calls {
+        let known = plans.iter().position(|plan| (plan.comm, plan.rank) == (call.comm, call.rank));
+        let at = known.unwrap_or_else(|| {
+            let sibling = plans.iter().rposition(|plan| plan.comm == call.comm);
+            let at = sibling.map_or(plans.len(), |sibling| sibling + 1);
+            let (collectives, transfers) = (Vec::new(), Vec::new());
+            let plan = Plan { comm: call.comm, rank: call.rank, streams: Vec::new(), collectives, transfers };
+            plans.insert(at, plan);
+            at
+        });
+        let plan = &mut plans[at];
+        if !plan.streams.contains(&call.stream) {
+            plan.streams.push(call.stream);
+        }
+        match call.request {
+            Request::Collective(..) => plan.collectives.push(call),
+            Request::Transfer(..) => plan.transfers.push(call),
+        }
+    }
+    plans
+}
+
+impl Locked<'_> {
+    /// Whether these calls are on memberships that are blocking, all alike.
+    fn is_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
+        let of_call = |call: &Checked| {
+            self.nccl.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
+        };
+        let (blocking, free): (Vec<&Checked>, Vec<&Checked>) = calls.iter().partition(|call| of_call(call));
+        match (blocking.first(), free.first()) {
+            (Some(_), Some(_)) => {
+                let message = "blocking and nonblocking communicators can't share a group";
+                Err(Error::new(NcclStatus::InvalidArgument, message))
+            }
+            (_, first_free) => Ok(first_free.is_none()),
+        }
+    }
+
+    /// Communicators that are not blocking are in progress from now on.
+    fn start_progress(&mut self, calls: &[Checked]) {
+        for call in calls {
+            if let Some(comm) = self.nccl.communicators.get_mut(&call.comm) {
+                comm.ranks[call.rank].polls = 1;
+            }
+        }
+    }
+
+    /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
+    /// holds all of them up (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
+    fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
+        let Plan { comm, rank, streams, collectives, transfers } = plan;
+        let first = collectives.iter().chain(&transfers).next();
+        let Some(call_site) = first.map(|call| call.call_site.clone()) else { return Ok(()) };
+        let several = streams.len() > 1;
+        let mut before = Vec::new();
+        for &stream in streams.iter().filter(|_| several) {
+            before.push(self.engine.enqueue_wait(stream, Vec::new(), call_site.clone())?);
+        }
+        for call in collectives {
+            self.enqueue_collective(call, before.clone())?;
+        }
+        if !transfers.is_empty() {
+            self.enqueue_transfers((comm, rank), transfers, before)?;
+        }
+        let mut ends = Vec::new();
+        for &stream in streams.iter().filter(|_| several) {
+            ends.push(self.engine.last_of(stream)?.1);
+        }
+        for &stream in streams.iter().filter(|_| several) {
+            self.engine.enqueue_wait(stream, ends.clone(), call_site.clone())?;
+        }
+        Ok(())
+    }
+
+    /// The report where these calls, launched together, leave a rank behind that this very thread drives.
+    ///
+    /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
+    /// Multiple GPUs From One Thread"). Whether it does depends on what it has still to set up.
+    fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
+        let help = "one group_start before the calls of all these ranks, and one group_end behind them";
+        calls.iter().find_map(|call| {
+            let missing = match &call.request {
+                Request::Collective(..) => self.behind_in_collectives(call, calls),
+                Request::Transfer(..) => self.behind_in_transfers(call, calls),
+            };
+            let verb = if missing.len() == 1 { "is" } else { "are" };
+            (!missing.is_empty()).then(|| {
+                let missing = ranks(&missing);
+                Report::new(format!(
+                    "deadlock: {missing} {verb} missing in a group, and one thread drives all of them"
+                ))
+                .at(format!("{} by rank {}", call.request, call.rank), &call.call_site)
+                .fact(format!(
+                    "NCCL may keep the thread there until every rank has called; {missing} can't, meanwhile"
+                ))
+                .help(help)
+            })
+        })
+    }
+
+    /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
+    fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
+        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
+        let is_captured = self.engine.is_capturing(call.stream);
+        let issued = |rank: usize| {
+            let now = calls.iter().filter(|other| {
+                matches!(other.request, Request::Collective(..))
+                    && (other.comm, other.rank) == (call.comm, rank)
+            });
+            let entry = &comm.ranks[rank];
+            let before = if is_captured { entry.captured } else { entry.issued };
+            before.0 + now.count() as u64
+        };
+        let own = issued(call.rank);
+        let me = ThreadKey::current();
+        let behind = |&rank: &usize| {
+            let other = &comm.ranks[rank];
+            other.is_driven_by(me) && issued(rank) < own
+        };
+        (0..comm.ranks.len()).filter(behind).collect()
+    }
+
+    /// The peer of a send or receive, where it is this thread's and has not made the call for the other end.
+    fn behind_in_transfers(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
+        let Request::Transfer(transfer, _) = call.request else { return Vec::new() };
+        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
+        let peer = transfer.peer as usize;
+        let called = |rank: usize, peer: usize, direction: Direction| {
+            let now = calls.iter().filter(|other| match other.request {
+                Request::Transfer(other_transfer, _) => {
+                    (other.comm, other.rank, other_transfer.peer as usize, other_transfer.direction)
+                        == (call.comm, rank, peer, direction)
+                }
+                Request::Collective(..) => false,
+            });
+            comm.traffic.called(rank, peer, direction) + now.count() as u64
+        };
+        let other = &comm.ranks[peer];
+        let is_behind = peer != call.rank
+            && other.is_driven_by(ThreadKey::current())
+            && called(peer, call.rank, transfer.direction.other())
+                < called(call.rank, peer, transfer.direction);
+        if is_behind { vec![peer] } else { Vec::new() }
+    }
+}
+
+/// The report of a rank that sends to itself without receiving it in the same group, or the reverse.
+fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
+    let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer as usize == call.rank);
+    let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
+    calls.iter().filter(to_self).find_map(|call| {
+        let same = |other: &&Checked| (other.comm, other.rank) == (call.comm, call.rank);
+        let (sends, receives): (Vec<_>, Vec<_>) =
+            calls.iter().filter(to_self).filter(same).partition(|call| is_sent(call));
+        if sends.len() == receives.len() {
+            return None;
+        }
+        let rank = call.rank;
+        let (more, what) = match sends.len() > receives.len() {
+            true => (&sends, "sends to itself without a matching ncclRecv"),
+            false => (&receives, "receives from itself without a matching ncclSend"),
+        };
+        let report = Report::new(format!("rank {rank} {what} in the same group"))
+            .at(more[0].request.to_string(), &more[0].call_site)
+            .help("put the send and the receive between one group_start and one group_end");
+        Some(report)
+    })
+}
+
+/// The report of two calls of one rank, launched together, of which one needs bytes that the other writes. They are
+/// one operation, in no order.
+fn dependency(calls: &[Checked]) -> Option<Report> {
+    if calls.len() < 2 {
+        return None;
+    }
+    let of_call = |call: &Checked| call.request.accesses(call.rank, call.world_size);
+    let mut accesses: Vec<(Access, &Checked)> =
+        calls.iter().flat_map(|call| of_call(call).into_iter().map(move |access| (access, call))).collect();
+    accesses.sort_by_key(|(access, _)| access.address);
+    for (at, (access, call)) in accesses.iter().enumerate() {
+        let overlapping =
+            accesses[at + 1..].iter().take_while(|(next, _)| next.address < access.address + access.bytes);
+        for (other, other_call) in overlapping {
+            let together = (call.comm, call.rank) == (other_call.comm, other_call.rank);
+            if together
+                && !std::ptr::eq(*call, *other_call)
+                && (access.writes || other.writes)
+                && !is_self_in_place(call, other_call)
+            {
+                return Some(dependency_report(&[(access, call), (other, other_call)], calls));
+            }
+        }
+    }
+    None
+}
+
+/// A rank may send a buffer to itself in place: nothing is moved.
+fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
+    match (one.request, other.request) {
+        (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {
+            one_transfer.peer as usize == one.rank
+                && one_transfer.peer == other_transfer.peer
+                && one_transfer.direction != other_transfer.direction
+                && address == other_address
+        }
+        _ => false,
+    }
+}
+
+fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Report {
+    let mut sides = *sides;
+    let place = |side: &Checked| calls.iter().position(|call| std::ptr::eq(call, side));
+    sides.sort_by_key(|(_, call)| place(call));
+    let mut report = Report::new(format!(
+        "two calls of rank {} in one group touch the same bytes, and nothing orders them",
+        sides[0].1.rank
+    ));
+    for (access, call) in sides {
+        let verb = if access.writes { "written" } else { "read" };
+        report = report.at(format!("{verb} by {}", call.request), &call.call_site);
+    }
+    report
+        .fact("the calls of a group are one operation: NCCL may run them together, or in another order")
+        .help("end the group after the first of them, and start another for the second")
+}

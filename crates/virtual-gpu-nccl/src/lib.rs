@@ -1,0 +1,52 @@
+//! NCCL on the virtual GPU: communicators, groups, collectives and point-to-point messages over the engine's streams.
+//!
+//! [`Nccl`] has the functions of `nccl.h`. Its state lies behind a lock of its own, which is only ever taken while the
+//! engine is locked (`state.rs`). The engine calls back through its trait `Communication` (`communication.rs`).
+
+mod bootstrap;
+mod bootstrap_failure;
+mod bootstrap_remote;
+mod buffer;
+mod call;
+mod capture;
+mod collective;
+mod communication;
+mod communicator;
+mod config;
+mod connection;
+mod deadlock;
+mod departure;
+mod event;
+mod group;
+mod id;
+mod launch;
+pub mod log;
+mod management;
+mod membership;
+mod operation;
+mod point_to_point;
+mod publish;
+mod reduce;
+mod remote;
+mod run;
+mod scale;
+mod session;
+mod state;
+mod transfer;
+mod wire;
+
+pub use call::Request;
+pub use config::CommConfig;
+pub use connection::Interface;
+pub use id::UniqueId;
+pub use management::{Deliver, NO_COLOR};
+pub use operation::{Buffers, Collective, Operation};
+pub use reduce::{DataType, Operator};
+pub use scale::Scale;
+pub use state::Nccl;
+pub use transfer::{Direction, Transfer};
+
+use state::{Guard, Locked, State};
+
+/// NCCL version that is reported, as `ncclGetVersion` encodes it: 2.30.7.
+pub const VERSION: i32 = 23_007;

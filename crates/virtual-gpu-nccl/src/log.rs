@@ -1,0 +1,302 @@
+//! `NCCL_DEBUG`: what NCCL prints of its calls, in its own form (NCCL 2.30, `debug.cc`, `init.cc`, `enqueue.cc`).
+//!
+//! The lines are `host:pid:tid [GPU] NCCL INFO …`. Those of INIT, COLL and DESTROY are there; the other subsystems have
+//! nothing to send_control here. A warning has no time of day before it, so that two runs print the same.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Mutex, OnceLock};
+
+use super::State;
+use super::communicator::Communicator;
+use super::reduce::Operator;
+use super::{Request, VERSION};
+use virtual_gpu_core::handle::{CommHandle, CommId, StreamHandle};
+
+/// What is printed: `NCCL_DEBUG`, each with all before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    None,
+    Version,
+    Warn,
+    Info,
+    Abort,
+    Trace,
+}
+
+/// `NCCL_DEBUG`'s values.
+const LEVELS: [(&str, Level); 5] = [
+    ("VERSION", Level::Version),
+    ("WARN", Level::Warn),
+    ("INFO", Level::Info),
+    ("ABORT", Level::Abort),
+    ("TRACE", Level::Trace),
+];
+
+/// `NCCL_DEBUG_SUBSYS`'s values; each has the bit of its place.
+const SUBSYSTEMS: [&str; 18] = [
+    "INIT",
+    "COLL",
+    "P2P",
+    "SHM",
+    "NET",
+    "GRAPH",
+    "TUNING",
+    "ENV",
+    "ALLOC",
+    "CALL",
+    "PROXY",
+    "NVLS",
+    "BOOTSTRAP",
+    "REG",
+    "PROFILE",
+    "RAS",
+    "ALLOC_HOST",
+    "DESTROY",
+];
+const DEFAULT: [&str; 3] = ["INIT", "BOOTSTRAP", "ENV"];
+
+struct Log {
+    level: Level,
+    mask: u64,
+    host: String,
+    /// None: standard output.
+    file: Option<Mutex<File>>,
+}
+
+/// Read from the environment when it is first needed, as in NCCL.
+static LOG: OnceLock<Log> = OnceLock::new();
+
+fn bit(subsystem: &str) -> u64 {
+    let place = SUBSYSTEMS.iter().position(|name| name.eq_ignore_ascii_case(subsystem));
+    match place {
+        Some(place) => 1 << place,
+        None if subsystem.eq_ignore_ascii_case("ALL") => u64::MAX,
+        None => 0,
+    }
+}
+
+/// The subsystems of a list; `^` in front of it means all but those.
+fn mask(list: Option<&str>) -> u64 {
+    match list {
+        None => DEFAULT.iter().map(|name| bit(name)).sum(),
+        Some(list) => match list.strip_prefix('^') {
+            Some(list) => !list.split(',').map(bit).fold(0, |mask, bit| mask | bit),
+            None => list.split(',').map(bit).fold(0, |mask, bit| mask | bit),
+        },
+    }
+}
+
+/// A file's name: `%h` is the host's, `%p` the process's number, `%%` a percent sign.
+fn file_name(pattern: &str, host: &str) -> String {
+    let mut name = String::new();
+    let mut rest = pattern.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            name.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('h') => name.push_str(host),
+            Some('p') => name.push_str(&std::process::id().to_string()),
+            Some('%') | None => name.push('%'),
+            Some(other) => name.extend(['%', other]),
+        }
+    }
+    name
+}
+
+impl Log {
+    fn from_env() -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let asked = variable("NCCL_DEBUG");
+        let known = LEVELS
+            .iter()
+            .find(|(name, _)| asked.as_deref().is_some_and(|asked| name.eq_ignore_ascii_case(asked)));
+        let level = known.map_or(Level::None, |(_, level)| *level);
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().split('.').next().unwrap_or_default().replace(['%', '/'], "-");
+        let file = variable("NCCL_DEBUG_FILE").filter(|_| level > Level::Version).and_then(|pattern| {
+            let name = file_name(&pattern, &host);
+            let file = File::create(&name);
+            if let Err(error) = &file {
+                eprintln!("virtual GPU: NCCL_DEBUG_FILE={pattern}: {name}: {error}; standard output is used");
+            }
+            file.ok().map(Mutex::new)
+        });
+        Self { level, mask: mask(variable("NCCL_DEBUG_SUBSYS").as_deref()), host, file }
+    }
+
+    fn print(&self, line: &str) {
+        // A closed pipe is no reason to fail.
+        let _ = match &self.file {
+            Some(file) => {
+                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                writeln!(file, "{line}")
+            }
+            None => writeln!(std::io::stdout().lock(), "{line}"),
+        };
+    }
+
+    /// `host:pid:tid `
+    fn prefix(&self) -> String {
+        format!("{}:{}:{} ", self.host, std::process::id(), thread_number())
+    }
+}
+
+/// The kernel's number of the calling thread.
+fn thread_number() -> u32 {
+    thread_local! { static NUMBER: Cell<u32> = const { Cell::new(0) } }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            let task = std::fs::read_link("/proc/thread-self").ok();
+            let name = task.as_ref().and_then(|task| task.file_name()?.to_str()?.parse().ok());
+            number.set(name.unwrap_or(0));
+        }
+        number.get()
+    })
+}
+
+fn log() -> &'static Log {
+    LOG.get_or_init(Log::from_env)
+}
+
+fn info(subsystem: &str, device: usize, text: impl FnOnce() -> String) {
+    let log = log();
+    if log.level >= Level::Info && log.mask & bit(subsystem) != 0 {
+        log.print(&format!("{}[{device}] NCCL INFO {}", log.prefix(), text()));
+    }
+}
+
+/// A pointer as C prints it.
+fn pointer(address: u64) -> String {
+    if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") }
+}
+
+/// A GPU's place on the bus, as NCCL counts it.
+fn bus_id(device: usize) -> u64 {
+    (device as u64 + 1) << 12
+}
+
+/// A call that failed, with what was wrong.
+pub fn warn(message: &str) {
+    let log = log();
+    if log.level >= Level::Warn {
+        log.print(&format!("\n{}NCCL WARN {message}", log.prefix()));
+    }
+}
+
+/// The library's version, once.
+pub(crate) fn version() {
+    static SHOWN: OnceLock<()> = OnceLock::new();
+    let log = log();
+    if log.level == Level::None || SHOWN.set(()).is_err() {
+        return;
+    }
+    let (major, minor, patch) = (VERSION / 10_000, VERSION / 100 % 100, VERSION % 100);
+    let text = format!("NCCL version {major}.{minor}.{patch}+cuda12.9");
+    match log.level >= Level::Info {
+        true => log.print(&format!("{}[0] NCCL INFO {text}", log.prefix())),
+        false => log.print(&text),
+    }
+}
+
+/// A communicator that has been made by `function`: three lines for each rank.
+pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
+    version();
+    let ranks = entry.ranks.len();
+    for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
+        let Some(handle) = handle else { continue };
+        let (pointer, device) = (pointer(handle.0), of_rank.device);
+        let line = |state: &str| {
+            format!(
+                "{function} comm {pointer} rank {rank} nranks {ranks} cudaDev {device} nvmlDev {device} busId {:x} commId {:#x} - {state}",
+                bus_id(device),
+                comm.0
+            )
+        };
+        info("INIT", device, || line("Init START"));
+        info("INIT", device, || {
+            format!(
+                "comm {pointer} rank {rank} nRanks {ranks} nNodes 1 localRanks {ranks} localRank {rank} MNNVL 0"
+            )
+        });
+        info("INIT", device, || line("Init COMPLETE"));
+    }
+}
+
+/// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
+pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
+    let Some(entry) = state.communicators.get(&comm) else { return };
+    let device = entry.ranks[rank].device;
+    info("DESTROY", device, || {
+        let (pointer, ranks) = (pointer(handle.0), entry.ranks.len());
+        format!(
+            "comm {pointer} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {:#x} - {how} START",
+            bus_id(device),
+            comm.0
+        )
+    });
+}
+
+/// A call that moves data, whose arguments are good.
+pub(crate) fn call(
+    state: &State,
+    handle: CommHandle,
+    (comm, rank): (CommId, usize),
+    request: &Request,
+    stream: StreamHandle,
+) {
+    let Some(entry) = state.communicators.get(&comm) else { return };
+    let of_rank = &entry.ranks[rank];
+    info("COLL", of_rank.device, || {
+        let (send, receive, count, data_type, operator, root) = match request {
+            Request::Collective(operation, buffers) => (
+                buffers.send,
+                buffers.receive,
+                operation.count,
+                operation.data_type,
+                operation.operator().unwrap_or(Operator::Sum),
+                operation.root().unwrap_or(0),
+            ),
+            Request::Transfer(transfer, buffer) => {
+                (0, *buffer, transfer.count, transfer.data_type, Operator::Sum, transfer.peer)
+            }
+        };
+        let name = request.function().trim_start_matches("nccl");
+        format!(
+            "{name}: opCount {:x} sendbuff {} recvbuff {} count {count} datatype {} op {} root {root} comm {} [nranks={}] stream {}",
+            of_rank.issued.0 + of_rank.transfer_groups.0,
+            pointer(send),
+            pointer(receive),
+            data_type as u32,
+            operator as u32,
+            pointer(handle.0),
+            entry.ranks.len(),
+            pointer(stream.0)
+        )
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_subsystems_or_all_but_some() {
+        assert_eq!(mask(None), bit("init") | bit("BOOTSTRAP") | bit("ENV"));
+        assert_eq!(mask(Some("COLL,init")), bit("COLL") | bit("INIT"));
+        assert_eq!(mask(Some("^COLL")) & bit("COLL"), 0);
+        assert_ne!(mask(Some("^COLL")) & bit("INIT"), 0);
+        assert_eq!(mask(Some("ALL")), u64::MAX);
+        assert_eq!(mask(Some("nonsense")), 0);
+    }
+
+    #[test]
+    fn a_file_s_name_has_the_host_and_the_process() {
+        let pid = std::process::id();
+        assert_eq!(file_name("/tmp/%h.%p.log", "node7"), format!("/tmp/node7.{pid}.log"));
+        assert_eq!(file_name("100%%%x%", "h"), "100%%x%");
+    }
+}

@@ -1,0 +1,219 @@
+//! Memberships: what an `ncclComm_t` stands for, from the call that asks for a communicator to the rank that uses it.
+
+use super::config::CommConfig;
+use super::id::UniqueId;
+use super::session::{Control, ROOT, SessionId};
+use super::{Guard, Locked, Nccl, State};
+use virtual_gpu::engine::{Awaiting, Failure, Wait};
+use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
+
+/// What a communicator handle stands for.
+pub(crate) enum Membership {
+    /// Its rank waits for the others.
+    Joining(Gathering, CommConfig),
+    /// It could not be made.
+    Failed(Error<NcclStatus>),
+    /// Its rank can communicate.
+    Member {
+        /// The communicator.
+        comm: CommId,
+        /// Number of the rank in it.
+        rank: usize,
+    },
+}
+
+/// Where the ranks of a communicator that is being made come together.
+#[derive(Clone, Copy)]
+pub(crate) enum Gathering {
+    /// At an id that this process made.
+    Id(UniqueId),
+    /// At an id that another one made, in this session.
+    Remote(SessionId),
+    /// In a split of another communicator.
+    Split(ManagementId),
+}
+
+impl Nccl {
+    /// Blocks until communicators are made, or can't be; the same for splits and finalizes.
+    pub(crate) fn finish_joining(
+        &self,
+        awaiting: Vec<Awaiting>,
+        caller: &'static str,
+        guard: Guard<'_>,
+    ) -> NcclResult<()> {
+        // Others wait for the same ranks.
+        self.engine.wake_all();
+        let mut guard = self.block_on(Wait::Communicators(awaiting.clone()), caller, guard);
+        let state = guard.locked();
+        let mut result = Ok(());
+        for awaiting in awaiting {
+            let failed = match awaiting {
+                Awaiting::Communicator(handle) => match state.nccl.memberships.get(&handle) {
+                    Some(Membership::Failed(error)) => {
+                        let error = error.clone();
+                        state.nccl.memberships.remove(&handle);
+                        Some(error)
+                    }
+                    _ => None,
+                },
+                Awaiting::Management(id) => state.nccl.management_failure(id),
+            };
+            result = result.and(failed.map_or(Ok(()), Err));
+        }
+        self.unlock_and_wake(guard);
+        result
+    }
+
+    /// `ncclCommCount`, `ncclCommUserRank` and `ncclCommCuDevice`: world size, rank and GPU.
+    pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, usize, usize)> {
+        let guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let ranks = &guard.nccl.communicator(comm)?.ranks;
+        Ok((ranks.len(), rank, ranks[rank].device))
+    }
+
+    /// `ncclCommGetAsyncError`: `None` where all is well, `InProgress` while a communicator that is not blocking can't be
+    /// used, or what went wrong in the background.
+    ///
+    /// A call on such a communicator is in progress until this has said so once, so that a program that does not ask in a
+    /// loop is found out on every run.
+    pub fn async_error(&self, handle: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
+        let in_progress = Ok(Some(NcclStatus::InProgress.into()));
+        let mut guard = self.run_ready(self.lock());
+        let mut state = guard.locked();
+        match state.nccl.memberships.get(&handle) {
+            Some(Membership::Joining(..)) => {
+                state.poll_joining(handle);
+                return in_progress;
+            }
+            Some(Membership::Failed(error)) => return Ok(Some(error.clone())),
+            _ => {}
+        }
+        let (comm, rank) = state.nccl.member(handle)?;
+        if let Some(sequence) = state.nccl.communicator(comm)?.ranks[rank].awaits {
+            let id = ManagementId { comm, sequence };
+            if !state.nccl.is_complete_or_failed(id) {
+                return in_progress;
+            }
+            if let Some(error) = state.nccl.management_failure(id) {
+                return Ok(Some(error));
+            }
+        }
+        let entry = state.nccl.communicator_mut(comm)?;
+        entry.ranks[rank].awaits = None;
+        if entry.ranks[rank].polls > 0 {
+            entry.ranks[rank].polls -= 1;
+            return in_progress;
+        }
+        Ok(entry.failed.clone())
+    }
+}
+
+impl State {
+    /// Whether a communicator that is being made is ready or has failed.
+    pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
+        match awaiting {
+            Awaiting::Communicator(handle) => {
+                !matches!(self.memberships.get(&handle), Some(Membership::Joining(..)))
+            }
+            Awaiting::Management(id) => self.is_complete_or_failed(id),
+        }
+    }
+
+    /// As [`Self::member`], of a communicator that nothing is in progress on.
+    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+        let (comm, rank) = self.member(handle)?;
+        let entry = &self.communicator(comm)?.ranks[rank];
+        if entry.polls > 0 || entry.awaits.is_some() {
+            let message =
+                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
+        Ok((comm, rank))
+    }
+
+    /// As [`Self::member`], of a communicator that can be used now.
+    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+        let (comm, rank) = self.unfinished_member(handle)?;
+        let entry = self.communicator(comm)?;
+        match entry.ranks[rank].finalized {
+            true => Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized")),
+            false => entry.check_all_there().map(|()| (comm, rank)),
+        }
+    }
+
+    /// The communicator and rank of a handle that can be used.
+    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+        let message = match self.memberships.get(&handle) {
+            Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
+            Some(Membership::Joining(_, CommConfig { blocking: true })) => {
+                "the communicator is not ready before its group ends".to_owned()
+            }
+            Some(Membership::Joining(..)) => {
+                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not"
+                    .to_owned()
+            }
+            Some(Membership::Failed(error)) => return Err(error.clone()),
+            None if handle.0 == 0 => "the communicator is NULL".to_owned(),
+            None => format!("{:#x} is not a communicator, or no longer one", handle.0),
+        };
+        Err(Error::new(NcclStatus::InvalidArgument, message))
+    }
+}
+
+impl Locked<'_> {
+    /// Ends what others have not come to for too long: bootstraps of memberships, and management_calls. `false` where the answer
+    /// of another process has still to come.
+    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> bool {
+        let mut ended = false;
+        for awaiting in awaited {
+            match *awaiting {
+                Awaiting::Communicator(handle) => match self.nccl.memberships.get(&handle) {
+                    Some(&Membership::Joining(Gathering::Id(id), _)) => {
+                        self.give_up_bootstrap(id);
+                        ended = true;
+                    }
+                    Some(&Membership::Joining(Gathering::Remote(session), _)) => {
+                        ended |= self.give_up_on_root(session);
+                    }
+                    Some(&Membership::Joining(Gathering::Split(id), _)) => {
+                        self.give_up_management_call(id);
+                        ended = true;
+                    }
+                    _ => {}
+                },
+                Awaiting::Management(id) if !self.nccl.is_settled(*awaiting) => {
+                    self.give_up_management_call(id);
+                    ended = true;
+                }
+                Awaiting::Management { .. } => {}
+            }
+        }
+        ended
+    }
+
+    /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
+    pub(crate) fn leave_bootstraps(&mut self, joining: &[Awaiting], error: &Error<NcclStatus>) {
+        for awaiting in joining {
+            let handle = match *awaiting {
+                Awaiting::Communicator(handle) => handle,
+                Awaiting::Management(id) => {
+                    let failure = Failure { status: CudaStatus::LaunchFailed, report: error.message.clone() };
+                    self.fail_management_call(id, error.status, &failure);
+                    continue;
+                }
+            };
+            match self.nccl.memberships.remove(&handle) {
+                Some(Membership::Joining(Gathering::Id(id), _)) => self.leave_bootstrap(id, error),
+                Some(Membership::Joining(Gathering::Remote(number), _)) => {
+                    if let Some(session) = self.nccl.session(number) {
+                        let (status, report) = (error.status, error.message.to_string());
+                        session.send_control(ROOT, &Control::Withdraw { status, report });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

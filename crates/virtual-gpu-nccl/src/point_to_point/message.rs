@@ -1,0 +1,128 @@
+//! A message, its two ends, and where they are.
+
+use std::sync::Arc;
+
+use crate::call::Request;
+use crate::event::{Arrived, MessageName, Stamp};
+use crate::session::ProcessNumber;
+use crate::transfer::{Direction, Transfer};
+use virtual_gpu_core::handle::{CommId, PointToPointId, SequenceNumber};
+use virtual_gpu_core::source_location::CallSite;
+
+/// A message from one rank of a communicator to another: the `sequence`th between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MessageKey {
+    pub(crate) comm: CommId,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) sequence: SequenceNumber,
+}
+
+impl MessageKey {
+    pub(super) fn of(comm: CommId, rank: usize, transfer: &Transfer, sequence: SequenceNumber) -> Self {
+        let peer = transfer.peer as usize;
+        match transfer.direction {
+            Direction::Send => Self { comm, from: rank, to: peer, sequence },
+            Direction::Receive => Self { comm, from: peer, to: rank, sequence },
+        }
+    }
+
+    /// What the rank at an end launched together, its `sequence`th such group.
+    pub(super) fn call_at(&self, end: Direction, sequence: SequenceNumber) -> PointToPointId {
+        PointToPointId { comm: self.comm, rank: self.rank(end), sequence }
+    }
+
+    /// The rank at an end.
+    pub(crate) fn rank(&self, end: Direction) -> usize {
+        match end {
+            Direction::Send => self.from,
+            Direction::Receive => self.to,
+        }
+    }
+}
+
+pub(super) struct Message {
+    pub(super) ends: [Option<End>; 2],
+    pub(super) running: bool,
+}
+
+/// One end of a message, as it was called.
+#[derive(Clone)]
+pub(crate) struct End {
+    pub(super) location: EndLocation,
+    pub(crate) transfer: Transfer,
+    pub(crate) buffer: u64,
+    pub(super) is_captured: bool,
+    pub(crate) call_site: CallSite,
+}
+
+/// Where an end of a message is.
+#[derive(Clone)]
+pub(super) enum EndLocation {
+    /// Here, in this one of its rank's groups of sends and receives.
+    Here(SequenceNumber),
+    /// In another process; its arrival, once it has come to it.
+    Elsewhere(Option<Arc<Arrived>>),
+}
+
+impl End {
+    pub(crate) fn request(&self) -> Request {
+        Request::Transfer(self.transfer, self.buffer)
+    }
+}
+
+/// An end of a message that other processes are published of.
+pub(crate) struct ReadyEnd {
+    pub(crate) message: MessageName,
+    pub(crate) end: Direction,
+    pub(crate) called: End,
+    pub(crate) device: usize,
+    /// The place of its group among all operations.
+    pub(crate) enqueued: u64,
+    pub(crate) stamp: Stamp,
+    /// Bytes that its group sends, and that it receives.
+    pub(crate) bytes: (u64, u64),
+    /// Who is published.
+    pub(crate) process: ProcessNumber,
+}
+
+/// An end of a message that is moved.
+pub(crate) enum MovingEnd {
+    /// With its GPU, and the place of its group among all operations.
+    Here(End, usize, u64),
+    Elsewhere(End, Arc<Arrived>),
+}
+
+impl MovingEnd {
+    pub(crate) fn end(&self) -> &End {
+        match self {
+            Self::Here(end, ..) | Self::Elsewhere(end, _) => end,
+        }
+    }
+
+    /// Its GPU, if that is here.
+    pub(crate) fn device(&self) -> Option<usize> {
+        match self {
+            Self::Here(_, device, _) => Some(*device),
+            Self::Elsewhere(..) => None,
+        }
+    }
+}
+
+/// A message that is moved, with its ends.
+pub(crate) struct Moving {
+    pub(crate) key: MessageKey,
+    pub(crate) ends: [MovingEnd; 2],
+}
+
+impl Moving {
+    /// The calls at its ends, of those that are here.
+    pub(super) fn calls(&self) -> [Option<PointToPointId>; 2] {
+        [Direction::Send, Direction::Receive].map(|end| match &self.ends[end as usize] {
+            MovingEnd::Here(End { location: EndLocation::Here(sequence), .. }, ..) => {
+                Some(self.key.call_at(end, *sequence))
+            }
+            _ => None,
+        })
+    }
+}

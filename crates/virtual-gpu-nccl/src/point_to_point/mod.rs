@@ -1,0 +1,357 @@
+//! Point-to-point calls. The sends and receives that a rank launches together are one operation of its stream: it is done
+//! when each of its messages is. The `k`th send from one rank to another goes to the `k`th receive there. A message moves as
+//! soon as both ends' streams have come to it.
+
+mod failure;
+mod message;
+mod moving;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::call::{Checked, Request};
+use crate::communicator::LastCall;
+use crate::event::{Arrived, Event};
+use crate::transfer::{Direction, Transfer};
+use crate::{Locked, State};
+pub(crate) use message::{End, MessageKey, Moving, MovingEnd, ReadyEnd};
+use message::{EndLocation, Message};
+use virtual_gpu::engine::{Awaited, Failure, Missing, Touched};
+use virtual_gpu::order::View;
+use virtual_gpu::report::Report;
+use virtual_gpu::time::Ticket;
+use virtual_gpu::time::trace::Label;
+use virtual_gpu::time::tuning::point_to_point;
+use virtual_gpu_core::handle::{
+    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, SequenceNumber,
+};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{CudaStatus, NcclResult};
+
+/// All point-to-point traffic of a communicator.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    pub(crate) transfer_groups: BTreeMap<PointToPointId, TransferGroup>,
+    /// Messages that have not been moved, of which at least one end was called.
+    messages: BTreeMap<MessageKey, Message>,
+    /// Messages that have failed at their other end, in another process, before this one was called.
+    lost: BTreeMap<MessageKey, Failure>,
+    /// Messages to a peer that a rank has called an end of, by rank, peer and end.
+    called: HashMap<Route, SequenceNumber>,
+}
+
+/// One direction between two ranks, at one end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Route {
+    rank: usize,
+    peer: usize,
+    end: Direction,
+}
+
+/// What one rank launched together.
+pub(crate) struct TransferGroup {
+    pub(crate) op: OpRef,
+    pub(crate) device: usize,
+    /// Its stream has come to it.
+    arrived: bool,
+    /// The processes at the other ends of its messages know so.
+    published: bool,
+    /// Its rank has aborted.
+    cancelled: bool,
+    failure: Option<Failure>,
+    /// Messages that have not been moved, with its end of each.
+    open: Vec<(MessageKey, Direction)>,
+    /// How many of them are being moved.
+    running: usize,
+    /// Bytes that it sends, and that it receives.
+    bytes: [u64; 2],
+    /// What the messages that were moved have touched here, what had happened before they were sent, and the other ends'
+    /// places in time, with the bytes that shared the links.
+    pub(crate) touched: Vec<Touched>,
+    pub(crate) view: View,
+    pub(crate) partners: Vec<(Ticket, u64)>,
+}
+
+impl TransferGroup {
+    fn new(op: OpRef, device: usize, open: Vec<(MessageKey, Direction)>, bytes: [u64; 2]) -> Self {
+        Self {
+            op,
+            device,
+            arrived: false,
+            published: false,
+            cancelled: false,
+            failure: None,
+            open,
+            running: 0,
+            bytes,
+            touched: Vec::new(),
+            view: View::default(),
+            partners: Vec::new(),
+        }
+    }
+
+    /// What a trace calls it.
+    fn label(&self, rank: usize) -> Label {
+        let [sent, received] = self.bytes;
+        let name = match self.bytes {
+            [_, 0] => "ncclSend",
+            [0, _] => "ncclRecv",
+            _ => "ncclSend and ncclRecv",
+        };
+        let label = Label::new("collective", name).with("rank", rank);
+        label.with("bytes sent", sent).with("bytes received", received)
+    }
+
+    /// Its functions, as a report names it.
+    pub(crate) fn what(&self) -> &'static str {
+        let (reads, writes) = self
+            .touched
+            .iter()
+            .flat_map(|touched| &touched.touches)
+            .fold((false, false), |(reads, writes), touch| (reads || !touch.writes, writes || touch.writes));
+        match (reads, writes) {
+            (true, false) => "ncclSend",
+            (false, true) => "ncclRecv",
+            _ => "ncclSend and ncclRecv",
+        }
+    }
+}
+
+/// What is known of an end of a message.
+enum Known<'a> {
+    NotCalled,
+    Here(PointToPointId, &'a TransferGroup),
+    Elsewhere(Option<&'a Arc<Arrived>>),
+    /// It was called, and its group is gone.
+    Gone,
+}
+
+impl Known<'_> {
+    /// Whether its message can be moved, as far as this end goes.
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Here(_, group) => {
+                group.arrived && group.published && !group.cancelled && group.failure.is_none()
+            }
+            Self::Elsewhere(arrived) => arrived.is_some(),
+            Self::NotCalled | Self::Gone => false,
+        }
+    }
+}
+
+/// A message that a rank's sends and receives wait for.
+pub(crate) struct Pending {
+    pub(crate) key: MessageKey,
+    /// The rank's own end.
+    pub(crate) own: End,
+    /// The other end, where it was called.
+    pub(crate) other: Option<End>,
+    pub(crate) missing: Missing,
+}
+
+impl Traffic {
+    /// How many messages to or from `peer` a rank has called its end of.
+    pub(crate) fn called(&self, rank: usize, peer: usize, end: Direction) -> u64 {
+        self.called.get(&Route { rank, peer, end }).copied().unwrap_or_default().0
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.transfer_groups.is_empty()
+    }
+
+    fn end(&self, key: MessageKey, end: Direction) -> Option<&End> {
+        self.messages.get(&key)?.ends[end as usize].as_ref()
+    }
+
+    /// What is known of one end of a message.
+    fn known(&self, key: MessageKey, end: Direction) -> Known<'_> {
+        match self.end(key, end).map(|end| &end.location) {
+            None => Known::NotCalled,
+            Some(EndLocation::Elsewhere(arrived)) => Known::Elsewhere(arrived.as_ref()),
+            Some(EndLocation::Here(sequence)) => {
+                let id = key.call_at(end, *sequence);
+                self.transfer_groups.get(&id).map_or(Known::Gone, |group| Known::Here(id, group))
+            }
+        }
+    }
+
+    /// Notes a call; returns the message's key.
+    fn add(&mut self, comm: CommId, rank: usize, end: End) -> MessageKey {
+        let direction = end.transfer.direction;
+        let route = Route { rank, peer: end.transfer.peer as usize, end: direction };
+        let counted = self.called.entry(route).or_default();
+        *counted = counted.next();
+        let key = MessageKey::of(comm, rank, &end.transfer, *counted);
+        let message =
+            self.messages.entry(key).or_insert_with(|| Message { ends: [None, None], running: false });
+        message.ends[direction as usize] = Some(end);
+        key
+    }
+}
+
+impl State {
+    pub(crate) fn transfer_group_mut(&mut self, id: PointToPointId) -> Option<&mut TransferGroup> {
+        self.communicators.get_mut(&id.comm)?.traffic.transfer_groups.get_mut(&id)
+    }
+
+    /// The messages that hold up what a rank launched together, in the order of its calls.
+    pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
+        let Some(comm) = self.communicators.get(&id.comm) else { return Vec::new() };
+        let traffic = &comm.traffic;
+        let Some(group) = traffic.transfer_groups.get(&id) else { return Vec::new() };
+        if group.failure.is_some() {
+            return Vec::new();
+        }
+        let pending = group.open.iter().filter_map(|&(key, own)| {
+            let other = own.other();
+            let rank = &comm.ranks[key.rank(other)];
+            let missing = match traffic.known(key, other) {
+                Known::NotCalled => rank.absence(),
+                Known::Gone => Missing::Gone,
+                Known::Here(_, peer) if peer.cancelled || peer.failure.is_some() => Missing::Gone,
+                Known::Elsewhere(Some(_)) => return None,
+                // It is moved, or the other ends are being published first.
+                Known::Here(_, peer) if peer.arrived => return None,
+                Known::Here(_, peer) => Missing::InStream(peer.op),
+                Known::Elsewhere(_) if rank.left.is_some() => Missing::Gone,
+                Known::Elsewhere(_) => Missing::Elsewhere,
+            };
+            let (own, other) = (traffic.end(key, own)?.clone(), traffic.end(key, other).cloned());
+            Some(Pending { key, own, other, missing })
+        });
+        pending.collect()
+    }
+
+    /// The calls here that need what one of these ranks has still to do.
+    pub(crate) fn held_up_by(&self, comm: CommId, lost: &[usize]) -> Vec<CallKey> {
+        let Some(entry) = self.communicators.get(&comm) else { return Vec::new() };
+        let collectives = entry.calls.iter().filter(|(_, call)| {
+            let come = |rank: usize| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
+            call.failure.is_none() && !lost.iter().all(|&rank| come(rank))
+        });
+        let collectives =
+            collectives.map(|(&sequence, _)| CallKey::Collective(CollectiveId { comm, sequence }));
+        let transfer_groups = entry.traffic.transfer_groups.iter().filter(|(_, group)| {
+            group.failure.is_none()
+                && group.open.iter().any(|&(key, own)| {
+                    let other = own.other();
+                    lost.contains(&key.rank(other)) && !entry.traffic.known(key, other).is_ready()
+                })
+        });
+        let transfer_groups = transfer_groups.map(|(&id, _)| CallKey::PointToPoint(id));
+        let management_calls = entry.management_calls.keys().map(|&sequence| ManagementId { comm, sequence });
+        let management_calls =
+            management_calls.filter(|&id| self.lacks_any(id, lost)).map(CallKey::Management);
+        collectives.chain(transfer_groups).chain(management_calls).collect()
+    }
+}
+
+impl Locked<'_> {
+    /// Enqueues the sends and receives that a rank launches together, on the first one's stream, to come after others.
+    pub(crate) fn enqueue_transfers(
+        &mut self,
+        (comm, rank): (CommId, usize),
+        transfers: Vec<Checked>,
+        after: Vec<Awaited>,
+    ) -> NcclResult<()> {
+        let owner = self.engine.current_thread();
+        let entry = self.nccl.communicator(comm)?;
+        entry.check_all_there()?;
+        let (sequence, device) = (entry.ranks[rank].transfer_groups.next(), entry.ranks[rank].device);
+        let id = PointToPointId { comm, rank, sequence };
+        let (stream, call_site) = (transfers[0].stream, transfers[0].call_site.clone());
+        let Awaited { op, when, .. } =
+            self.engine.enqueue_call(stream, CallKey::PointToPoint(id), after, call_site)?;
+        let entry = self.nccl.communicator_mut(comm)?;
+        entry.ranks[rank].transfer_groups = sequence;
+        entry.used_by(rank, owner);
+        let mut bytes = [0; 2];
+        let (mut open, mut called) = (Vec::new(), Vec::new());
+        for Checked { request, captured, call_site, .. } in transfers {
+            let Request::Transfer(transfer, buffer) = request else { continue };
+            called.push((transfer, captured.is_some(), call_site.clone()));
+            entry.ranks[rank].last =
+                Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
+            if transfer.peer as usize != rank {
+                bytes[transfer.direction as usize] += transfer.bytes();
+            }
+            let is_captured = captured.is_some();
+            let end = End { location: EndLocation::Here(sequence), transfer, buffer, is_captured, call_site };
+            open.push((entry.traffic.add(comm, rank, end), transfer.direction));
+        }
+        let messages = open.clone();
+        let mut group = TransferGroup::new(op, device, open, bytes);
+        group.failure = messages.iter().find_map(|(key, _)| entry.traffic.lost.remove(key));
+        group.published =
+            messages.iter().all(|(key, own)| entry.ranks[key.rank(own.other())].process.is_none());
+        let moved = point_to_point(self.engine.time.preset(), bytes[0].max(bytes[1]));
+        self.engine.time.communicates(&when, moved, || group.label(rank));
+        entry.traffic.transfer_groups.insert(id, group);
+        for (transfer, is_captured, call_site) in called {
+            let event = Event::End { rank, transfer, is_captured, call_site };
+            self.publish_to(comm, transfer.peer as usize, &event);
+        }
+        for key in messages.into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
+            self.compare_ends(key);
+        }
+        Ok(())
+    }
+
+    /// Once both ends are called: do they agree?
+    fn compare_ends(&mut self, key: MessageKey) {
+        let Some(comm) = self.nccl.communicators.get(&key.comm) else { return };
+        let Some(Message { ends: [Some(send), Some(receive)], .. }) = comm.traffic.messages.get(&key) else {
+            return;
+        };
+        let is_same = send.transfer.agrees(&receive.transfer);
+        if is_same && send.is_captured == receive.is_captured {
+            return;
+        }
+        let MessageKey { from, to, sequence, .. } = key;
+        let words = |end: &End| match end.is_captured {
+            true => format!("{}, captured in a graph", end.transfer),
+            false => end.transfer.to_string(),
+        };
+        let help = match is_same {
+            true => "a send and its receive have to be both captured in a graph, or both not",
+            false => {
+                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
+            }
+        };
+        let report =
+            Report::new(format!("ranks disagree about message {sequence} from rank {from} to rank {to}"))
+                .at(format!("rank {from}: {}", words(send)), &send.call_site)
+                .at(format!("rank {to}: {}", words(receive)), &receive.call_site)
+                .help(help);
+        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+        for id in self.transfer_groups_at(key) {
+            self.fail_transfers(id, &failure);
+        }
+    }
+
+    /// The calls at a message's ends, of those that are here.
+    fn transfer_groups_at(&self, key: MessageKey) -> Vec<PointToPointId> {
+        let Some(comm) = self.nccl.communicators.get(&key.comm) else { return Vec::new() };
+        let ends = [Direction::Send, Direction::Receive].map(|end| comm.traffic.known(key, end));
+        let here = ends.into_iter().filter_map(|known| match known {
+            Known::Here(id, _) => Some(id),
+            _ => None,
+        });
+        here.collect()
+    }
+
+    /// A rank of another process has called its end of a message.
+    pub(crate) fn end_elsewhere(
+        &mut self,
+        comm: CommId,
+        rank: usize,
+        (transfer, is_captured): (Transfer, bool),
+        call_site: CallSite,
+    ) {
+        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
+        let end = End { location: EndLocation::Elsewhere(None), transfer, buffer: 0, is_captured, call_site };
+        let key = entry.traffic.add(comm, rank, end);
+        self.compare_ends(key);
+    }
+}

@@ -1,0 +1,281 @@
+//! The arithmetic of reductions, in the order in which a ring of ranks does it.
+
+use half::{bf16, f16};
+
+/// `ncclDataType_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "each variant is its type's name")]
+pub enum DataType {
+    Int8 = 0,
+    Uint8 = 1,
+    Int32 = 2,
+    Uint32 = 3,
+    Int64 = 4,
+    Uint64 = 5,
+    Float16 = 6,
+    Float32 = 7,
+    Float64 = 8,
+    Bfloat16 = 9,
+    Float8e4m3 = 10,
+    Float8e5m2 = 11,
+}
+
+const DATA_TYPES: [(DataType, &str, u64); 12] = [
+    (DataType::Int8, "int8", 1),
+    (DataType::Uint8, "uint8", 1),
+    (DataType::Int32, "int32", 4),
+    (DataType::Uint32, "uint32", 4),
+    (DataType::Int64, "int64", 8),
+    (DataType::Uint64, "uint64", 8),
+    (DataType::Float16, "float16", 2),
+    (DataType::Float32, "float32", 4),
+    (DataType::Float64, "float64", 8),
+    (DataType::Bfloat16, "bfloat16", 2),
+    (DataType::Float8e4m3, "float8e4m3", 1),
+    (DataType::Float8e5m2, "float8e5m2", 1),
+];
+
+impl DataType {
+    /// The type with this C value.
+    pub fn from_value(value: u32) -> Option<Self> {
+        DATA_TYPES.get(value as usize).map(|entry| entry.0)
+    }
+
+    /// Bytes of an element.
+    pub fn size(self) -> u64 {
+        DATA_TYPES[self as usize].2
+    }
+
+    /// Whether elements can be combined here. The others can only be moved.
+    pub(crate) fn is_reducible(self) -> bool {
+        !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
+    }
+}
+
+impl DataType {
+    /// The name of its constant in C.
+    pub(crate) fn c_name(self) -> String {
+        let name = self.to_string();
+        let (first, rest) = name.split_at(1);
+        format!("nccl{}{rest}", first.to_uppercase())
+    }
+}
+
+impl std::fmt::Display for DataType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(DATA_TYPES[*self as usize].1)
+    }
+}
+
+/// `ncclRedOp_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "each variant is its operator's name")]
+pub enum Operator {
+    Sum = 0,
+    Product = 1,
+    Max = 2,
+    Min = 3,
+    Average = 4,
+    PreMulSum = 5,
+}
+
+impl Operator {
+    /// The operator with this C value. Values of operators that a program made are its communicator's.
+    pub fn from_value(value: u32) -> Option<Self> {
+        [Self::Sum, Self::Product, Self::Max, Self::Min, Self::Average]
+            .into_iter()
+            .find(|op| *op as u32 == value)
+    }
+}
+
+impl Operator {
+    /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
+    pub(crate) fn is_reduced_in_switches(self, data_type: DataType) -> bool {
+        use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
+        match data_type {
+            Int32 | Uint32 | Int64 | Uint64 | Float16 | Bfloat16 => {
+                matches!(self, Self::Sum | Self::Min | Self::Max)
+            }
+            Float32 | Float64 => self == Self::Sum,
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Operator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Sum => "sum",
+            Self::Product => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Average => "avg",
+            Self::PreMulSum => "premulsum",
+        })
+    }
+}
+
+/// How the elements of several ranks become one.
+///
+/// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
+/// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
+#[derive(Clone, Debug)]
+pub(crate) struct Reduction {
+    pub(crate) data_type: DataType,
+    pub(crate) operator: Operator,
+    pub(crate) ranks: usize,
+    /// Each rank's scalar, for `PreMulSum`: as many of its bytes as the type has.
+    pub(crate) scales: Vec<[u8; 8]>,
+}
+
+impl Reduction {
+    /// Reduces inputs of equally many little-endian elements into `out`, in their order. Each is given with its rank.
+    pub(crate) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = (usize, &'a [u8])>) {
+        match self.data_type {
+            DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
+            DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),
+            DataType::Int32 => self.of_type::<i32, 4>(out, inputs),
+            DataType::Uint32 => self.of_type::<u32, 4>(out, inputs),
+            DataType::Int64 => self.of_type::<i64, 8>(out, inputs),
+            DataType::Uint64 => self.of_type::<u64, 8>(out, inputs),
+            DataType::Float16 => self.of_type::<f16, 2>(out, inputs),
+            DataType::Float32 => self.of_type::<f32, 4>(out, inputs),
+            DataType::Float64 => self.of_type::<f64, 8>(out, inputs),
+            DataType::Bfloat16 => self.of_type::<bf16, 2>(out, inputs),
+            DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("refused at the call"),
+        }
+    }
+
+    fn of_type<'a, T: Element<SIZE>, const SIZE: usize>(
+        &self,
+        out: &mut [u8],
+        inputs: impl Iterator<Item = (usize, &'a [u8])>,
+    ) {
+        for (at, (rank, input)) in inputs.enumerate() {
+            let factor = match self.operator {
+                Operator::Average => T::reciprocal(self.ranks),
+                Operator::PreMulSum => {
+                    self.scales[rank].first_chunk().map(|bytes: &[u8; SIZE]| T::read(*bytes))
+                }
+                _ => None,
+            };
+            // One loop for each operator, which the compiler can make wide.
+            match (at, factor) {
+                (0, None) => out.copy_from_slice(input),
+                (0, Some(factor)) => fold::<T, SIZE>(out, input, |_, x| x.times(factor)),
+                (_, Some(factor)) => fold::<T, SIZE>(out, input, |sum, x| sum.plus(x.times(factor))),
+                (_, None) => match self.operator {
+                    Operator::Sum | Operator::Average | Operator::PreMulSum => {
+                        fold::<T, SIZE>(out, input, T::plus);
+                    }
+                    Operator::Product => fold::<T, SIZE>(out, input, T::times),
+                    Operator::Max => fold::<T, SIZE>(out, input, T::larger),
+                    Operator::Min => fold::<T, SIZE>(out, input, T::smaller),
+                },
+            }
+        }
+        if self.operator == Operator::Average && T::reciprocal(self.ranks).is_none() {
+            for element in out.as_chunks_mut::<SIZE>().0 {
+                *element = T::read(*element).divided(self.ranks).write();
+            }
+        }
+    }
+}
+
+/// Replaces each element of `out` by `f` of it and the element of `input` at the same place.
+fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
+    let (out, _) = out.as_chunks_mut::<SIZE>();
+    let (input, _) = input.as_chunks::<SIZE>();
+    for (out, input) in out.iter_mut().zip(input) {
+        *out = f(T::read(*out), T::read(*input)).write();
+    }
+}
+
+/// An element type of `SIZE` bytes.
+trait Element<const SIZE: usize>: Copy {
+    fn read(bytes: [u8; SIZE]) -> Self;
+    fn write(self) -> [u8; SIZE];
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    /// What an average multiplies each rank's elements with, rounded to the type. None where it divides their sum.
+    fn reciprocal(ranks: usize) -> Option<Self>;
+    fn divided(self, ranks: usize) -> Self;
+}
+
+macro_rules! integer {
+    ($($t:ident $size:literal),*) => { $(
+        impl Element<$size> for $t {
+            fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
+            fn write(self) -> [u8; $size] { self.to_le_bytes() }
+            fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            fn larger(self, other: Self) -> Self { self.max(other) }
+            fn smaller(self, other: Self) -> Self { self.min(other) }
+            fn reciprocal(_: usize) -> Option<Self> { None }
+            fn divided(self, ranks: usize) -> Self { (self as i128 / ranks as i128) as Self }
+        }
+    )* };
+}
+integer!(i8 1, u8 1, i32 4, u32 4, i64 8, u64 8);
+
+macro_rules! float {
+    ($($t:ident $size:literal $from:path),*) => { $(
+        impl Element<$size> for $t {
+            fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
+            fn write(self) -> [u8; $size] { self.to_le_bytes() }
+            fn plus(self, other: Self) -> Self { self + other }
+            fn times(self, other: Self) -> Self { self * other }
+            fn larger(self, other: Self) -> Self { if self.is_nan() || self > other { self } else { other } }
+            fn smaller(self, other: Self) -> Self { if self.is_nan() || self < other { self } else { other } }
+            fn reciprocal(ranks: usize) -> Option<Self> { Some($from(1.0 / ranks as f64)) }
+            fn divided(self, _: usize) -> Self { self }
+        }
+    )* };
+}
+float!(f32 4 to_f32, f64 8 std::convert::identity, f16 2 f16::from_f64, bf16 2 bf16::from_f64);
+
+fn to_f32(x: f64) -> f32 {
+    x as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduce(data_type: DataType, operator: Operator, inputs: &[&[u8]]) -> Vec<u8> {
+        let mut out = vec![0; inputs[0].len()];
+        let scales = vec![2.0f32.to_le_bytes().to_vec().repeat(2).try_into().unwrap(); inputs.len()];
+        let reduction = Reduction { data_type, operator, ranks: inputs.len(), scales };
+        reduction.reduce(&mut out, inputs.iter().copied().enumerate());
+        out
+    }
+
+    #[test]
+    fn every_operator_over_three_ranks() {
+        let bytes = |values: [f32; 4]| values.map(f32::to_le_bytes).concat();
+        let inputs = [bytes([1.0, -2.0, 8.0, 0.5]), bytes([3.0, 5.0, 2.0, 0.5]), bytes([2.0, 3.0, 2.0, 2.0])];
+        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+        let of = |operator| -> Vec<f32> {
+            let out = reduce(DataType::Float32, operator, &inputs);
+            out.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        };
+        assert_eq!(of(Operator::Sum), [6.0, 6.0, 12.0, 3.0]);
+        assert_eq!(of(Operator::Product), [6.0, -30.0, 32.0, 0.5]);
+        assert_eq!(of(Operator::Max), [3.0, 5.0, 8.0, 2.0]);
+        assert_eq!(of(Operator::Min), [1.0, -2.0, 2.0, 0.5]);
+        assert_eq!(of(Operator::PreMulSum), [12.0, 12.0, 24.0, 6.0]);
+        let third = 1.0f32 / 3.0;
+        assert_eq!(of(Operator::Average)[0], third + 3.0 * third + 2.0 * third);
+    }
+
+    #[test]
+    fn an_integer_average_sums_first_and_divides_then() {
+        let inputs: [&[u8]; 2] = [&[1, 200], &[2, 100]];
+        assert_eq!(reduce(DataType::Uint8, Operator::Average, &inputs), [1, 22]);
+        assert_eq!(reduce(DataType::Uint8, Operator::Sum, &inputs), [3, 44]);
+    }
+}

@@ -1,0 +1,241 @@
+//! Running calls: what the ranks give is read, combined and written, on whichever thread came last.
+
+use super::buffer::{BufferLocation, Share, Source, move_pieces};
+use super::collective::{Part, PartLocation};
+use super::operation::Piece;
+use super::point_to_point::{End, Moving, MovingEnd};
+use super::reduce::Reduction;
+use super::transfer::Direction;
+use super::{Guard, Locked, Nccl};
+use virtual_gpu::engine::{Failure, Touched};
+use virtual_gpu::order::View;
+use virtual_gpu::time::Cost;
+use virtual_gpu::time::tuning::point_to_point;
+use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
+
+/// What can run now.
+pub(crate) enum Job {
+    /// A collective to which every rank has come.
+    Collective(CollectiveId),
+    /// Ranks of this process have come to a collective, of which others have to know what they give.
+    Arrivals(CollectiveId, Vec<usize>),
+    /// A rank of this process has come to what it sends to others and receives from them.
+    Ends(PointToPointId),
+    /// Messages to whose both ends the streams have come.
+    Messages(Vec<Moving>),
+}
+
+/// What each rank of a collective touched, or why it failed.
+type Outcome = Result<Vec<Vec<Touched>>, Failure>;
+
+impl Nccl {
+    /// Runs what is ready, and lets the streams that waited for it go on.
+    pub(crate) fn run(&self, job: Job) -> Guard<'_> {
+        match job {
+            Job::Collective(id) => {
+                let outcome = self.execute_collective(id);
+                let mut guard = self.lock();
+                self.finish_collective(&mut guard.locked(), id, outcome);
+                guard
+            }
+            Job::Arrivals(id, ranks) => {
+                for rank in ranks {
+                    self.publish_arrival(id, rank);
+                }
+                self.run_next(|state| state.linked_collective(id))
+            }
+            Job::Ends(id) => {
+                self.publish_ends(id);
+                self.run_next(|state| state.published_ends(id))
+            }
+            Job::Messages(messages) => {
+                let outcomes: Vec<_> =
+                    messages.into_iter().map(|moving| (self.execute_message(&moving), moving)).collect();
+                let mut guard = self.lock();
+                for (outcome, moving) in outcomes {
+                    self.finish_message(&mut guard.locked(), moving, outcome);
+                }
+                guard
+            }
+        }
+    }
+
+    /// Runs what a job makes ready.
+    fn run_next(&self, next: impl FnOnce(&mut Locked<'_>) -> Option<Job>) -> Guard<'_> {
+        let mut guard = self.lock();
+        let job = next(&mut guard.locked());
+        match job {
+            Some(job) => {
+                drop(guard);
+                self.run(job)
+            }
+            None => guard,
+        }
+    }
+
+    fn execute_collective(&self, id: CollectiveId) -> Outcome {
+        let (operation, ranks, shares) = {
+            let mut guard = self.lock();
+            let state = guard.locked();
+            let Some(call) = state.nccl.call(id) else { return Ok(Vec::new()) };
+            let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
+            let shares = call.parts.iter().flatten().enumerate();
+            let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
+            (first.operation, shares.len(), shares)
+        };
+        let here = shares.iter().filter_map(|share| share.as_ref().ok().map(|(share, _)| share.device));
+        let mut memories = self.memories(here);
+        let mut touched: Vec<Vec<Touched>> = Vec::new();
+        let (mut send, mut receive) = (Vec::new(), Vec::new());
+        let mut scales = Vec::new();
+        for share in shares {
+            let (share, buffers) = match share {
+                Ok(here) => here,
+                Err(elsewhere) => {
+                    scales.push(elsewhere.as_ref().map_or([0; 8], |arrived| arrived.scale));
+                    send.push(elsewhere.map(Source::Elsewhere));
+                    receive.push(None);
+                    touched.push(Vec::new());
+                    continue;
+                }
+            };
+            let mut own = Vec::new();
+            let mut find = |address, bytes: Option<u64>, writes| -> Result<Option<BufferLocation>, Failure> {
+                let Some(bytes) = bytes else { return Ok(None) };
+                let (place, touched) = self.find(&mut memories, &share, address, bytes, writes)?;
+                own.push(touched);
+                Ok(Some(place))
+            };
+            send.push(find(buffers.send, operation.given(share.rank, ranks), false)?.map(Source::Here));
+            receive.push(find(buffers.receive, operation.got(share.rank, ranks), true)?);
+            let (scale, read) = self.scale(&mut memories, &share, &operation, buffers.scale)?;
+            own.extend(read);
+            scales.push(scale);
+            touched.push(own);
+        }
+        let pieces = operation.pieces(ranks);
+        let reduction = operation.operator().map(|operator| Reduction {
+            data_type: operation.data_type,
+            operator,
+            ranks,
+            scales,
+        });
+        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send, &receive);
+        Ok(touched)
+    }
+
+    /// Moves a message; what it touched on each side.
+    fn execute_message(&self, moving: &Moving) -> Result<[Option<Touched>; 2], Failure> {
+        let [send, receive] = &moving.ends;
+        let bytes = send.end().transfer.bytes();
+        // A rank may send a buffer to itself in place.
+        let in_place = send.device() == receive.device() && send.end().buffer == receive.end().buffer;
+        if bytes == 0 || (in_place && send.device().is_some()) {
+            return Ok([None, None]);
+        }
+        let share = |end: &End, direction, (device, enqueued)| Share {
+            rank: moving.key.rank(direction),
+            device,
+            enqueued,
+            request: end.request(),
+            call_site: end.call_site.clone(),
+            is_checked: receive.device().is_none(),
+        };
+        let mut memories = self.memories(moving.ends.iter().filter_map(MovingEnd::device));
+        let (mut target, mut touched) = (None, [None, None]);
+        let source = match send {
+            &MovingEnd::Here(ref end, device, enqueued) => {
+                let share = share(end, Direction::Send, (device, enqueued));
+                let (place, read) = self.find(&mut memories, &share, end.buffer, bytes, false)?;
+                touched[0] = Some(read);
+                Source::Here(place)
+            }
+            MovingEnd::Elsewhere(_, arrived) => Source::Elsewhere(arrived.clone()),
+        };
+        if let &MovingEnd::Here(ref end, device, enqueued) = receive {
+            let share = share(end, Direction::Receive, (device, enqueued));
+            let (place, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
+            (target, touched[1]) = (Some(place), Some(written));
+        }
+        let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
+        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);
+        Ok(touched)
+    }
+
+    /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
+    fn finish_collective(&self, state: &mut Locked<'_>, id: CollectiveId, outcome: Outcome) {
+        let Some(comm) = state.nccl.communicators.get_mut(&id.comm) else { return };
+        let Some(call) = comm.calls.remove(&id.sequence) else { return };
+        if let Err(failure) = &outcome {
+            comm.note_failure(failure);
+        }
+        let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
+        match outcome {
+            Err(failure) => {
+                parts
+                    .iter()
+                    .filter_map(Part::op)
+                    .for_each(|op| state.engine.fail_stream(op.stream, &failure));
+            }
+            Ok(touched) => {
+                for (part, touched) in parts.iter().zip(touched) {
+                    let Some(op) = part.op() else { continue };
+                    let what = part.operation.function().to_owned();
+                    self.engine.note_touched(state.engine, op.stream, what, touched, false);
+                }
+            }
+        }
+        let mut joined = View::default();
+        let (mut here, mut others_ready, mut duration) = (0, 0, 0);
+        for part in &parts {
+            match &part.location {
+                PartLocation::Here { op, plan, .. } => {
+                    here += 1;
+                    duration = plan.nanoseconds;
+                    if let Some(view) = state.engine.view_at_end_of(*op) {
+                        joined.join(&view);
+                    }
+                }
+                PartLocation::Elsewhere(arrived) => {
+                    if let Some(arrived) = arrived {
+                        joined.join(&arrived.view);
+                        others_ready = others_ready.max(arrived.ready);
+                    }
+                }
+            }
+        }
+        let cost = Cost::Collective { call: id, ranks: here, others_ready, duration };
+        for op in parts.iter().filter_map(Part::op) {
+            state.engine.finish_after(op.stream, &joined, cost.clone());
+        }
+        state.forget_communicator_if_over(id.comm);
+    }
+
+    /// Ends a message that was moved, and the calls whose last message it was.
+    fn finish_message(
+        &self,
+        state: &mut Locked<'_>,
+        moving: Moving,
+        outcome: Result<[Option<Touched>; 2], Failure>,
+    ) {
+        let touched = match outcome {
+            Ok(touched) => touched,
+            Err(failure) => return state.message_failed(&moving, &failure),
+        };
+        for id in state.message_moved(moving, touched) {
+            let entry = state.nccl.communicators.get_mut(&id.comm);
+            let Some(group) = entry.and_then(|entry| entry.traffic.transfer_groups.remove(&id)) else {
+                continue;
+            };
+            let stream = group.op.stream;
+            self.engine.note_touched(state.engine, stream, group.what().to_owned(), group.touched, false);
+            let preset = state.engine.time.preset();
+            let partners = group
+                .partners
+                .into_iter()
+                .map(|(ticket, bytes)| (ticket, point_to_point(preset, bytes)))
+                .collect();
+            state.engine.finish_after(stream, &group.view, Cost::PointToPoint { partners });
+        }
+    }
+}

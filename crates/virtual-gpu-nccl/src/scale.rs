@@ -1,0 +1,82 @@
+//! Reduction operators that a program makes: each rank's data is multiplied by a scalar of its own, and summed.
+
+use super::Nccl;
+use super::reduce::{DataType, Operator};
+use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+
+/// Values of `ncclRedOp_t` from here on are operators that were made.
+const FIRST: u32 = Operator::PreMulSum as u32;
+
+/// The scalar of an operator that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Its bytes, taken from the host when the operator was made.
+    Value([u8; 8]),
+    /// Its device address, read when a collective runs.
+    At(u64),
+}
+
+/// Operators that a rank has made, by their place from [`FIRST`] on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scales(Vec<Option<(DataType, Scale)>>);
+
+impl Nccl {
+    /// `ncclRedOpCreatePreMulSum`: an operator of this rank, for elements of `data_type`. The first one has the value of
+    /// `ncclNumOps`, one that has been destroyed gives its value to the next.
+    pub fn create_operator(&self, handle: CommHandle, data_type: DataType, scale: Scale) -> NcclResult<u32> {
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let Scales(slots) = &mut guard.nccl.communicator_mut(comm)?.ranks[rank].scales;
+        let slot = slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            slots.push(None);
+            slots.len() - 1
+        });
+        slots[slot] = Some((data_type, scale));
+        Ok(FIRST + slot as u32)
+    }
+
+    /// `ncclRedOpDestroy`. Calls that were made with it still use it.
+    pub fn destroy_operator(&self, handle: CommHandle, operator: u32) -> NcclResult<()> {
+        let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
+        if operator < FIRST {
+            return bad(format!("ncclRedOpDestroy: op {operator} is one of NCCL's own"));
+        }
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.member(handle)?;
+        let Scales(slots) = &mut guard.nccl.communicator_mut(comm)?.ranks[rank].scales;
+        let slot = slots.get_mut((operator - FIRST) as usize);
+        match slot.and_then(Option::take) {
+            Some(_) => Ok(()),
+            None => bad(format!("ncclRedOpDestroy: op {operator} is unknown to this communicator")),
+        }
+    }
+
+    /// What a `ncclRedOp_t` means in a call of `function` on elements of `data_type`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where there is no such operator, or it was made for another type.
+    pub fn operator(
+        &self,
+        function: &str,
+        handle: CommHandle,
+        operator: u32,
+        data_type: DataType,
+    ) -> NcclResult<(Operator, Option<Scale>)> {
+        let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
+        if let Some(operator) = Operator::from_value(operator) {
+            return Ok((operator, None));
+        }
+        let guard = self.lock();
+        let (comm, rank) = guard.nccl.member(handle)?;
+        let Scales(slots) = &guard.nccl.communicator(comm)?.ranks[rank].scales;
+        let slot = operator.checked_sub(FIRST).and_then(|slot| *slots.get(slot as usize)?);
+        match slot {
+            Some((of, scale)) if of == data_type => Ok((Operator::PreMulSum, Some(scale))),
+            Some((of, _)) => {
+                bad(format!("{function}: op {operator} was made for datatype {of}, and not for {data_type}"))
+            }
+            None => bad(format!("{function}: op {operator} is no reduction operator of this communicator")),
+        }
+    }
+}

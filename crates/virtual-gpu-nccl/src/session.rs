@@ -1,0 +1,426 @@
+//! Sessions: the processes whose ranks came to one id. One of them, the root, made the id. The others are connected to it,
+//! and what processes send each other goes through it.
+//!
+//! Each process knows of every call of every rank, and does itself what its own ranks need for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bootstrap::Member;
+use super::bootstrap_remote::{JoinRequest, Table};
+use super::connection::Outbox;
+use super::event::{Event, StreamName};
+use super::id::UniqueId;
+use super::wire::{Malformed, Reader, Wire, Writer};
+use super::{Locked, Nccl, State};
+use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::status::{Error, NcclStatus};
+
+/// The root's number in its session.
+pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
+
+/// How often a process that ends looks whether others have let it go.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The tag of the communicator that is made from the id. Those that splits make have others.
+pub(crate) const FIRST_TAG: CommTag = CommTag(0);
+
+/// The smallest tag of a communicator that a split makes.
+pub(crate) const FIRST_SPLIT_TAG: CommTag = CommTag(1);
+
+/// A session, as this process counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionId(pub(crate) u64);
+
+/// A process of a session. The root is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ProcessNumber(pub(crate) u16);
+
+/// A communicator, as all processes of its session know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CommTag(pub(crate) u64);
+
+/// What a process knows of a session.
+pub(crate) struct Session {
+    pub(crate) id: UniqueId,
+    /// This process's number.
+    pub(crate) own: ProcessNumber,
+    /// The root's to all others, and theirs to the root.
+    links: BTreeMap<ProcessNumber, Outbox>,
+    /// Every process's number as the system counts it.
+    pub(crate) pids: BTreeMap<ProcessNumber, u32>,
+    pub(crate) gone: BTreeSet<ProcessNumber>,
+    /// Communicators with ranks here, by their tags.
+    pub(crate) communicators: HashMap<CommTag, CommId>,
+    /// What came for communicators that are not made here yet.
+    pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
+    /// Where another process is the root: this one's ranks that wait for the communicator.
+    pub(crate) members: Vec<(usize, Member)>,
+    /// When this process asked the root to give up.
+    pub(crate) asked: Option<Instant>,
+    /// When the first of this process's ranks came.
+    pub(crate) since: Instant,
+}
+
+/// Where the ranks of a communicator in other processes are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) session: SessionId,
+    pub(crate) tag: CommTag,
+    /// The processes that have ranks in it.
+    pub(crate) others: Vec<ProcessNumber>,
+}
+
+/// What the root and another process send each other about the communicator that is made, and about processes.
+pub(crate) enum Control {
+    /// A rank of another process than the root joins.
+    Join(JoinRequest),
+    /// All have come.
+    Made(Table),
+    /// It can't be made.
+    Refused { status: NcclStatus, report: String },
+    /// Such a rank leaves before it is made.
+    Withdraw { status: NcclStatus, report: String },
+    /// A process has waited for the communicator for too long.
+    GiveUp,
+    /// A process has ended, or its connection has.
+    Gone { process: ProcessNumber },
+    /// A stream of some process is gone: no clock need hold it any more.
+    Forget { stream: StreamName },
+}
+
+impl Wire for Control {
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Self::Join(request) => to.put(&0u8).put(request),
+            Self::Made(table) => to.put(&1u8).put(table),
+            Self::Refused { status, report } => to.put(&2u8).put(status).put(report),
+            Self::Withdraw { status, report } => to.put(&3u8).put(status).put(report),
+            Self::GiveUp => to.put(&4u8),
+            Self::Gone { process } => to.put(&5u8).put(process),
+            Self::Forget { stream } => to.put(&6u8).put(stream),
+        };
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        Some(match from.get::<u8>()? {
+            0 => Self::Join(from.get()?),
+            1 => Self::Made(from.get()?),
+            2 => Self::Refused { status: from.get()?, report: from.get()? },
+            3 => Self::Withdraw { status: from.get()?, report: from.get()? },
+            4 => Self::GiveUp,
+            5 => Self::Gone { process: from.get()? },
+            6 => Self::Forget { stream: from.get()? },
+            _ => return None,
+        })
+    }
+}
+
+/// First byte of a message between the root and another process.
+const CONTROL: u8 = 0;
+/// First byte of a message about a communicator, to any of its processes.
+const EVENT: u8 = 1;
+
+/// Where an event comes from, where it goes to, and the tag of its communicator.
+pub(crate) struct Header {
+    from: ProcessNumber,
+    to: Vec<ProcessNumber>,
+    tag: CommTag,
+}
+
+super::wire::structure! { Header { from, to, tag } }
+
+impl Session {
+    fn new(id: UniqueId, own: ProcessNumber, pids: BTreeMap<ProcessNumber, u32>) -> Self {
+        Self {
+            id,
+            own,
+            links: BTreeMap::new(),
+            pids,
+            gone: BTreeSet::new(),
+            communicators: HashMap::new(),
+            early: HashMap::new(),
+            members: Vec::new(),
+            asked: None,
+            since: Instant::now(),
+        }
+    }
+
+    /// Sends a message on its way to processes of the session.
+    fn post(&self, to: &[ProcessNumber], message: Vec<u8>) {
+        let message: Arc<[u8]> = message.into();
+        let links = to.iter().filter_map(|process| self.links.get(process));
+        match self.own {
+            ROOT => links.for_each(|link| link.send(message.clone())),
+            _ => self.links.values().for_each(|link| link.send(message.clone())),
+        }
+    }
+
+    /// Sends a message to a process that this one is connected to.
+    pub(crate) fn send_control(&self, process: ProcessNumber, control: &Control) {
+        let mut writer = Writer::default();
+        writer.put(&CONTROL).put(control);
+        if let Some(link) = self.links.get(&process) {
+            link.send(writer.finish().into());
+        }
+    }
+
+    /// The number of a process as the system counts it.
+    pub(crate) fn pid(&self, process: ProcessNumber) -> u32 {
+        self.pids.get(&process).copied().unwrap_or(0)
+    }
+}
+
+/// A message about a communicator. It may be long: it is made without the engine's lock.
+pub(crate) struct Outgoing {
+    session: SessionId,
+    to: Vec<ProcessNumber>,
+    bytes: Vec<u8>,
+}
+
+impl Outgoing {
+    /// To some of the processes that a link leads to.
+    pub(crate) fn new(own: ProcessNumber, link: &Link, to: Vec<ProcessNumber>, event: &Event) -> Self {
+        let mut writer = Writer::default();
+        writer.put(&EVENT).put(&Header { from: own, to: to.clone(), tag: link.tag }).put(event);
+        Self { session: link.session, to, bytes: writer.finish() }
+    }
+}
+
+impl State {
+    pub(crate) fn session(&self, session: SessionId) -> Option<&Session> {
+        self.sessions.get(&session)
+    }
+
+    pub(crate) fn send(&self, outgoing: Outgoing) {
+        if let Some(session) = self.sessions.get(&outgoing.session) {
+            session.post(&outgoing.to, outgoing.bytes);
+        }
+    }
+
+    /// Sends every process that streams of this one are gone.
+    pub(crate) fn streams_forgotten(&self, streams: &[StreamHandle]) {
+        for session in self.sessions.values() {
+            for (&process, &stream) in
+                session.links.keys().flat_map(|process| streams.iter().map(move |stream| (process, stream)))
+            {
+                session.send_control(process, &Control::Forget { stream: StreamName::own(stream) });
+            }
+        }
+    }
+
+    fn add_session(&mut self, session: Session) -> SessionId {
+        self.sessions_made += 1;
+        let number = SessionId(self.sessions_made);
+        self.gathering.insert(session.id, number);
+        self.sessions.insert(number, session);
+        number
+    }
+
+    /// Ends the connections of a session that is not needed any more. It is forgotten with the last of them.
+    pub(crate) fn close_session_if_over(&mut self, number: SessionId) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let serves = session.own == ROOT && session.links.len() > 1;
+        let gathers = self.gathering.get(&session.id) == Some(&number);
+        if !session.communicators.is_empty() || serves || gathers {
+            return;
+        }
+        session.links.values_mut().for_each(Outbox::close);
+        if session.links.is_empty() {
+            self.sessions.remove(&number);
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Another process has come to the root. Returns its session and its number there.
+    pub(crate) fn accept(&mut self, id: UniqueId, pid: u32, outbox: Outbox) -> (SessionId, ProcessNumber) {
+        let known = self.nccl.gathering.get(&id).copied();
+        let number = known.unwrap_or_else(|| {
+            let pids = [(ROOT, std::process::id())].into();
+            self.nccl.add_session(Session::new(id, ROOT, pids))
+        });
+        let process = match self.nccl.sessions.get_mut(&number) {
+            Some(session) => {
+                let process = ProcessNumber(session.pids.len() as u16);
+                session.pids.insert(process, pid);
+                session.links.insert(process, outbox);
+                process
+            }
+            None => ROOT,
+        };
+        (number, process)
+    }
+
+    /// This process has connected to a root. Returns the session. The root sends this process's number there later.
+    pub(crate) fn connected_to_root(&mut self, id: UniqueId, root: u32, outbox: Outbox) -> SessionId {
+        let mut session = Session::new(id, ProcessNumber(u16::MAX), [(ROOT, root)].into());
+        session.links.insert(ROOT, outbox);
+        self.nccl.add_session(session)
+    }
+}
+
+impl Nccl {
+    /// Takes in one message of `neighbour`.
+    ///
+    /// # Errors
+    /// [`Malformed`] where it makes no sense.
+    pub(crate) fn receive(
+        &'static self,
+        number: SessionId,
+        neighbour: ProcessNumber,
+        message: Vec<u8>,
+    ) -> Result<(), Malformed> {
+        let mut reader = Reader::new(&message);
+        if reader.get::<u8>().ok_or(Malformed)? == CONTROL {
+            let control = reader.get::<Control>().filter(|_| reader.is_at_end()).ok_or(Malformed)?;
+            let mut guard = self.lock();
+            guard.locked().control(number, neighbour, control)?;
+            self.unlock_and_wake(self.run_ready(guard));
+            return Ok(());
+        }
+        let Header { from, to, tag } = reader.get().ok_or(Malformed)?;
+        let own = self.lock().nccl.session(number).ok_or(Malformed)?.own;
+        let (is_root, is_meant) = (own == ROOT, to.contains(&own));
+        if is_root && from != neighbour {
+            return Err(Malformed);
+        }
+        let event = match is_meant {
+            true => Some(reader.get::<Event>().filter(|_| reader.is_at_end()).ok_or(Malformed)?),
+            false => None,
+        };
+        let mut guard = self.lock();
+        if is_root {
+            let others: Vec<ProcessNumber> =
+                to.into_iter().filter(|&process| process != ROOT && process != from).collect();
+            guard.nccl.session(number).ok_or(Malformed)?.post(&others, message);
+        }
+        let job = match event {
+            Some(event) => guard.locked().take_in(number, from, tag, event)?,
+            None => None,
+        };
+        if let Some(job) = job {
+            drop(guard);
+            guard = self.run(job);
+        }
+        self.unlock_and_wake(self.run_ready(guard));
+        Ok(())
+    }
+
+    /// The connection to a process has ended.
+    pub(crate) fn lost(&'static self, number: SessionId, process: ProcessNumber) {
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        let Some(session) = state.nccl.sessions.get_mut(&number) else { return };
+        session.links.remove(&process);
+        if session.own == ROOT {
+            let others: Vec<ProcessNumber> = session.links.keys().copied().collect();
+            others.iter().for_each(|&other| session.send_control(other, &Control::Gone { process }));
+            state.process_gone(number, process);
+        } else {
+            // What came through the root comes no more.
+            let all: Vec<ProcessNumber> =
+                session.pids.keys().copied().filter(|&process| process != session.own).collect();
+            let id = session.id;
+            if state.nccl.gathering.get(&id) == Some(&number) {
+                state.nccl.gathering.remove(&id);
+            }
+            state.root_gone(number, process);
+            for process in all {
+                state.process_gone(number, process);
+            }
+        }
+        state.nccl.close_session_if_over(number);
+        self.unlock_and_wake(self.run_ready(guard));
+    }
+
+    /// The process ends: waits until the others have what they were sent. The root also waits until the others have sent each
+    /// other everything. No wait is longer than the timeout.
+    pub fn leave_sessions(&self) {
+        let since = Instant::now();
+        {
+            let mut guard = self.lock();
+            guard.nccl.is_leaving = true;
+            for session in guard.nccl.sessions.values().filter(|session| session.own == ROOT) {
+                // They don't wait for its ranks any more.
+                let gone = Control::Gone { process: ROOT };
+                session.links.keys().for_each(|&other| session.send_control(other, &gone));
+            }
+        }
+        while self.close_sessions() && since.elapsed() < self.engine.config().timeout {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Whether a connection is still open. Closes those that carry no messages of other processes.
+    fn close_sessions(&self) -> bool {
+        let mut guard = self.lock();
+        let mut open = false;
+        for session in guard.nccl.sessions.values_mut() {
+            open |= !session.links.is_empty();
+            if session.own != ROOT || session.links.len() < 2 {
+                // The other side sees the end, and closes its own.
+                session.links.values_mut().for_each(Outbox::close);
+            }
+        }
+        open
+    }
+}
+
+impl Locked<'_> {
+    /// Does what a neighbour sends about the communicator that is made, or about a process.
+    ///
+    /// # Errors
+    /// [`Malformed`] where it makes no sense.
+    fn control(
+        &mut self,
+        number: SessionId,
+        neighbour: ProcessNumber,
+        control: Control,
+    ) -> Result<(), Malformed> {
+        let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
+        let is_root = session.own == ROOT;
+        let id = session.id;
+        match control {
+            Control::Join(request) if is_root => {
+                let pid = session.pid(neighbour);
+                let (size, rank) = (request.world_size, request.rank);
+                self.join(id, size, rank, request.member(neighbour, pid));
+            }
+            Control::Withdraw { status, report } if is_root => {
+                self.leave_bootstrap(id, &Error::new(status, report));
+            }
+            Control::GiveUp if is_root => self.give_up_bootstrap(id),
+            Control::Made(table) if !is_root => return self.complete_elsewhere(number, table),
+            Control::Refused { status, report } if !is_root => {
+                self.fail_waiting_ranks(number, &Error::new(status, report));
+            }
+            Control::Gone { process } if !is_root => self.process_gone(number, process),
+            Control::Forget { stream } => {
+                if is_root {
+                    let others = session.links.keys().filter(|&&process| process != neighbour);
+                    others.for_each(|&process| session.send_control(process, &Control::Forget { stream }));
+                }
+                self.forget_foreign(stream);
+            }
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// The root has gone: the ranks here that waited for it fail.
+    fn root_gone(&mut self, number: SessionId, process: ProcessNumber) {
+        let Some(session) = self.nccl.sessions.get(&number) else { return };
+        let message = format!("{} ended before the communicator was made", of_process(session.pid(process)));
+        self.fail_waiting_ranks(number, &Error::new(NcclStatus::RemoteError, message));
+    }
+}
+
+/// A process in words.
+pub(crate) fn of_process(pid: u32) -> String {
+    match pid {
+        0 => "the process of rank 0".to_owned(),
+        pid => format!("process {pid}"),
+    }
+}

@@ -1,0 +1,324 @@
+//! The locks of the engine and of NCCL: small programs of two or three threads, under many schedules that shuttle picks.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p virtual-gpu-nccl --release --test shuttle
+//! ```
+//!
+//! A schedule fails where a value is wrong, and where no thread can go on: there a wait never looks again by itself, so a
+//! thread that is never woken is found too. The seed is fixed; `SHUTTLE_RANDOM_SEED=N` takes another.
+#![cfg(shuttle)]
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::atomic::{AtomicU32, Ordering};
+use shuttle::sync::mpsc::channel;
+use shuttle::thread;
+use virtual_gpu::config::Config;
+use virtual_gpu::engine::{Engine, HostKind};
+use virtual_gpu_core::handle::{CommHandle, StreamHandle};
+use virtual_gpu_core::status::{CudaResult, CudaStatus};
+use virtual_gpu_nccl::{
+    Buffers, Collective, CommConfig, DataType, Direction, Nccl, Operation, Operator, Request, Transfer,
+    UniqueId,
+};
+
+/// Schedules of each kind that a program runs under.
+const SCHEDULES: usize = 10_000;
+const SEED: u64 = 20_260_101;
+/// Changes of priority in a schedule of the second kind.
+const DEPTH: usize = 3;
+/// Bytes of a thread's stack: reports need more than shuttle's few.
+const STACK: usize = 1 << 20;
+/// Bytes of every buffer: one number.
+const SIZE: u64 = 4;
+
+/// Runs a program under random schedules, and under some with few changes of priority (PCT).
+fn check(program: fn(Machine)) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    let run = move || program(machine_of_schedule());
+    shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, SCHEDULES), config.clone()).run(run);
+    shuttle::Runner::new(PctScheduler::new_from_seed(SEED, DEPTH, SCHEDULES), config).run(run);
+}
+
+/// An engine with its NCCL.
+#[derive(Clone, Copy)]
+struct Machine {
+    engine: &'static Engine,
+    nccl: &'static Nccl,
+}
+
+/// A machine whose waits never time out.
+fn machine() -> Machine {
+    let config = Config { gpus: 3, timeout: Duration::MAX, ..Config::default() };
+    let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
+    Machine { engine, nccl: Nccl::new(engine) }
+}
+
+/// A machine for one schedule. Its thread for host functions outlives the program, so the next schedule takes it away.
+fn machine_of_schedule() -> Machine {
+    std::thread_local! { static LAST: Cell<Option<Machine>> = const { Cell::new(None) } }
+    let machine = machine();
+    if let Some(Machine { engine, nccl }) = LAST.replace(Some(machine)) {
+        // SAFETY: both came from boxes, and nothing uses them any more: shuttle ends a schedule's threads before it starts the
+        // next.
+        unsafe {
+            drop(Box::from_raw(ptr::from_ref(nccl).cast_mut()));
+            drop(Box::from_raw(ptr::from_ref(engine).cast_mut()));
+        }
+    }
+    machine
+}
+
+/// Runs `program` in a thread for each rank, on the GPU of its number.
+fn in_ranks(machine: Machine, world_size: i32, program: fn(Rank)) {
+    // Making an id starts to listen for other processes: once is enough.
+    static ID: OnceLock<UniqueId> = OnceLock::new();
+    let id = *ID.get_or_init(|| self::machine().nccl.unique_id(Vec::new).unwrap());
+    let ranks: Vec<_> = (0..world_size)
+        .map(|rank| {
+            thread::spawn(move || {
+                let gpu = Gpu::new(machine, rank);
+                let comm = machine.nccl.init_rank(world_size, id, rank, CommConfig::default()).unwrap();
+                program(Rank { rank, world_size, comm, gpu });
+            })
+        })
+        .collect();
+    ranks.into_iter().for_each(|rank| rank.join().unwrap());
+}
+
+/// A thread's stream on a GPU.
+#[derive(Clone, Copy)]
+struct Gpu {
+    engine: &'static Engine,
+    nccl: &'static Nccl,
+    stream: StreamHandle,
+}
+
+impl Gpu {
+    /// A stream of its own on the GPU of this number, which is the calling thread's from now on.
+    fn new(Machine { engine, nccl }: Machine, number: i32) -> Self {
+        let context = engine.retain_primary(number).unwrap();
+        engine.set_current(Some(context)).unwrap();
+        Self { engine, nccl, stream: engine.create_stream(true).unwrap() }
+    }
+
+    /// A buffer with a number in it.
+    fn buffer(&self, value: u32) -> u64 {
+        let at = self.engine.allocate(SIZE).unwrap();
+        self.write(at, value);
+        at
+    }
+
+    fn write(&self, at: u64, value: u32) {
+        let read = Arc::new(move || value.to_le_bytes().to_vec());
+        self.engine.copy_from_host(self.stream, at, SIZE, read, HostKind::Pageable).unwrap();
+    }
+
+    fn read(&self, at: u64) -> u32 {
+        let into = Arc::new(AtomicU32::new(0));
+        let value = into.clone();
+        let write =
+            move |bytes: &[u8]| into.store(u32::from_le_bytes(bytes.try_into().unwrap()), Ordering::SeqCst);
+        self.engine.copy_to_host(self.stream, at, SIZE, Arc::new(write), HostKind::Pageable).unwrap();
+        value.load(Ordering::SeqCst)
+    }
+
+    fn synchronize(&self) -> CudaResult<()> {
+        self.engine.synchronize_stream(self.stream)
+    }
+}
+
+/// One rank, in its thread.
+struct Rank {
+    rank: i32,
+    world_size: i32,
+    comm: CommHandle,
+    gpu: Gpu,
+}
+
+impl Rank {
+    /// Adds up a number of each rank, in place.
+    fn all_reduce(&self, comm: CommHandle, at: u64) {
+        let operation = Operation {
+            collective: Collective::AllReduce(Operator::Sum),
+            count: 1,
+            data_type: DataType::Uint32,
+        };
+        let buffers = Buffers { send: at, receive: at, scale: None };
+        self.gpu.nccl.call(comm, Request::Collective(operation, buffers), self.gpu.stream).unwrap();
+    }
+
+    fn transfer(&self, direction: Direction, peer: i32, at: u64) {
+        let transfer = Transfer { direction, peer, count: 1, data_type: DataType::Uint32 };
+        self.gpu.nccl.call(self.comm, Request::Transfer(transfer, at), self.gpu.stream).unwrap();
+    }
+
+    /// Another communicator of all ranks.
+    fn duplicate(&self) -> CommHandle {
+        let made = Arc::new(OnceLock::new());
+        let into = made.clone();
+        let deliver = Box::new(move |comm| into.set(comm).expect("once"));
+        self.gpu.nccl.split(self.comm, 0, self.rank, None, deliver).unwrap();
+        *made.get().expect("a split returns once its communicator is made")
+    }
+}
+
+#[test]
+fn two_ranks_add_up_twice() {
+    check(|machine| {
+        in_ranks(machine, 2, |rank| {
+            let at = rank.gpu.buffer(1 + rank.rank as u32);
+            rank.all_reduce(rank.comm, at);
+            rank.all_reduce(rank.comm, at);
+            assert_eq!(rank.gpu.read(at), 6);
+            rank.gpu.nccl.destroy(rank.comm).unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_split_and_the_end_of_a_communicator_wait_for_all_ranks() {
+    check(|machine| {
+        in_ranks(machine, 2, |rank| {
+            let at = rank.gpu.buffer(1);
+            let other = rank.duplicate();
+            rank.all_reduce(other, at);
+            rank.gpu.nccl.finalize(other).unwrap();
+            assert_eq!(rank.gpu.read(at), 2);
+        });
+    });
+}
+
+#[test]
+fn three_ranks_pass_a_number_round() {
+    check(|machine| {
+        in_ranks(machine, 3, |rank| {
+            let (own, got) = (rank.gpu.buffer(10 + rank.rank as u32), rank.gpu.buffer(0));
+            let last = rank.world_size - 1;
+            let (next, before) = ((rank.rank + 1) % rank.world_size, (rank.rank + last) % rank.world_size);
+            rank.gpu.nccl.group_start();
+            rank.transfer(Direction::Send, next, own);
+            rank.transfer(Direction::Receive, before, got);
+            rank.gpu.nccl.group_end().unwrap();
+            assert_eq!(rank.gpu.read(got), 10 + before as u32);
+        });
+    });
+}
+
+#[test]
+fn host_functions_run_in_their_turn_and_free_who_waits() {
+    check(|machine| {
+        let threads = [0, 1].map(|number| {
+            thread::spawn(move || {
+                let gpu = Gpu::new(machine, number);
+                let calls = Arc::new(AtomicU32::new(0));
+                for turn in 0..2 {
+                    let calls = calls.clone();
+                    let function = move || assert_eq!(calls.fetch_add(1, Ordering::SeqCst), turn);
+                    machine.engine.launch_host_function(gpu.stream, Arc::new(function)).unwrap();
+                }
+                gpu.synchronize().unwrap();
+                assert_eq!(calls.load(Ordering::SeqCst), 2);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn an_event_orders_the_streams_of_two_threads() {
+    check(|machine| {
+        let (tell, hear) = channel();
+        let writer = thread::spawn(move || {
+            let gpu = Gpu::new(machine, 0);
+            let (at, event) = (gpu.buffer(1), machine.engine.create_event(false).unwrap());
+            // Whoever waits for the event waits for another thread.
+            machine.engine.launch_host_function(gpu.stream, Arc::new(|| ())).unwrap();
+            gpu.write(at, 2);
+            machine.engine.record_event(event, gpu.stream).unwrap();
+            tell.send((at, event)).unwrap();
+            gpu.synchronize().unwrap();
+        });
+        let reader = thread::spawn(move || {
+            let gpu = Gpu::new(machine, 0);
+            let (at, event) = hear.recv().unwrap();
+            machine.engine.wait_event(gpu.stream, event).unwrap();
+            assert_eq!(gpu.read(at), 2);
+        });
+        writer.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn threads_that_share_a_gpu_learn_their_times() {
+    check(|machine| {
+        let threads = [(); 2].map(|()| {
+            thread::spawn(move || {
+                let gpu = Gpu::new(machine, 0);
+                let [start, end] = [(); 2].map(|()| machine.engine.create_event(true).unwrap());
+                machine.engine.record_event(start, gpu.stream).unwrap();
+                gpu.buffer(1);
+                machine.engine.record_event(end, gpu.stream).unwrap();
+                machine.engine.synchronize_event(end).unwrap();
+                assert!(machine.engine.elapsed(start, end).unwrap() > 0.0);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn who_waits_for_a_rank_that_aborts_is_told() {
+    check(|machine| {
+        in_ranks(machine, 2, |rank| {
+            if rank.rank == 0 {
+                let at = rank.gpu.buffer(1);
+                rank.all_reduce(rank.comm, at);
+                assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+            }
+            rank.gpu.nccl.abort(rank.comm);
+        });
+    });
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_told_at_once() {
+    check(|machine| {
+        in_ranks(machine, 2, |rank| {
+            let (at, other) = (rank.gpu.buffer(1), rank.duplicate());
+            rank.all_reduce(if rank.rank == 0 { rank.comm } else { other }, at);
+            assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+        });
+    });
+}
+
+#[test]
+fn three_ranks_that_all_receive_first_are_told_at_once() {
+    check(|machine| {
+        in_ranks(machine, 3, |rank| {
+            let at = rank.gpu.buffer(0);
+            rank.transfer(Direction::Receive, (rank.rank + 1) % rank.world_size, at);
+            assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+        });
+    });
+}
+
+#[test]
+fn a_failure_is_handed_on_from_rank_to_rank() {
+    check(|machine| {
+        in_ranks(machine, 3, |rank| {
+            if rank.rank > 0 {
+                let at = rank.gpu.buffer(0);
+                rank.transfer(Direction::Receive, rank.rank - 1, at);
+                assert_eq!(rank.gpu.synchronize().unwrap_err().status, CudaStatus::LaunchTimeout);
+            }
+            rank.gpu.nccl.abort(rank.comm);
+        });
+    });
+}

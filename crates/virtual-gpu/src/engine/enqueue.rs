@@ -1,0 +1,163 @@
+//! Enqueuing: an operation goes to the end of its stream's queue, with what it waits for.
+
+use std::sync::Arc;
+
+use super::context::ContextHandle;
+use super::graph::NodeWork;
+use super::stream::not_a_stream;
+use super::stream::{Awaited, Op};
+use super::work::Work;
+use super::{Engine, State};
+use virtual_gpu_core::handle::{CallKey, OpRef, StreamHandle};
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::sync::MutexGuard;
+
+impl Engine {
+    /// Enqueues `work` and returns; it runs when its turn comes.
+    pub(super) fn submit(&self, stream: StreamHandle, work: Work, call_site: CallSite) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        self.submit_in(state, stream, work, call_site)
+    }
+
+    /// As [`Self::submit`], to a stream that is resolved. A stream that is captured keeps the work for the graph.
+    pub(super) fn submit_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        stream: StreamHandle,
+        work: Work,
+        call_site: CallSite,
+    ) -> CudaResult<()> {
+        if state.is_capturing(stream) {
+            return state.add_node(stream, NodeWork::Work(work), call_site);
+        }
+        state.enqueue(stream, work, Vec::new(), call_site)?;
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// Enqueues `work` and returns when it is done.
+    pub(super) fn submit_and_wait(
+        &self,
+        stream: StreamHandle,
+        work: Work,
+        call_site: CallSite,
+        caller: &'static str,
+    ) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let op = state.enqueue(stream, work, Vec::new(), call_site)?;
+        let context = state.last_of(stream)?.0;
+        self.wait_in(context, vec![op], caller, state)
+    }
+}
+
+impl State {
+    /// Appends one rank's part of a call to a stream.
+    ///
+    /// # Errors
+    /// That of a stream, or of its context, that can't be used.
+    pub fn enqueue_call(
+        &mut self,
+        stream: StreamHandle,
+        call: CallKey,
+        after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        self.enqueue(stream, Work::Collective(call), after, call_site)
+    }
+
+    /// Appends an operation that does nothing but wait for `after`.
+    ///
+    /// # Errors
+    /// That of a stream, or of its context, that can't be used.
+    pub fn enqueue_wait(
+        &mut self,
+        stream: StreamHandle,
+        after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        self.enqueue(stream, Work::Nothing, after, call_site)
+    }
+
+    /// Appends an operation to a stream.
+    ///
+    /// # Errors
+    /// `StreamCaptureUnsupported` where the stream is captured: [`State::add_node`] is for what a graph can hold.
+    pub(super) fn enqueue(
+        &mut self,
+        stream: StreamHandle,
+        work: Work,
+        mut after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        let (context, _) = self.last_of(stream)?;
+        self.check_usable(context)?;
+        self.check_not_captured(stream, &format!("{work}"))?;
+        self.check_not_implied(stream, context)?;
+        after.extend(self.implied_order(stream, context));
+        if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
+            let thread = self.current_thread();
+            let device = self.device_of_context(context)?;
+            self.time.call(thread, device, || format!("enqueue {work}"));
+        }
+        self.append(stream, work, after, call_site)
+    }
+
+    /// A new place among all operations.
+    pub(super) fn next_place(&mut self) -> u64 {
+        self.enqueued += 1;
+        self.enqueued
+    }
+
+    /// The place of `op`, which is the first operation of its stream, among all operations.
+    pub fn enqueued_as(&self, op: OpRef) -> Option<u64> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        stream.queue.front().map(|first| first.enqueued)
+    }
+
+    /// As [`Self::enqueue`], of an operation that is no call of its own.
+    pub(super) fn append(
+        &mut self,
+        stream: StreamHandle,
+        work: Work,
+        after: Vec<Awaited>,
+        call_site: CallSite,
+    ) -> CudaResult<Awaited> {
+        let thread = self.current_thread();
+        let view = self.order.view_of(thread);
+        let enqueued = self.next_place();
+        let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
+        let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
+        let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
+        self.time.describe(&ticket, (stream, &entry.name), || work.label());
+        entry.issued += 1;
+        let op = OpRef { stream, number: entry.issued };
+        entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
+        entry.queue.push_back(Op {
+            after,
+            work,
+            call_site,
+            thread,
+            enqueued,
+            view,
+            done: entry.last.done.clone(),
+            ticket,
+        });
+        self.runnable.push_back(stream);
+        Ok(entry.last.clone())
+    }
+
+    /// The legacy default stream waits for all blocking streams of its context, and they for it.
+    fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
+        let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
+        let ordered = self.streams.iter().filter(|&(&other, entry)| {
+            other != stream && entry.context == context && entry.blocking && (own.legacy || entry.legacy)
+        });
+        let ordered = ordered.map(|(_, entry)| &entry.last);
+        let retired =
+            self.retired(context).filter(|(blocking, _)| own.legacy && *blocking).map(|(_, last)| last);
+        ordered.chain(retired).cloned().collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! Kernels run: on whichever thread their stream's turn came, without the engine's lock.
+
+use super::Engine;
+use super::Failure;
+use super::kernel_report::assertion_lines;
+use super::kernel_report::fault_report;
+use super::kernel_report::race_report;
+use super::kernel_report::status_of;
+use super::kernel_report::unwritten_report;
+use super::launch::KernelLaunch;
+use super::run::Turn;
+use super::touched::Done;
+use super::touched::Outcome;
+use super::touched::Touched;
+use crate::config::Checks;
+use crate::device::MULTIPROCESSORS;
+use crate::order::Touch;
+use crate::report::{Report, size};
+use crate::time::Cost;
+use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Launch};
+
+/// Instructions that the threads of a launch may take together, so that a kernel without end ends: about a minute of one
+/// core.
+const INSTRUCTION_LIMIT: u64 = 1 << 36;
+
+/// Instructions that one thread may take: some ten seconds of one core for a thread that runs alone.
+const THREAD_LIMIT: u64 = 1 << 28;
+
+/// A kernel that has run, or has failed.
+struct Ran {
+    outcome: Result<Execution, Box<Fault>>,
+    touched: Vec<Touched>,
+    /// The report of a read of bytes that nothing had written.
+    unwritten: Option<Report>,
+}
+
+impl Engine {
+    pub(super) fn run_kernel(&self, launch: &KernelLaunch, turn: &Turn) -> Outcome {
+        let Ran { mut outcome, touched, unwritten } = self.run_in_memory(launch, turn)?;
+        let printed = match &mut outcome {
+            Ok(execution) => std::mem::take(&mut execution.printed),
+            Err(fault) => std::mem::take(&mut fault.printed),
+        };
+        if !printed.is_empty() {
+            self.state().add_printed(launch.context, printed, launch.print_buffer);
+        }
+        let call_site = &turn.call_site;
+        let execution = match outcome {
+            Ok(execution) => execution,
+            Err(fault) => {
+                if let FaultKind::Assert(assertion) = &fault.kind {
+                    crate::report::print(assertion_lines(assertion, fault.at.block).trim_end());
+                }
+                let report = fault_report(&fault, call_site, |report, address| self.whose(report, address));
+                return Err(Failure::announce(status_of(&fault), &report));
+            }
+        };
+        let race = execution.race.as_ref().map(|race| race_report(race, call_site));
+        for report in [race, unwritten].into_iter().flatten().filter(|_| self.config().checks != Checks::Off)
+        {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            if self.config().checks == Checks::Error {
+                return Err(failure);
+            }
+        }
+        let [x, y, z] = launch.shape.grid.map(u64::from);
+        let cost = Cost::Kernel {
+            blocks: x * y * z,
+            resident: launch.resident / u64::from(MULTIPROCESSORS),
+            instructions: execution.instructions,
+            bytes: execution.bytes_read + execution.bytes_written,
+            longest_thread: execution.longest_thread,
+        };
+        Ok(Done { touched, cost })
+    }
+
+    /// Runs a kernel on the memory of its GPU and managed memory, which stay locked meanwhile.
+    fn run_in_memory(&self, launch: &KernelLaunch, turn: &Turn) -> Result<Ran, Failure> {
+        let &Turn { device, ref call_site, place, start_ns } = turn;
+        let mut memory = self.memory_as_of(device, place);
+        let workspace = if launch.is_cooperative { Some(new_workspace(&mut memory)?) } else { None };
+        let to_run = Launch {
+            grid: launch.shape.grid,
+            block: launch.shape.block,
+            dynamic_shared: launch.shape.dynamic_shared,
+            parameters: &launch.parameters,
+            globals: &launch.globals,
+            start_ns,
+            resident: launch.resident,
+            workspace: workspace.unwrap_or(0),
+            stack: launch.stack,
+            print_buffer: launch.print_buffer,
+            watch_shared: self.config().checks != Checks::Off,
+            instruction_limit: INSTRUCTION_LIMIT,
+            thread_limit: THREAD_LIMIT,
+        };
+        // Locked after every GPU's memory, so that two kernels can't wait for each other's.
+        let mut managed =
+            Some(self.memory_as_of(self.managed(), place)).filter(|managed| !managed.is_empty());
+        if let Some(managed) = &mut managed {
+            memory.borrow(managed);
+        }
+        let mut outcome = virtual_gpu_machine::run(&launch.kernel, &to_run, &mut memory);
+        let touched =
+            outcome.as_mut().map(|done| self.touched(device, &memory, std::mem::take(&mut done.touched)));
+        let touched = touched.unwrap_or_default();
+        let unwritten = outcome.as_ref().ok().and_then(|done| done.unwritten.as_ref());
+        let unwritten = unwritten.map(|read| unwritten_report(read, &memory, call_site));
+        if let Some(managed) = &mut managed {
+            memory.give_back(managed);
+        }
+        if let Some(workspace) = workspace {
+            let _ = memory.free(workspace, CallSite::unknown());
+        }
+        Ok(Ran { outcome, touched, unwritten })
+    }
+
+    /// What a kernel touched, by allocation.
+    fn touched(
+        &self,
+        device: usize,
+        memory: &DeviceMemory,
+        all: Vec<virtual_gpu_machine::Touched>,
+    ) -> Vec<Touched> {
+        let mut by_allocation: Vec<Touched> = Vec::new();
+        for virtual_gpu_machine::Touched { allocation, ranges, access } in all {
+            let touch = Touch { ranges, writes: access != Access::Read, atomic: access == Access::Atomic };
+            match by_allocation.iter_mut().find(|known| known.allocation == allocation) {
+                Some(known) => known.touches.push(touch),
+                None => {
+                    let Some(allocation) = memory.allocations().find(|known| known.id() == allocation) else {
+                        continue;
+                    };
+                    let device = if allocation.id().is_managed() { self.managed() } else { device };
+                    let (size, call_site) = (allocation.size(), allocation.call_site().clone());
+                    let (allocation, touches) = (allocation.id(), vec![touch]);
+                    by_allocation.push(Touched { device, allocation, size, call_site, touches });
+                }
+            }
+        }
+        by_allocation
+    }
+
+    /// Says whose an address is that a kernel used, and that lies in no memory of its GPU.
+    fn whose(&self, report: Report, address: u64) -> Report {
+        if self.state().is_pinned(address) {
+            return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
+        }
+        let Some(device) = self.device_of(address).filter(|&device| device != self.managed()) else {
+            return report.fact(format!("{address:#x} lies in no buffer of a GPU: is it a host pointer?"));
+        };
+        let report = match self.memory(device).range(address, 1) {
+            Ok((allocation, _)) => report.before_at(
+                format!("it is in the buffer of {} on GPU {device} allocated", size(allocation.size())),
+                allocation.call_site(),
+            ),
+            Err(_) => report.fact(format!("{address:#x} is an address of GPU {device}")),
+        };
+        report.help("a kernel uses its own GPU's memory: copy the data there first")
+    }
+}
+
+/// What `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
+fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
+    const SIZE: u64 = 8;
+    let no_room = || {
+        let report = Report::new("no room for the barrier of a cooperative launch");
+        Failure::announce(CudaStatus::OutOfMemory, &report)
+    };
+    let address = memory.allocate(SIZE, CallSite::unknown()).map_err(|_| no_room())?;
+    if let Ok((allocation, _)) = memory.range_mut(address, SIZE) {
+        allocation.bytes_mut()[..4].copy_from_slice(&(SIZE as u32).to_le_bytes());
+        allocation.mark_written(0..SIZE);
+    }
+    Ok(address)
+}

@@ -1,0 +1,174 @@
+//! Modules: PTX that was read, its functions and its global variables.
+
+use super::Engine;
+use super::State;
+use super::context::ContextHandle;
+use super::function::Function;
+use super::lock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::status::Error;
+use virtual_gpu_ptx::Kernel;
+
+/// A `CUmodule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleHandle(pub u64);
+
+/// A `CUfunction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionHandle(pub u64);
+
+pub(super) struct LoadedModule {
+    pub(super) context: ContextHandle,
+    module: Arc<virtual_gpu_ptx::Module>,
+    /// Device address of each of the module's variables.
+    pub(super) globals: Arc<[u64]>,
+    functions: BTreeMap<String, FunctionHandle>,
+}
+
+impl Engine {
+    /// `cuModuleLoadData` of PTX text, into the current context.
+    ///
+    /// # Errors
+    /// `InvalidPtx` with every line that can't be run.
+    pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
+        self.flush_current();
+        let (context, device) = {
+            let mut state = self.state();
+            let context = state.current_context()?;
+            state.check_usable(context)?;
+            (context, state.device_of_context(context)?)
+        };
+        let module = self.parse(text)?;
+        let mut globals = Vec::new();
+        {
+            let mut memory = self.memory(device);
+            for variable in module.variables() {
+                let address = memory.allocate(variable.size.max(1), CallSite::here()).map_err(|_| {
+                    Error::new(
+                        CudaStatus::OutOfMemory,
+                        format!("no room for the variable `{}`", variable.name),
+                    )
+                })?;
+                globals.push(address);
+            }
+            for (variable, &address) in module.variables().iter().zip(&globals) {
+                if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
+                    let image = variable.image(&globals);
+                    allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
+                    allocation.mark_written(0..variable.size.max(1));
+                }
+            }
+        }
+        let mut state = self.state();
+        let handle = ModuleHandle(state.new_handle());
+        let module = LoadedModule { context, module, globals: globals.into(), functions: BTreeMap::new() };
+        state.modules.insert(handle, module);
+        Ok(handle)
+    }
+
+    /// Reads a PTX text. Every rank loads the same ones, so the last few are kept.
+    fn parse(&self, text: &str) -> CudaResult<Arc<virtual_gpu_ptx::Module>> {
+        const KEPT: usize = 32;
+        // Held while reading: ranks that come with the same text meanwhile find it read.
+        let mut parsed = lock(&self.parsed);
+        if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
+            return Ok(module.clone());
+        }
+        let module = virtual_gpu_ptx::load(text)
+            .map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let module = Arc::new(module);
+        if parsed.len() == KEPT {
+            parsed.pop_front();
+        }
+        parsed.push_back((text.into(), module.clone()));
+        Ok(module)
+    }
+
+    /// `cuModuleUnload`.
+    pub fn unload_module(&self, module: ModuleHandle) -> CudaResult<()> {
+        self.flush_current();
+        let mut state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        let device = state.device_of_context(entry.context)?;
+        let addresses = state.remove_module(module);
+        drop(state);
+        let mut memory = self.memory(device);
+        for address in addresses {
+            let _ = memory.free(address, CallSite::here());
+        }
+        Ok(())
+    }
+
+    /// `cuModuleGetFunction`.
+    ///
+    /// # Errors
+    /// `NotFound`, naming the kernel that was asked for and those that there are.
+    pub fn function(&self, module: ModuleHandle, name: &str) -> CudaResult<FunctionHandle> {
+        let mut state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        if let Some(&function) = entry.functions.get(name) {
+            return Ok(function);
+        }
+        let Some(kernel) = entry.module.kernel(name).cloned() else {
+            let known: Vec<_> = entry.module.kernel_names().map(|name| format!("`{name}`")).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("the module has no kernel `{name}`; it has {known}");
+            return Err(Error::new(CudaStatus::NotFound, message));
+        };
+        let function = FunctionHandle(state.new_handle());
+        state.functions.insert(function, Function::new(module, kernel));
+        if let Some(entry) = state.modules.get_mut(&module) {
+            entry.functions.insert(name.to_owned(), function);
+        }
+        Ok(function)
+    }
+
+    /// `cuModuleGetGlobal`: address and size of a module's `.global` or `.const` variable.
+    ///
+    /// # Errors
+    /// `NotFound`, naming the variable that was asked for and those that there are.
+    pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
+        let state = self.state();
+        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+        let variables = entry.module.variables();
+        let found = variables.iter().zip(entry.globals.iter()).find(|(variable, _)| variable.name == name);
+        let Some((variable, &address)) = found else {
+            let known: Vec<_> = variables.iter().map(|variable| format!("`{}`", variable.name)).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("the module has no variable `{name}`; it has {known}");
+            return Err(Error::new(CudaStatus::NotFound, message));
+        };
+        Ok((address, variable.size))
+    }
+
+    /// The kernel behind a function, by which a launch's parameters are read.
+    pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
+        Ok(self.state().function(function)?.kernel.clone())
+    }
+}
+
+impl State {
+    /// The PTX of a module.
+    pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&virtual_gpu_ptx::Module> {
+        Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
+    }
+
+    /// The context that a module was loaded into.
+    pub(super) fn context_of(&self, module: ModuleHandle) -> CudaResult<ContextHandle> {
+        Ok(self.modules.get(&module).ok_or_else(|| not_a_module(module))?.context)
+    }
+
+    /// Forgets a module with its functions; returns the addresses of its variables.
+    pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
+        self.functions.retain(|_, function| function.module != module);
+        self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())
+    }
+}
+
+pub(super) fn not_a_module(module: ModuleHandle) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a module, or no longer one", module.0))
+}

@@ -1,0 +1,52 @@
+//! The host threads that call.
+
+use std::collections::HashMap;
+
+use super::State;
+use super::context::ContextHandle;
+use super::wait::{Blocked, Polled};
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::thread::{Life, ThreadKey};
+
+/// This many threads are always remembered.
+pub(super) const FEW_THREADS: usize = 64;
+
+/// What the engine knows of a host thread.
+pub(super) struct Thread {
+    pub(crate) life: Life,
+    /// The current context is the last one.
+    pub(super) contexts: Vec<ContextHandle>,
+    pub(crate) blocked: Option<Blocked>,
+    /// What queries have said "not yet" of, by stream.
+    pub(super) polled: HashMap<StreamHandle, Polled>,
+}
+
+impl State {
+    /// The calling thread's key; it has an entry from now on.
+    pub fn current_thread(&mut self) -> ThreadKey {
+        self.thread();
+        ThreadKey::current()
+    }
+
+    /// Forgets threads that have ended and drive no rank. Prunes only when their number has doubled.
+    pub(super) fn forget_threads(&mut self) {
+        if self.threads.len() < self.prune_threads_at {
+            return;
+        }
+        let owners = self.communication.owners();
+        self.threads.retain(|thread, entry| owners.contains(thread) || !entry.life.has_ended());
+        let threads = &self.threads;
+        self.order.forget_threads(|thread| threads.contains_key(&thread));
+        self.prune_threads_at = FEW_THREADS.max(2 * threads.len());
+    }
+
+    /// The calling thread's entry.
+    pub(super) fn thread(&mut self) -> &mut Thread {
+        self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
+            life: Life::of_current(),
+            contexts: Vec::new(),
+            blocked: None,
+            polled: HashMap::new(),
+        })
+    }
+}

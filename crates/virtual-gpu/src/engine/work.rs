@@ -1,0 +1,119 @@
+//! What operations do, and what a trace and the clock see of that.
+
+use std::sync::Arc;
+
+use super::host::HostFunction;
+use super::host_memory::{HostRead, HostWrite};
+use super::launch::KernelLaunch;
+use crate::time::Class;
+use crate::time::trace::Label;
+use virtual_gpu_core::handle::CallKey;
+use virtual_gpu_core::sync::Mutex;
+
+/// What an operation does when its turn has come.
+#[derive(Clone)]
+pub(super) enum Work {
+    /// Its place in the stream is all that matters.
+    Nothing,
+    /// Records an event.
+    Record,
+    /// Waits for an event.
+    Wait,
+    /// Host bytes, taken at the call, to the device.
+    Upload {
+        to: u64,
+        bytes: Vec<u8>,
+    },
+    /// Device bytes to the slot that the caller waits for.
+    Download {
+        from: u64,
+        len: u64,
+        into: Arc<Mutex<Vec<u8>>>,
+    },
+    /// Host bytes, read when their turn comes, to the device.
+    UploadLater {
+        to: u64,
+        len: u64,
+        read: HostRead,
+    },
+    /// Device bytes to the host, which waits for them or not.
+    DownloadLater {
+        from: u64,
+        len: u64,
+        write: HostWrite,
+    },
+    Copy {
+        from: u64,
+        to: u64,
+        len: u64,
+    },
+    Set {
+        at: u64,
+        len: u64,
+        /// What is there four bytes at a time.
+        pattern: [u8; 4],
+    },
+    Free {
+        at: u64,
+    },
+    Kernel(Box<KernelLaunch>),
+    /// A call of the program's code; none once it is with the thread that runs it.
+    Host(Option<HostFunction>),
+    /// One rank's part of a collective.
+    Collective(CallKey),
+}
+
+impl Work {
+    /// What a trace calls it; none where it shows nothing.
+    pub(super) fn label(&self) -> Option<Label> {
+        let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
+        match self {
+            Self::Nothing | Self::Free { .. } => None,
+            Self::Record => Some(Label::new("event", "record")),
+            Self::Wait => Some(Label::new("event", "wait")),
+            Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
+            Self::UploadLater { len, .. } => copy("copy to the device", *len),
+            Self::Download { len, .. } | Self::DownloadLater { len, .. } => copy("copy to the host", *len),
+            Self::Copy { len, .. } => copy("copy", *len),
+            Self::Set { len, .. } => copy("memset", *len),
+            Self::Kernel(launch) => Some(Label::new("kernel", launch.name())),
+            Self::Host(_) => Some(Label::new("host function", "host function")),
+            Self::Collective(_) => Some(Label::new("collective", "a collective")),
+        }
+    }
+
+    /// What it is to the clock.
+    pub(super) fn class(&self) -> Class {
+        match self {
+            Self::Nothing | Self::Free { .. } => Class::Nothing,
+            Self::Record => Class::Record,
+            Self::Wait => Class::Wait,
+            Self::Host(_) => Class::Host,
+            Self::Collective(_) => Class::Communication,
+            Self::Upload { .. }
+            | Self::Download { .. }
+            | Self::UploadLater { .. }
+            | Self::DownloadLater { .. }
+            | Self::Copy { .. }
+            | Self::Set { .. }
+            | Self::Kernel(_) => Class::Engine,
+        }
+    }
+}
+
+impl std::fmt::Display for Work {
+    /// The operation as a report names it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),
+            Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
+            Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
+            Self::Copy { .. } => f.write_str("a copy"),
+            Self::Set { .. } => f.write_str("a memset"),
+            Self::Free { .. } => f.write_str("a free"),
+            Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
+            Self::Host(_) => f.write_str("a host function"),
+            Self::Collective(_) => f.write_str("a collective"),
+        }
+    }
+}

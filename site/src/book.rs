@@ -1,0 +1,211 @@
+//! The book: mdBook over `site/book/`, with a page for each exercise, and a look at every link of what came out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use course::mistakes::{self, Mistake};
+use course::syllabus::Course;
+use mdbook_driver::MDBook;
+use mdbook_preprocessor::book::{Book, BookItem, Chapter};
+use mdbook_preprocessor::{Preprocessor, PreprocessorContext};
+
+use crate::exercise;
+use crate::output::Outputs;
+use crate::page::{Pages, output_as_text};
+
+/// Pages that show a file of the repository as a whole.
+const SHOWN: [(&str, &str); 4] = [
+    ("README.md", "index.md"),
+    ("CONTRIBUTING.md", "authors.md"),
+    ("crates/virtual-gpu/README.md", "virtual-gpu.md"),
+    ("crates/virtual-gpu/MODEL.md", "model.md"),
+];
+
+/// Makes the book in the folder `to`.
+///
+/// # Errors
+/// A page asks for something that isn't there, or a link leads nowhere.
+pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
+    let mut book = MDBook::load(root.join("site/book"))?;
+    book.config.build.build_dir = to.to_owned();
+    book.with_preprocessor(Fill { root: root.to_owned() });
+    book.build()?;
+    let pages = check_links(to)?;
+    Ok(format!("{pages} pages are in {}", to.display()))
+}
+
+/// Fills the pages in.
+struct Fill {
+    root: PathBuf,
+}
+
+impl Preprocessor for Fill {
+    fn name(&self) -> &str {
+        "course"
+    }
+
+    fn run(&self, _: &PreprocessorContext, mut book: Book) -> anyhow::Result<Book> {
+        let course = Course::read(&self.root)?;
+        let outputs = Outputs::read(&self.root)?;
+        let mistakes = mistakes::read(&self.root)?;
+        let shown = shown(&course, &book);
+        let pages =
+            Pages { root: &self.root, course: &course, outputs: &outputs, shown, output: output_as_text };
+        let mut result = Ok(());
+        book.for_each_chapter_mut(|chapter| {
+            if result.is_ok() {
+                result = fill(&pages, &mistakes, chapter);
+            }
+        });
+        result?;
+        Ok(book)
+    }
+}
+
+/// Which page shows which file of the repository.
+fn shown(course: &Course, book: &Book) -> BTreeMap<String, String> {
+    let mut shown: BTreeMap<String, String> =
+        SHOWN.iter().map(|&(file, page)| (file.to_owned(), page.to_owned())).collect();
+    for chapter in book.chapters() {
+        if let Some(path) = chapter.path.as_ref().and_then(|path| path.to_str()) {
+            shown.insert(format!("site/book/src/{path}"), path.to_owned());
+        }
+    }
+    for kind in ["modules", "solutions"] {
+        for module in &course.modules {
+            shown.insert(format!("{kind}/{}/README.md", module.folder), format!("{}.md", module.folder));
+        }
+        for exercise in &course.exercises {
+            shown.insert(format!("{kind}/{}", exercise.file), exercise::path(exercise));
+        }
+    }
+    shown
+}
+
+fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyhow::Result<()> {
+    let path = chapter.path.as_ref().and_then(|path| path.to_str()).context("a page has a path")?.to_owned();
+    chapter.content = pages.text(&format!("site/book/src/{path}"), &path)?;
+    let folder = path.trim_end_matches(".md");
+    let exercises = pages.course.exercises.iter().filter(|exercise| exercise.folder() == folder);
+    for (number, exercise) in (1..).zip(exercises) {
+        let text = exercise::text(pages, exercise, mistakes).with_context(|| exercise.id.clone())?;
+        let parents = [&chapter.parent_names[..], std::slice::from_ref(&chapter.name)].concat();
+        let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents);
+        // It lies in no file of mdBook's.
+        page.source_path = None;
+        page.number = chapter.number.clone().map(|mut place| {
+            place.push(number);
+            place
+        });
+        chapter.sub_items.push(BookItem::Chapter(page));
+    }
+    Ok(())
+}
+
+/// Every link of every page leads to a file that is there, and to a place in it that is there; nothing is asked of another host.
+/// Returns how many pages there are.
+fn check_links(book: &Path) -> anyhow::Result<usize> {
+    let mut pages = BTreeMap::new();
+    let mut folders = vec![book.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "html") {
+                let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                pages.insert(path, text);
+            }
+        }
+    }
+    let places: BTreeMap<&Path, BTreeSet<&str>> =
+        pages.iter().map(|(path, text)| (path.as_path(), attributes(text, "id").collect())).collect();
+    let mut broken = Vec::new();
+    // The page for addresses that don't exist, and the one to print, have addresses of their own kind.
+    let usual = pages.iter().filter(|(path, _)| !path.ends_with("404.html") && !path.ends_with("print.html"));
+    for (path, text) in usual {
+        let name = path.strip_prefix(book)?.display();
+        for source in attributes(text, "src") {
+            if is_far(source) {
+                broken.push(format!("{name}: {source} is asked of another host"));
+            }
+        }
+        for link in attributes(text, "href").chain(attributes(text, "src")).filter(|link| !is_far(link)) {
+            let link = link.replace("%20", " ");
+            let (file, place) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => normal(&path.with_file_name("").join(file)),
+            };
+            let target = if target.is_dir() { target.join("index.html") } else { target };
+            let is_place = |places: &BTreeSet<&str>| place.is_empty() || places.contains(place);
+            if !target.is_file() {
+                broken.push(format!("{name}: there is no {link}"));
+            } else if places.get(target.as_path()).is_some_and(|places| !is_place(places)) {
+                broken.push(format!("{name}: {link} is no place on that page"));
+            }
+        }
+    }
+    ensure!(broken.is_empty(), "links lead nowhere\n{}", broken.join("\n"));
+    Ok(pages.len())
+}
+
+/// The values of an attribute in a page that mdBook wrote: always in double quotes.
+fn attributes<'t>(html: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+    let start = format!(" {name}=\"");
+    let starts: Vec<usize> = html.match_indices(&start).map(|(at, _)| at + start.len()).collect();
+    starts.into_iter().filter_map(|at| html[at..].split('"').next())
+}
+
+fn is_far(link: &str) -> bool {
+    link.contains("://") || link.starts_with("data:") || link.starts_with("mailto:")
+}
+
+/// A path without `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                parts.pop();
+            }
+            std::path::Component::CurDir => {}
+            other => parts.push(other),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_nowhere_is_named_with_its_page() {
+        let book = std::env::temp_dir().join(format!("site_links_{}", std::process::id()));
+        fs::create_dir_all(book.join("a")).unwrap();
+        let write = |name: &str, text: &str| fs::write(book.join(name), text).unwrap();
+        write(
+            "index.html",
+            r#"<h1 id="top">x</h1> <a href="a/b.html#c">b</a> <a href="https://x.org/y">y</a>"#,
+        );
+        write("a/b.html", r##"<h2 id="c">x</h2> <a href="../index.html#top">t</a> <a href="#c">c</a>"##);
+        assert_eq!(check_links(&book).unwrap(), 2);
+        write(
+            "a/b.html",
+            r##"<a href="../index.html#down">t</a> <img src="https://x.org/p.png"> <a href="d.html">d</a>"##,
+        );
+        let said = check_links(&book).unwrap_err().to_string();
+        for words in [
+            "index.html: a/b.html#c is no place on that page",
+            "a/b.html: ../index.html#down is no place",
+            "a/b.html: https://x.org/p.png is asked of another host",
+            "a/b.html: there is no d.html",
+        ] {
+            assert!(said.contains(words), "no `{words}` in {said}");
+        }
+        fs::remove_dir_all(book).unwrap();
+    }
+}

@@ -1,0 +1,165 @@
+//! Pictures of the book and the slides, drawn from data: from what programs write, and from algorithms that are played here.
+
+mod bandwidth;
+mod collectives;
+mod ladder;
+mod ring;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, anyhow, ensure};
+
+/// Where they are: beside the pages that show them.
+const KEPT: &str = "site/book/src/pictures";
+/// Where programs write what is drawn.
+const DATA: &str = "target/pictures";
+
+/// The size of the network whose steps are shown.
+const SIZE: &str = "large";
+/// The ladder's ways, each with a timeline.
+const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
+/// The exercises that have a timeline by a program of their own.
+const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
+
+/// Draws all, and keeps them.
+///
+/// # Errors
+/// A program fails, or a file can't be written.
+pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
+    let pictures = draw(root)?;
+    fs::create_dir_all(root.join(KEPT)).with_context(|| format!("can't make {KEPT}"))?;
+    for (name, picture) in &pictures {
+        fs::write(file(root, name), picture).with_context(|| format!("can't write {KEPT}/{name}.svg"))?;
+    }
+    Ok(format!("{} pictures are in {KEPT}", pictures.len()))
+}
+
+/// Draws all again.
+///
+/// # Errors
+/// One isn't there, or differs from what is kept.
+pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
+    let pictures = draw(root)?;
+    let mut stale = String::new();
+    for (name, picture) in &pictures {
+        let kept = fs::read_to_string(file(root, name));
+        let kept =
+            kept.with_context(|| format!("can't read {KEPT}/{name}.svg; `cargo xtask pictures` draws it"))?;
+        if kept != *picture {
+            let _ = writeln!(stale, "{KEPT}/{name}.svg is drawn otherwise now");
+        }
+    }
+    ensure!(stale.is_empty(), "{stale}`cargo xtask pictures` draws them anew");
+    Ok(format!("{} pictures are what would be drawn now", pictures.len()))
+}
+
+fn file(root: &Path, name: &str) -> PathBuf {
+    root.join(KEPT).join(format!("{name}.svg"))
+}
+
+/// All pictures, by name.
+fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let data = root.join(DATA);
+    fs::create_dir_all(&data).with_context(|| format!("can't make {DATA}"))?;
+    run_all(root)?;
+    let mut pictures = BTreeMap::from([
+        ("collectives".to_owned(), collectives::draw()),
+        ("ring-all-reduce".to_owned(), ring::draw()?),
+        ("tree".to_owned(), tree::draw()),
+        ("bandwidth".to_owned(), bandwidth::draw(&data).context("bandwidth")?),
+        ("ladder".to_owned(), ladder::draw(&data).context("ladder")?),
+    ]);
+    let timelines = WAYS.iter().map(|way| ((*way).to_owned(), format!("ladder-{SIZE}-{way}.svg")));
+    let others = ["interleave"].into_iter().chain(EXERCISES);
+    for (name, written) in timelines.chain(others.map(|name| (name.to_owned(), format!("{name}.svg")))) {
+        let picture = fs::read_to_string(data.join(&written))
+            .with_context(|| format!("timeline-{name}: can't read {DATA}/{written}"))?;
+        pictures.insert(format!("timeline-{name}"), picture + "\n");
+    }
+    Ok(pictures)
+}
+
+/// Runs all programs beside each other, each on the virtual GPU: its times are the same on every run.
+fn run_all(root: &Path) -> anyhow::Result<()> {
+    let written = |name: &str| format!("{DATA}/{name}");
+    let mut programs = vec![
+        (
+            "the ladder and its timelines",
+            "classroom",
+            format!(
+                "--package s05_overlap -- --model-size medium,large,xl --world-size 2 --csv {} --svg {}",
+                written("ladder.csv"),
+                written("ladder.svg")
+            ),
+        ),
+        (
+            "timeline-interleave",
+            "classroom",
+            format!(
+                "--package s05_overlap --bin s05_overlap_interleave -- --gpus 2 --svg {}",
+                written("interleave.svg")
+            ),
+        ),
+    ];
+    programs.extend(EXERCISES.map(|exercise| {
+        let svg = written(&format!("{exercise}.svg"));
+        let arguments =
+            format!("--package s05_overlap --bin s05_overlap_timelines -- {exercise} --svg {svg}");
+        ("the timelines of exercises", "classroom", arguments)
+    }));
+    programs.extend(bandwidth::NODES.map(|node| {
+        let arguments = format!(
+            "--package s02_collectives -- --gpus 8 --from 1K --to 4M --factor 4 --csv {}",
+            written(&bandwidth::table(node))
+        );
+        ("bandwidth", node, arguments)
+    }));
+    thread::scope(|scope| {
+        let running: Vec<_> = programs
+            .iter()
+            .map(|(picture, node, arguments)| scope.spawn(move || run(root, picture, node, arguments)))
+            .collect();
+        running.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })
+}
+
+/// Runs a program of the workspace, on the virtual GPUs of a node.
+fn run(root: &Path, picture: &str, node: &str, arguments: &str) -> anyhow::Result<()> {
+    let said = || format!("{picture}: `VIRTUAL_GPU_TOPOLOGY={node} cargo run {arguments}`");
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["run", "--quiet"])
+        .args(arguments.split(' '))
+        .current_dir(root)
+        .envs([("LAB_TIER", "virtual"), ("VIRTUAL_GPU_TOPOLOGY", node), ("RUST_BACKTRACE", "0")])
+        .output()
+        .with_context(|| format!("{} can't be run", said()))?;
+    ensure!(
+        output.status.success(),
+        "{} ended with {}:\n{}{}",
+        said(),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use chart::card::{contrast, ink_on};
+
+    use super::*;
+
+    #[test]
+    fn text_is_read_on_every_color() {
+        for fill in ring::COLOURS.into_iter().chain(collectives::COLOURS).chain([collectives::SUM]) {
+            assert!(contrast(fill, ink_on(fill)) >= 4.5, "{fill}: {}", contrast(fill, ink_on(fill)));
+        }
+    }
+}

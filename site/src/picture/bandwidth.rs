@@ -1,0 +1,80 @@
+//! The bus bandwidth of an all-reduce over its size, on four nodes.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use chart::lines::{Lines, Point, size_text};
+use serde::Deserialize;
+
+/// The nodes, by the virtual GPU's names.
+pub(super) const NODES: [&str; 4] = ["dgx-h100", "dgx-a100", "pcie", "classroom"];
+
+/// The file of a node's table.
+pub(super) fn table(node: &str) -> String {
+    format!("bandwidth-{node}.csv")
+}
+
+/// A line of the table that module 02's program writes: bytes, and GB/s.
+#[derive(Deserialize)]
+struct Row {
+    bytes: f64,
+    busbw_gbps: f64,
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<Point>> {
+    let name = || format!("can't read {}", file.display());
+    let rows: Vec<Row> = csv::Reader::from_path(file)
+        .with_context(name)?
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .with_context(name)?;
+    let are_positive = rows.iter().all(|row| row.bytes > 0.0 && row.busbw_gbps > 0.0);
+    ensure!(rows.len() > 1 && are_positive, "{} has no line to draw", file.display());
+    Ok(rows.into_iter().map(|row| (row.bytes, row.busbw_gbps)).collect())
+}
+
+/// The picture.
+///
+/// # Errors
+/// A table can't be read.
+pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    for node in NODES {
+        let line = read(&data.join(table(node)))?;
+        let end = line.last().map_or(0.0, |end| end.1);
+        lines.push((format!("{node} {} GB/s", figures(end)), line));
+    }
+    let sizes = || lines.iter().flat_map(|(_, line)| line).map(|point| point.0);
+    let labels: Vec<&str> = lines.iter().map(|(label, _)| label.as_str()).collect();
+    let description = format!(
+        "Four rising curves on logarithmic scales, from {} to {}. At the largest size: {}.",
+        size_text(sizes().fold(f64::INFINITY, f64::min)),
+        size_text(sizes().fold(0.0, f64::max)),
+        labels.join(", ")
+    );
+    let chart = Lines {
+        title: "Bus bandwidth of an all-reduce on eight GPUs",
+        description: &description,
+        sizes: "bytes of a rank's buffer",
+        unit: "GB/s",
+        note: "Times are modelled. Both scales are logarithmic: a line up is ten times as much.",
+        logarithmic: true,
+        lines,
+    };
+    Ok(chart.svg())
+}
+
+/// Three digits of a value, or two of a small one.
+fn figures(value: f64) -> String {
+    if value < 1.0 { format!("{value:.3}") } else { format!("{value:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidths_are_short() {
+        assert_eq!([figures(0.0476), figures(170.9)], ["0.048", "171"]);
+    }
+}

@@ -1,0 +1,211 @@
+//! The slides of an exercise, made of its files: what to do, what to predict, the answer.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use course::answers;
+use course::mistakes::Mistake;
+use course::syllabus::Exercise;
+
+use super::{Slide, code, deck, markdown};
+use crate::source;
+
+/// Pixels that a wrong answer may take: what its words and the check's leave.
+const ROOM: u32 = code::BODY - 210;
+
+/// Pixels of letters with which several regions may share a slide.
+const GOOD_SIZE: u32 = 25;
+/// From more parts than these on, they are shown smaller.
+const MANY: usize = 4;
+
+/// Its slides, in their order, less their times.
+///
+/// # Errors
+/// Its solution can't be read or has no region, or something doesn't fit on a slide: with the slide.
+pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
+    let solution = code::narrow(&answers::solution(root, exercise)?)
+        .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
+    let regions = regions(&solution)
+        .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
+    let id = exercise.id.replace('/', "-");
+    let mut slides = vec![start(&id, exercise, &regions)];
+    slides.push(predict(root, &id, exercise, &solution, mistakes)?);
+    for group in grouped(&regions) {
+        slides.extend(answer(&id, exercise, group)?);
+    }
+    Ok(slides)
+}
+
+/// Regions that are shown on one slide: as many as fit in a good size.
+fn grouped(regions: &[Region]) -> Vec<&[Region]> {
+    let mut groups = Vec::new();
+    let mut rest = regions;
+    while !rest.is_empty() {
+        let fits =
+            |count: &usize| code::labelled(rest[..*count].iter().map(Region::label), GOOD_SIZE).is_ok();
+        let count = (2..=rest.len()).take_while(fits).last().unwrap_or(1);
+        let (group, others) = rest.split_at(count);
+        groups.push(group);
+        rest = others;
+    }
+    groups
+}
+
+/// The slides on which some regions are shown: a single one may take several.
+fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> anyhow::Result<Vec<Slide>> {
+    let (bodies, name) = match group {
+        [region] => {
+            let pages = code::pages(&region.code);
+            let body = |(number, page): (usize, &String)| {
+                let of =
+                    if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
+                Ok(format!("<h2>The answer: <code>{}</code>{of}</h2>\n{}", region.name, code::block(page)?))
+            };
+            ((1..).zip(&pages).map(body).collect::<Vec<anyhow::Result<String>>>(), &region.name)
+        }
+        several => {
+            let blocks = code::labelled(several.iter().map(Region::label), GOOD_SIZE);
+            (vec![blocks.map(|blocks| format!("<h2>The answers</h2>\n{blocks}"))], &several[0].name)
+        }
+    };
+    let slide = |(number, body): (usize, anyhow::Result<String>)| {
+        let id = format!("{id}-{name}-{number}");
+        let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
+        let body = body.with_context(|| from.clone())?;
+        let notes = format!("Only when most have it. `cargo course diff {}` compares.", exercise.id);
+        Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
+    };
+    (1..).zip(bodies).map(slide).collect()
+}
+
+/// A part that the student writes.
+struct Region {
+    name: String,
+    task: String,
+    code: String,
+}
+
+impl Region {
+    fn label(&self) -> (&str, &str) {
+        (&self.name, &self.code)
+    }
+}
+
+fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
+    let names = source::anchors(solution);
+    ensure!(!names.is_empty(), "it has no anchor");
+    let region = |name: &str| {
+        let (task, code) = code::task_and_code(&source::region(solution, name)?);
+        Ok(Region { name: name.to_owned(), task, code })
+    };
+    names.into_iter().map(region).collect()
+}
+
+fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
+    let mut body = format!("<h2>{}</h2>\n", markdown_line(&exercise.title));
+    let _ = writeln!(
+        body,
+        "<p class=\"objective\">{}</p>\n<dl{}>",
+        markdown_line(&exercise.objective),
+        if regions.len() > MANY { " class=\"many\"" } else { "" }
+    );
+    for region in regions {
+        let _ = writeln!(
+            body,
+            "<dt><code>{}</code></dt><dd>{}</dd>",
+            region.name,
+            markdown_line(first_sentence(&region.task))
+        );
+    }
+    let ranks = match exercise.min_ranks {
+        0 | 1 => String::new(),
+        ranks => format!(" · from {ranks} GPUs, real or virtual"),
+    };
+    let _ = writeln!(
+        body,
+        "</dl>\n<p class=\"facts\">{} minutes{ranks}<br><code>modules/{}</code><br><code>cargo course run {}</code></p>",
+        exercise.minutes, exercise.file, exercise.id
+    );
+    let notes = format!(
+        "They work now. `h` gives the next of {} hints, the last of which is nearly the answer. Go on when most are through.",
+        exercise.hints.len()
+    );
+    let from = format!("slide {id}: {}", exercise.id);
+    Slide { id: id.to_owned(), from, body, notes: markdown::inline(&notes), below: false }
+}
+
+/// A wrong answer, with the question what is said of it. It is the one that differs in the fewest lines.
+fn predict(
+    root: &Path,
+    id: &str,
+    exercise: &Exercise,
+    solution: &str,
+    mistakes: &[Mistake],
+) -> anyhow::Result<Slide> {
+    let id = format!("{id}-predict");
+    let from = format!("slide {id}: the mistakes of {}", exercise.id);
+    let plain = answers::solution(root, exercise)?;
+    let of_it = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id);
+    let applied = of_it.map(|mistake| Ok((mistake, mistake.apply(&plain)?)));
+    let mut of_it = applied.collect::<anyhow::Result<Vec<_>>>().with_context(|| from.clone())?;
+    of_it.sort_by_key(|(_, wrong)| code::changes(solution, wrong));
+    let room = code::lines_in(ROOM, code::SMALLEST) as usize;
+    let mut shown = None;
+    for (mistake, wrong) in of_it {
+        let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.path()))?;
+        shown = code::difference(solution, &wrong, room).map(|lines| (mistake, lines));
+        if shown.is_some() {
+            break;
+        }
+    }
+    let (mistake, lines) = shown
+        .with_context(|| format!("{from}: none differs from the solution in so few lines that they fit"))?;
+    let body = format!(
+        "<h2>Predict: what does the check say?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
+        markdown_line(&deck::capitalised(&mistake.what)),
+        code::difference_block(&lines, ROOM).with_context(|| format!("slide {id}: {}", mistake.path()))?,
+        mistake.fails,
+        mistake
+            .says
+            .iter()
+            .map(|says| format!("“… {} …”", code::escaped(says)))
+            .collect::<Vec<_>>()
+            .join("<br>")
+    );
+    let mut notes =
+        format!("Let them say it before you go on. The answer: `{}` fails, with\n", mistake.fails);
+    for says in &mistake.says {
+        let _ = writeln!(notes, "- … {} …", code::escaped(says));
+    }
+    let _ = writeln!(notes, "\n`{}`. The others: `cargo course mistakes {}`.", mistake.path(), exercise.id);
+    Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
+}
+
+/// Markdown without a paragraph around it.
+fn markdown_line(text: &str) -> String {
+    markdown::inline(text).trim().trim_start_matches("<p>").trim_end_matches("</p>").to_owned()
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.find(". ").map_or(text, |end| &text[..=end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_sentence_ends_with_its_full_stop() {
+        assert_eq!(first_sentence("Sum `a.b`. Then go."), "Sum `a.b`.");
+        assert_eq!(first_sentence("Sum it."), "Sum it.");
+        assert_eq!(markdown_line("the `x`"), "the <code>x</code>");
+    }
+
+    #[test]
+    fn a_solution_without_anchors_has_no_slides() {
+        assert!(regions("fn f() {}").is_err_and(|error| error.to_string() == "it has no anchor"));
+        let regions = regions("// ANCHOR: f\n// Do it.\nx\n// ANCHOR_END: f\n").unwrap();
+        assert_eq!((regions[0].task.as_str(), regions[0].code.as_str()), ("Do it.", "x"));
+    }
+}

@@ -1,0 +1,5 @@
+//! `modules/01_init/src/main.rs` with the solutions in the place of the student's answers.
+
+extern crate s01_init as m01_init;
+
+include!("../../../modules/01_init/src/main.rs");

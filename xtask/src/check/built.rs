@@ -1,0 +1,136 @@
+//! The scratch workspace, built: runs the checks of its packages.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, bail};
+use course::mistakes::Mistake;
+use course::syllabus::Course;
+
+use super::deletions::Deletion;
+use super::test_output::{self, Outcomes};
+use super::variants::{deletion_package, mistake_package};
+use super::verdicts;
+
+/// Fewest mistakes that an exercise must tell apart.
+const MISTAKES_EACH: usize = 3;
+
+/// The test program of each package that compiles.
+pub(super) struct Built {
+    pub(super) folder: PathBuf,
+    pub(super) programs: BTreeMap<String, PathBuf>,
+    pub(super) diagnostics: String,
+}
+
+impl Built {
+    /// Every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
+    pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
+        self.in_parallel(&course.exercises, |exercise| {
+            let package = format!("m{}", exercise.folder());
+            let Some(program) = self.programs.get(&package) else {
+                return Ok(vec![format!(
+                    "{package} has warnings or errors; mend its solution:\n{}",
+                    self.diagnostics
+                )]);
+            };
+            let outcomes = run(program, &[&exercise.filter()])?;
+            Ok(verdicts::of_starter(exercise, &outcomes))
+        })
+    }
+
+    /// Every mistake fails in its check, with its words; every exercise has enough of them.
+    pub(super) fn check_mistakes(
+        &self,
+        course: &Course,
+        mistakes: &[&Mistake],
+    ) -> anyhow::Result<Vec<String>> {
+        let mut problems = self.in_parallel(mistakes, |mistake| {
+            let Some(program) = self.programs.get(&mistake_package(mistake)) else {
+                let folder = self.folder.join("members").join(mistake_package(mistake));
+                return Ok(vec![format!(
+                    "{} doesn't compile; mend it, then see `cargo build --tests` in {}",
+                    mistake.path(),
+                    folder.display()
+                )]);
+            };
+            let outcomes = run(program, &["--exact", &mistake.fails])?;
+            Ok(verdicts::of_mistake(mistake, &outcomes).into_iter().collect())
+        })?;
+        for exercise in &course.exercises {
+            let count = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id).count();
+            if count < MISTAKES_EACH {
+                problems.push(format!(
+                    "{} has {count} mistakes; write at least {MISTAKES_EACH} in tests/mistakes/{}/",
+                    exercise.id, exercise.id
+                ));
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Every deletion makes the check fail that is said to, with its words, or none.
+    pub(super) fn check_deletions(
+        &self,
+        course: &Course,
+        deletions: &[Deletion],
+    ) -> anyhow::Result<Vec<String>> {
+        let all: Vec<(usize, &Deletion)> = deletions.iter().enumerate().collect();
+        self.in_parallel(&all, |&(at, deletion)| {
+            let exercise = course.exercise(&deletion.exercise)?;
+            let Some(program) = self.programs.get(&deletion_package(at)) else {
+                return Ok(vec![format!("{} doesn't compile; say what stands `instead`", deletion.name())]);
+            };
+            let outcomes = run(program, &[&exercise.filter()])?;
+            Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
+        })
+    }
+
+    /// Runs `look` for each item on as many threads as there are cores; the problems come in the items' order.
+    fn in_parallel<T: Sync>(
+        &self,
+        items: &[T],
+        look: impl Fn(&T) -> anyhow::Result<Vec<String>> + Sync,
+    ) -> anyhow::Result<Vec<String>> {
+        let (queue, done) = (Mutex::new(items.iter().enumerate()), Mutex::new(BTreeMap::new()));
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    loop {
+                        let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+                        let Some((index, item)) = next else { break };
+                        let found = look(item);
+                        done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, found);
+                    }
+                });
+            }
+        });
+        let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found: anyhow::Result<Vec<_>> = done.into_values().collect();
+        Ok(found?.into_iter().flatten().collect())
+    }
+}
+
+fn run(program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {
+    let output = Command::new(program)
+        .args(arguments)
+        .args(["--color", "never", "--format", "pretty"])
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("can't run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let outcomes = test_output::parse(&text);
+    if output.status.code() != Some(0) && outcomes.failed.is_empty() {
+        bail!(
+            "{} {arguments:?} ended with {}:\n{text}{}",
+            program.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(outcomes)
+}

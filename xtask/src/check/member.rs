@@ -1,0 +1,134 @@
+//! A package of the scratch workspace: a starter or a changed solution, without its programs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use course::starter::read_folder;
+use course::syllabus::{Course, Exercise};
+
+/// The first folder of a path below modules/ or solutions/.
+pub(super) fn folder_of(path: &Path) -> String {
+    path.iter().next().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The workspace's own manifest, for members of a workspace elsewhere.
+pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut replaced = 0;
+    for line in manifest.lines() {
+        if line.starts_with("members = ") {
+            replaced += 1;
+            text.push_str("members = [\"members/*\"]\n");
+        } else if !line.starts_with("default-members = ") {
+            text.push_str(&line.replace("path = \"", &format!("path = \"{}/", root.display())));
+            text.push('\n');
+        }
+    }
+    ensure!(
+        replaced == 1,
+        "Cargo.toml has {replaced} lines `members = […]`, expected 1 on a line of its own"
+    );
+    Ok(text)
+}
+
+/// Adds one file of a package. Its programs stay out: only the checks are run.
+pub(super) fn add(
+    files: &mut BTreeMap<PathBuf, String>,
+    root: &Path,
+    package: &str,
+    old_package: &str,
+    path: &Path,
+    text: &str,
+) -> anyhow::Result<()> {
+    let inner: PathBuf = path.iter().skip(1).collect();
+    if inner.starts_with("programs") {
+        return Ok(());
+    }
+    let mut text = text.replace(old_package, package);
+    if inner == Path::new("Cargo.toml") {
+        text = member_manifest(&text, &folder_of(path), package)?;
+    }
+    let tests = "#[path = \"../../../tests/";
+    text = text.replace(tests, &format!("#[path = \"{}/tests/", root.display()));
+    files.insert(Path::new("members").join(package).join(inner), text);
+    Ok(())
+}
+
+/// `tests/NN` with the checks of one exercise alone, and what they share with others: there are hundreds of members, and most of
+/// a module's checks are of other exercises.
+pub(super) fn own_checks(
+    root: &Path,
+    course: &Course,
+    exercise: &Exercise,
+) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let in_module = course.exercises.iter().filter(|other| other.folder() == exercise.folder());
+    let others: Vec<String> =
+        in_module.filter(|other| other.id != exercise.id).map(|other| other.filter()).collect();
+    let is_other = |name: &str| others.contains(&format!("{name}::"));
+    let mut files = read_folder(&root.join("tests").join(exercise.folder()))?;
+    files.retain(|path, _| {
+        let name = path.iter().next().unwrap_or_default().to_string_lossy();
+        !is_other(name.trim_end_matches(".rs"))
+    });
+    let all = files.get_mut(Path::new("mod.rs")).context("a module's checks have a mod.rs")?;
+    let is_own = |line: &&str| {
+        let name = line.trim().trim_start_matches("mod ").split([';', ':']).next().unwrap_or_default();
+        !is_other(name)
+    };
+    *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
+    Ok(files)
+}
+
+/// The manifest of a member: no binary, the test program under the package's name, warnings as errors for a starter.
+fn member_manifest(manifest: &str, module: &str, package: &str) -> anyhow::Result<String> {
+    let test = format!("[[test]]\nname = \"{module}\"\n");
+    ensure!(manifest.contains(&test), "the manifest of {module} has no\n{test}");
+    let manifest =
+        manifest.replace(&test, &format!("[[test]]\nname = \"{package}\"\npath = \"tests/{module}.rs\"\n"));
+    let manifest =
+        manifest.replace("[lints]\nworkspace = true\n", "[lints.rust]\nwarnings = \"allow\"\n").replace(
+            "[lints.rust]\nunused = \"allow\"\n",
+            "[lints.rust]\nunused = \"allow\"\nwarnings = \"deny\"\n",
+        );
+    let mut text = String::new();
+    let mut in_binary = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            in_binary = line == "[[bin]]";
+        }
+        if !in_binary && !line.starts_with("default-run ") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scratch_workspace_keeps_versions_and_finds_the_crates() {
+        let manifest = "[workspace]\nmembers = [\"a\"]\ndefault-members = [\"a\"]\n[workspace.dependencies]\nlab = { path = \"crates/lab\" }\n";
+        assert_eq!(
+            workspace_manifest(Path::new("/root"), manifest).unwrap(),
+            "[workspace]\nmembers = [\"members/*\"]\n[workspace.dependencies]\nlab = { path = \"/root/crates/lab\" }\n"
+        );
+        assert!(workspace_manifest(Path::new("/root"), "[workspace]\n").is_err());
+    }
+
+    #[test]
+    fn a_member_has_no_binary_and_its_own_test_name() {
+        let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
+        let made = member_manifest(manifest, "01_init", "x").unwrap();
+        assert!(!made.contains("[[bin]]") && !made.contains("default-run"), "{made}");
+        assert!(
+            made.contains("[[test]]\nname = \"x\"\npath = \"tests/01_init.rs\"\nharness = false"),
+            "{made}"
+        );
+        assert!(made.contains("warnings = \"deny\""), "{made}");
+        assert!(member_manifest("[package]\n", "01_init", "x").is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! What doesn't hold, point by point.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+
+/// Counts problems, and prints them as they come.
+#[derive(Default)]
+pub(super) struct Problems(usize);
+
+impl Problems {
+    /// Runs one point and prints how it went.
+    pub(super) fn point(
+        &mut self,
+        title: &str,
+        look: impl FnOnce() -> anyhow::Result<Vec<String>>,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let found = look()?;
+        let verdict = if found.is_empty() { "ok" } else { "FAILED" };
+        println!("{verdict}: {title} ({:.1} s)", started.elapsed().as_secs_f64());
+        for problem in &found {
+            println!("  - {}", problem.trim_end().replace('\n', "\n    "));
+        }
+        self.0 += found.len();
+        Ok(())
+    }
+
+    /// Fails if any point had problems.
+    pub(super) fn finish(self) -> anyhow::Result<()> {
+        ensure!(self.0 == 0, "{} problems", self.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! What is wrong with how the checks of a starter, a mistake, or a deletion went.
+
+use course::mistakes::Mistake;
+use course::syllabus::Exercise;
+
+use super::deletions::Deletion;
+use super::test_output::Outcomes;
+
+/// Every check of an exercise fails in the starter, at a `todo!` of the exercise's own file.
+pub(super) fn of_starter(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String> {
+    let Exercise { id, file, .. } = exercise;
+    let source = file.split_once('/').map_or(file.as_str(), |(_, source)| source);
+    let mut problems = Vec::new();
+    if outcomes.passed.is_empty() && outcomes.failed.is_empty() {
+        problems.push(format!("{id}: no check ran; name them {}…", exercise.filter()));
+    }
+    for name in &outcomes.passed {
+        problems
+            .push(format!("{id}: {name} passes without an answer; make it look at what the exercise does"));
+    }
+    for (name, message) in &outcomes.failed {
+        if !(message.contains("not yet implemented: ") && message.contains(&format!("{source}:"))) {
+            problems.push(format!(
+                "{id}: {name} doesn't fail at a todo! of {source}; the check must come to it. It says:\n{message}"
+            ));
+        }
+    }
+    problems
+}
+
+/// A deletion makes the check fail that is said to, with its words, or none.
+pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<String> {
+    let name = deletion.name();
+    let Some(fails) = &deletion.fails else {
+        let (check, message) = outcomes.failed.first()?;
+        return Some(format!("{name} is said to be harmless; {check} fails:\n{message}"));
+    };
+    let Some((_, message)) = outcomes.failed.iter().find(|(check, _)| check == fails) else {
+        let failed: Vec<&str> = outcomes.failed.iter().map(|(check, _)| check.as_str()).collect();
+        return Some(format!("{name}: {fails} doesn't fail; those that do: {}", failed.join(", ")));
+    };
+    let missing = deletion.says.iter().find(|words| !message.contains(words.as_str()))?;
+    Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
+}
+
+/// A mistake fails in its check, with its words.
+pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
+    let (path, fails) = (mistake.path(), &mistake.fails);
+    if outcomes.passed.contains(fails) {
+        return Some(format!("{path} passes {fails}; make the check catch it"));
+    }
+    let Some((_, message)) = outcomes.failed.iter().find(|(name, _)| name == fails) else {
+        return Some(format!("{path}: {fails} didn't run; is that its name, and can it run here?"));
+    };
+    let missing: Vec<&str> =
+        mistake.says.iter().map(String::as_str).filter(|words| !message.contains(words)).collect();
+    (!missing.is_empty()).then(|| {
+        format!("{path}: {fails} fails, but doesn't say `{}`. It says:\n{message}", missing.join("`, `"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistake() -> Mistake {
+        let [exercise, name, what, fails] = ["a/b", "c", "it's wrong", "b::it_works"].map(str::to_owned);
+        Mistake { exercise, name, what, fails, says: vec!["got 1".to_owned()], diff: String::new() }
+    }
+
+    fn failed(check: &str, message: &str) -> Outcomes {
+        Outcomes { failed: vec![(check.to_owned(), message.to_owned())], ..Outcomes::default() }
+    }
+
+    #[test]
+    fn a_mistake_must_fail_in_its_check_with_its_words() {
+        assert_eq!(of_mistake(&mistake(), &failed("b::it_works", "got 1")), None);
+        let passed = Outcomes { passed: vec!["b::it_works".to_owned()], ..Outcomes::default() };
+        for (outcomes, words) in [
+            (passed, "passes b::it_works"),
+            (failed("b::other", "got 1"), "b::it_works didn't run"),
+            (failed("b::it_works", "got 2"), "doesn't say `got 1`"),
+        ] {
+            let problem = of_mistake(&mistake(), &outcomes).unwrap();
+            assert!(
+                problem.starts_with("tests/mistakes/a/b/c.patch") && problem.contains(words),
+                "{problem}"
+            );
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `cargo xtask mistake`: saves an edit of a solution as a mistake, and keeps the saved ones up to date with the solutions.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use course::mistakes::{self, Mistake};
+use course::progress::replace;
+use course::syllabus::Course;
+use diffy::DiffOptions;
+
+/// Lines around each change. With one, a diff may fit where it doesn't belong; with three, the patches of the course are 1,000 lines longer.
+const CONTEXT: usize = 2;
+
+/// What `cargo xtask mistake` was asked to do.
+#[derive(Subcommand)]
+pub(crate) enum Task {
+    /// Save the edit of a solution as a mistake, and restore the solution
+    ///
+    /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove it, edit, and add it again.
+    Add(Add),
+    /// Rewrite the patches whose solution has changed, and list those that need a person
+    Refresh,
+}
+
+/// The head of a new mistake.
+#[derive(Args)]
+pub(crate) struct Add {
+    /// Name of the mistake: lower-case letters, digits, and `_`
+    name: String,
+    /// What is wrong
+    #[arg(long, value_name = "WORDS")]
+    mistake: String,
+    /// The check that must fail
+    #[arg(long, value_name = "CHECK")]
+    fails: String,
+    /// Words that the check's message must have; may be given several times
+    #[arg(long, value_name = "WORDS", required = true)]
+    says: Vec<String>,
+}
+
+/// Runs the task.
+pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
+    match task {
+        Task::Add(head) => add(root, head),
+        Task::Refresh => refresh(root),
+    }
+}
+
+/// Saves the edit of the one solution that has one. The patch is on disk before the solution is restored.
+fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
+    let course = Course::read(root)?;
+    let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
+    let files: Vec<&str> = edited.lines().collect();
+    let [file] = files[..] else {
+        bail!(
+            "{} files of solutions/ are edited, expected 1{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
+            files.len(),
+            files.iter().map(|file| format!("\n  {file}")).collect::<String>()
+        );
+    };
+    let exercise = course.exercises.iter().find(|exercise| file == format!("solutions/{}", exercise.file));
+    let exercise = exercise.with_context(|| format!("{file} is the solution of no exercise"))?;
+    let solution = git(root, &["show", &format!(":{file}")])?;
+    let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
+    let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
+    let path = root.join(mistake.path());
+    ensure!(!path.exists(), "{} exists: choose another name, or remove it", mistake.path());
+    replace(&path, mistake.text())?;
+    if let Err(error) = replace(&root.join(file), solution) {
+        // The edit is still in the solution.
+        let _ = fs::remove_file(&path);
+        return Err(error);
+    }
+    println!("saved {}, and restored {file}", mistake.path());
+    Ok(())
+}
+
+/// The mistake that turns `solution` into `wrong`.
+fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> anyhow::Result<Mistake> {
+    let Add { name, mistake, fails, says } = head;
+    let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+    ensure!(!name.is_empty() && name.chars().all(is_name), "`{name}` is no name: use a-z, 0-9, and `_`");
+    for words in [mistake, fails].into_iter().chain(says) {
+        ensure!(
+            !words.trim().is_empty() && !words.contains('\n'),
+            "`{words}` must be one line, and not empty"
+        );
+    }
+    let made = Mistake {
+        exercise: exercise.to_owned(),
+        name: name.clone(),
+        what: mistake.trim().to_owned(),
+        fails: fails.trim().to_owned(),
+        says: says.iter().map(|words| words.trim().to_owned()).collect(),
+        diff: diff(file, solution, wrong),
+    };
+    ensure!(made.apply(solution)? == wrong, "the diff of {file} doesn't give the edit");
+    Ok(made)
+}
+
+/// What became of a patch.
+enum Refreshed {
+    /// It is as it was.
+    Same,
+    /// This is its new diff.
+    Moved(String),
+    /// Its changes and those of the solution collide.
+    NeedsPerson,
+}
+
+fn refresh(root: &Path) -> anyhow::Result<()> {
+    let course = Course::read(root)?;
+    let mut earlier: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut moved, mut colliding) = (Vec::new(), Vec::new());
+    let mistakes = mistakes::read(root)?;
+    let count = mistakes.len();
+    for mistake in mistakes {
+        let file = format!("solutions/{}", course.exercise(&mistake.exercise)?.file);
+        let solution = fs::read_to_string(root.join(&file)).with_context(|| format!("can't read {file}"))?;
+        if mistake.apply(&solution).is_err() && !earlier.contains_key(&file) {
+            earlier.insert(file.clone(), versions(root, &file)?);
+        }
+        let versions = earlier.get(&file).map(Vec::as_slice).unwrap_or_default();
+        match refreshed(&mistake, &file, &solution, versions) {
+            Refreshed::Same => {}
+            Refreshed::Moved(diff) => moved.push(Mistake { diff, ..mistake }),
+            Refreshed::NeedsPerson => colliding.push(format!("\n  {} on {file}", mistake.path())),
+        }
+    }
+    for mistake in &moved {
+        replace(&root.join(mistake.path()), mistake.text())?;
+        println!("rewrote {}", mistake.path());
+    }
+    println!("{count} mistakes, {} rewritten", moved.len());
+    ensure!(
+        colliding.is_empty(),
+        "{} mistakes no longer apply, and can't be merged:{}\nhelp: edit the solution as the patch says, remove the patch, and run `cargo xtask mistake add`",
+        colliding.len(),
+        colliding.concat()
+    );
+    Ok(())
+}
+
+/// Applies the patch to the solution, or else to the latest earlier version that takes it, and merges what has changed since.
+fn refreshed(mistake: &Mistake, file: &str, solution: &str, earlier: &[String]) -> Refreshed {
+    let merged = || {
+        let (base, wrong) = earlier.iter().find_map(|base| Some((base, mistake.apply(base).ok()?)))?;
+        diffy::merge(base, solution, &wrong).ok()
+    };
+    match mistake.apply(solution).ok().or_else(merged) {
+        Some(wrong) if wrong != solution => match diff(file, solution, &wrong) {
+            diff if diff == mistake.diff => Refreshed::Same,
+            diff => Refreshed::Moved(diff),
+        },
+        _ => Refreshed::NeedsPerson,
+    }
+}
+
+/// The diff from a solution to a wrong answer, as `git apply` takes it.
+fn diff(file: &str, solution: &str, wrong: &str) -> String {
+    let mut options = DiffOptions::new();
+    options.set_context_len(CONTEXT);
+    options.set_original_filename(format!("a/{file}")).set_modified_filename(format!("b/{file}"));
+    options.create_patch(solution, wrong).to_string()
+}
+
+/// The committed versions of a file, latest first.
+fn versions(root: &Path, file: &str) -> anyhow::Result<Vec<String>> {
+    let commits = git(root, &["log", "--format=%H", "--diff-filter=d", "--", file])?;
+    commits.lines().map(|commit| git(root, &["show", &format!("{commit}:{file}")])).collect()
+}
+
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("git").args(arguments).current_dir(root).output().context("can't run git")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}", arguments.join(" "), stderr.trim());
+    String::from_utf8(output.stdout).with_context(|| format!("git {}", arguments.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "solutions/x.rs";
+    const SOLUTION: &str = "one\ntwo\nthree\nfour\nfive\nsix\n";
+    const WRONG: &str = "one\ntwo\nthree\n4\nfive\nsix\n";
+
+    fn head() -> Add {
+        Add { name: "four".into(), mistake: "it's 4".into(), fails: "a::b".into(), says: vec!["no 4".into()] }
+    }
+
+    fn mistake() -> Mistake {
+        new(&head(), "init/devices", FILE, SOLUTION, WRONG).unwrap()
+    }
+
+    #[test]
+    fn an_edit_becomes_a_patch_with_two_lines_around_it() {
+        let expected = "mistake: it's 4\nfails: a::b\nsays: no 4\n--- a/solutions/x.rs\n+++ b/solutions/x.rs\n\
+                        @@ -2,5 +2,5 @@\n two\n three\n-four\n+4\n five\n six\n";
+        assert_eq!(mistake().text(), expected);
+    }
+
+    #[test]
+    fn a_bad_head_is_refused() {
+        for (change, words) in [
+            (Add { name: "Four!".into(), ..head() }, "`Four!` is no name"),
+            (Add { mistake: " ".into(), ..head() }, "must be one line"),
+            (Add { says: vec!["a\nb".into()], ..head() }, "must be one line"),
+        ] {
+            let error = new(&change, "init/devices", FILE, SOLUTION, WRONG).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_patch_follows_its_solution() {
+        let moved = |solution: &str, earlier: &[String]| match refreshed(&mistake(), FILE, solution, earlier)
+        {
+            Refreshed::Same => "same".to_owned(),
+            Refreshed::Moved(diff) => diff,
+            Refreshed::NeedsPerson => "needs a person".to_owned(),
+        };
+        assert_eq!(moved(SOLUTION, &[]), "same");
+        assert!(moved(&format!("zero\n{SOLUTION}"), &[]).contains("@@ -3,5 +3,5 @@"));
+        let renamed = SOLUTION.replace("two", "TWO");
+        assert_eq!(moved(&renamed, &[]), "needs a person");
+        let merged = moved(&renamed, &["other\n".to_owned(), SOLUTION.to_owned()]);
+        assert!(merged.contains(" TWO\n three\n-four\n+4\n"), "{merged}");
+        assert_eq!(moved(&SOLUTION.replace("four", "FOUR"), &[SOLUTION.to_owned()]), "needs a person");
+        assert_eq!(moved(WRONG, &[SOLUTION.to_owned()]), "needs a person");
+    }
+}
