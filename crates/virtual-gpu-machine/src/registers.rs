@@ -1,5 +1,7 @@
 //! Register files: each register is an array over the threads of a block, in chunks of [`WIDTH`].
 
+use std::hint::select_unpredictable;
+
 use crate::mask::{FULL, Mask, WIDTH, lanes_of};
 use virtual_gpu_ptx::instruction::{Condition, Predicate, Slot};
 
@@ -29,7 +31,7 @@ impl<T: Copy + Default> Chunk<T> {
         }
         for i in 0..WIDTH {
             // No branch: the compiler then blends vectors.
-            self.0[i] = (mask & 1 << i != 0).select_unpredictable(from.0[i], self.0[i]);
+            self.0[i] = select_unpredictable(mask & 1 << i != 0, from.0[i], self.0[i]);
         }
     }
 }
