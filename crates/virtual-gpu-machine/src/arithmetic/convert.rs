@@ -22,10 +22,10 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
         let spans = [d, a, a, a].map(|slot| files.word(slot));
         let each = Each { file: &mut files.words, mask, spans };
         match conversion {
-            INT_TO_SINGLE => return each.apply(|a, _, _| (a as i32 as f32).to_bits()),
-            UNSIGNED_TO_SINGLE => return each.apply(|a, _, _| (a as f32).to_bits()),
-            SINGLE_TO_INT => return each.apply(|a, _, _| f32::from_bits(a) as i32 as u32),
-            SATURATED => return each.apply(|a, _, _| single::saturate(f32::from_bits(a)).to_bits()),
+            INT_TO_SINGLE => return each.apply(|[a]| (a as i32 as f32).to_bits()),
+            UNSIGNED_TO_SINGLE => return each.apply(|[a]| (a as f32).to_bits()),
+            SINGLE_TO_INT => return each.apply(|[a]| f32::from_bits(a) as i32 as u32),
+            SATURATED => return each.apply(|[a]| single::saturate(f32::from_bits(a)).to_bits()),
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) {
-    Each { file, mask, spans }.apply(|a, b, c| scalar(op, mode, a, b, c));
+    Each { file, mask, spans }.apply(|[a, b, c]| scalar(op, mode, a, b, c));
 }
 
 /// `op(a, b, c)` of one thread.

@@ -19,7 +19,7 @@ pub(crate) fn execute(
     spans: [Span; 4],
 ) {
     let is_pair = matches!(kind, FloatType::F16x2 | FloatType::Bf16x2);
-    Each { file, mask, spans }.apply(|a, b, c| {
+    Each { file, mask, spans }.apply(|[a, b, c]| {
         let low = scalar(op, kind, mode, a as u16, b as u16, c as u16);
         let high = match is_pair {
             true => scalar(op, kind, mode, (a >> 16) as u16, (b >> 16) as u16, (c >> 16) as u16),

@@ -3,24 +3,25 @@
 use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span};
 
-/// What happens to an operation's definition: it is applied to the values of one thread, or in a loop.
+/// What happens to an operation's definition: it is applied to the sources of one thread, or in a loop.
 ///
-/// A function from an operation to its definition takes one of these, so that one list serves both.
+/// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes as
+/// many sources as the operation has.
 pub(super) trait Apply<T> {
     type Output;
 
-    fn apply(self, definition: impl Fn(T, T, T) -> T) -> Self::Output;
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> Self::Output;
 }
 
 /// The sources of one thread.
-pub(super) struct One<T>(pub(super) T, pub(super) T, pub(super) T);
+pub(super) struct One<T>(pub(super) [T; 3]);
 
-impl<T> Apply<T> for One<T> {
+impl<T: Copy> Apply<T> for One<T> {
     type Output = T;
 
     #[inline(always)]
-    fn apply(self, definition: impl Fn(T, T, T) -> T) -> T {
-        definition(self.0, self.1, self.2)
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> T {
+        definition(std::array::from_fn(|n| self.0[n]))
     }
 }
 
@@ -35,16 +36,16 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn apply(self, definition: impl Fn(T, T, T) -> T) {
-        let Self { file, mask, spans: [d, a, b, c] } = self;
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) {
+        let Self { file, mask, spans: [d, from @ ..] } = self;
         for (chunk, &active) in mask.iter().enumerate() {
             if active == 0 {
                 continue;
             }
-            let (x, y, z) = (file[a.at(chunk)], file[b.at(chunk)], file[c.at(chunk)]);
+            let sources: [Chunk<T>; N] = std::array::from_fn(|n| file[from[n].at(chunk)]);
             let mut result = Chunk::zero();
             for i in 0..WIDTH {
-                result.0[i] = definition(x.0[i], y.0[i], z.0[i]);
+                result.0[i] = definition(std::array::from_fn(|n| sources[n].0[i]));
             }
             file[d.at(chunk)].take(result, active);
         }

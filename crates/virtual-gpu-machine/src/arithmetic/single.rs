@@ -25,10 +25,10 @@ trait ApplySingle {
     type Output;
 
     /// The definition is arithmetic: a NaN is a NaN, and `.ftz` flushes the result.
-    fn numbers(self, definition: impl Fn(f32, f32, f32) -> f32) -> Self::Output;
+    fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) -> Self::Output;
 
     /// The definition moves bits: a NaN keeps its own.
-    fn bits(self, definition: impl Fn(u32, u32, u32) -> u32) -> Self::Output;
+    fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> Self::Output;
 }
 
 /// Hands the definition of `op` to `run`.
@@ -37,34 +37,34 @@ fn define<A: ApplySingle>(op: FloatOp, rounding: Rounding, run: A) -> A::Output 
     use FloatOp::*;
     let is_nearest = rounding == Rounding::Nearest;
     match op {
-        Add if is_nearest => run.numbers(|a, b, _| a + b),
-        Add => run.numbers(|a, b, _| rounding::add_single(a, b, rounding)),
-        Sub if is_nearest => run.numbers(|a, b, _| a - b),
-        Sub => run.numbers(|a, b, _| rounding::add_single(a, -b, rounding)),
-        Mul if is_nearest => run.numbers(|a, b, _| a * b),
-        Mul => run.numbers(|a, b, _| rounding::mul_single(a, b, rounding)),
-        Fma if is_nearest => run.numbers(f32::mul_add),
-        Fma => run.numbers(|a, b, c| rounding::fma_single(a, b, c, rounding)),
-        Div if is_nearest => run.numbers(|a, b, _| a / b),
-        Div => run.numbers(|a, b, _| rounding::div_single(a, b, rounding)),
-        DivApprox => run.numbers(|a, b, _| div_approx(a, b)),
-        Min => run.numbers(|a, b, _| min(a, b)),
-        Max => run.numbers(|a, b, _| max(a, b)),
-        MinNan => run.numbers(|a, b, _| if a.is_nan() || b.is_nan() { f32::NAN } else { min(a, b) }),
-        MaxNan => run.numbers(|a, b, _| if a.is_nan() || b.is_nan() { f32::NAN } else { max(a, b) }),
-        Abs => run.bits(|a, _, _| a & !SIGN),
-        Neg => run.bits(|a, _, _| a ^ SIGN),
-        Copysign => run.bits(|a, b, _| b & !SIGN | a & SIGN),
-        Rcp if is_nearest => run.numbers(|a, _, _| 1.0 / a),
-        Rcp => run.numbers(|a, _, _| rounding::div_single(1.0, a, rounding)),
-        Sqrt if is_nearest => run.numbers(|a, _, _| a.sqrt()),
-        Sqrt => run.numbers(|a, _, _| rounding::sqrt_single(a, rounding)),
-        Rsqrt => run.numbers(|a, _, _| approximate::rsqrt(a)),
-        Ex2 => run.numbers(|a, _, _| approximate::ex2(a)),
-        Lg2 => run.numbers(|a, _, _| approximate::lg2(a)),
-        Sin => run.numbers(|a, _, _| approximate::sin(a)),
-        Cos => run.numbers(|a, _, _| approximate::cos(a)),
-        Tanh => run.numbers(|a, _, _| approximate::tanh(a)),
+        Add if is_nearest => run.numbers(|[a, b]| a + b),
+        Add => run.numbers(|[a, b]| rounding::add_single(a, b, rounding)),
+        Sub if is_nearest => run.numbers(|[a, b]| a - b),
+        Sub => run.numbers(|[a, b]| rounding::add_single(a, -b, rounding)),
+        Mul if is_nearest => run.numbers(|[a, b]| a * b),
+        Mul => run.numbers(|[a, b]| rounding::mul_single(a, b, rounding)),
+        Fma if is_nearest => run.numbers(|[a, b, c]: [f32; 3]| a.mul_add(b, c)),
+        Fma => run.numbers(|[a, b, c]| rounding::fma_single(a, b, c, rounding)),
+        Div if is_nearest => run.numbers(|[a, b]| a / b),
+        Div => run.numbers(|[a, b]| rounding::div_single(a, b, rounding)),
+        DivApprox => run.numbers(|[a, b]| div_approx(a, b)),
+        Min => run.numbers(|[a, b]| min(a, b)),
+        Max => run.numbers(|[a, b]| max(a, b)),
+        MinNan => run.numbers(|[a, b]| if a.is_nan() || b.is_nan() { f32::NAN } else { min(a, b) }),
+        MaxNan => run.numbers(|[a, b]| if a.is_nan() || b.is_nan() { f32::NAN } else { max(a, b) }),
+        Abs => run.bits(|[a]| a & !SIGN),
+        Neg => run.bits(|[a]| a ^ SIGN),
+        Copysign => run.bits(|[a, b]| b & !SIGN | a & SIGN),
+        Rcp if is_nearest => run.numbers(|[a]| 1.0 / a),
+        Rcp => run.numbers(|[a]| rounding::div_single(1.0, a, rounding)),
+        Sqrt if is_nearest => run.numbers(|[a]| a.sqrt()),
+        Sqrt => run.numbers(|[a]| rounding::sqrt_single(a, rounding)),
+        Rsqrt => run.numbers(|[a]| approximate::rsqrt(a)),
+        Ex2 => run.numbers(|[a]| approximate::ex2(a)),
+        Lg2 => run.numbers(|[a]| approximate::lg2(a)),
+        Sin => run.numbers(|[a]| approximate::sin(a)),
+        Cos => run.numbers(|[a]| approximate::cos(a)),
+        Tanh => run.numbers(|[a]| approximate::tanh(a)),
     }
 }
 
@@ -78,13 +78,12 @@ impl ApplySingle for Plain<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn numbers(self, definition: impl Fn(f32, f32, f32) -> f32) {
-        self.0
-            .apply(|a, b, c| canonical(definition(f32::from_bits(a), f32::from_bits(b), f32::from_bits(c))));
+    fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) {
+        self.0.apply(|sources: [u32; N]| canonical(definition(sources.map(f32::from_bits))));
     }
 
     #[inline(always)]
-    fn bits(self, definition: impl Fn(u32, u32, u32) -> u32) {
+    fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) {
         self.0.apply(definition);
     }
 }
@@ -96,18 +95,18 @@ impl ApplySingle for Flushed<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn numbers(self, definition: impl Fn(f32, f32, f32) -> f32) {
-        self.0.apply(|a, b, c| {
-            let [a, b, c] = [a, b, c].map(|bits| flush(f32::from_bits(bits)));
-            canonical(flush(definition(a, b, c)))
+    fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) {
+        self.0.apply(|sources: [u32; N]| {
+            let sources = sources.map(|bits| flush(f32::from_bits(bits)));
+            canonical(flush(definition(sources)))
         });
     }
 
     #[inline(always)]
-    fn bits(self, definition: impl Fn(u32, u32, u32) -> u32) {
-        self.0.apply(|a, b, c| {
-            let [a, b, c] = [a, b, c].map(|bits| flush(f32::from_bits(bits)).to_bits());
-            flush(f32::from_bits(definition(a, b, c))).to_bits()
+    fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) {
+        self.0.apply(|sources: [u32; N]| {
+            let sources = sources.map(|bits| flush(f32::from_bits(bits)).to_bits());
+            flush(f32::from_bits(definition(sources))).to_bits()
         });
     }
 }
@@ -121,9 +120,9 @@ struct Modified {
 impl Modified {
     /// The sources as the definition gets them.
     #[inline(always)]
-    fn read(&self) -> [f32; 3] {
-        self.sources.map(|bits| {
-            let value = f32::from_bits(bits);
+    fn read<const N: usize>(&self) -> [f32; N] {
+        std::array::from_fn(|n| {
+            let value = f32::from_bits(self.sources[n]);
             if self.mode.flush { flush(value) } else { value }
         })
     }
@@ -142,15 +141,13 @@ impl ApplySingle for Modified {
     type Output = u32;
 
     #[inline(always)]
-    fn numbers(self, definition: impl Fn(f32, f32, f32) -> f32) -> u32 {
-        let [a, b, c] = self.read();
-        canonical(self.write(definition(a, b, c)))
+    fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) -> u32 {
+        canonical(self.write(definition(self.read())))
     }
 
     #[inline(always)]
-    fn bits(self, definition: impl Fn(u32, u32, u32) -> u32) -> u32 {
-        let [a, b, c] = self.read().map(f32::to_bits);
-        self.write(f32::from_bits(definition(a, b, c))).to_bits()
+    fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> u32 {
+        self.write(f32::from_bits(definition(self.read().map(f32::to_bits)))).to_bits()
     }
 }
 
@@ -167,9 +164,9 @@ fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], 
     } else if mode == FLUSHED {
         define(op, FLUSHED.rounding, Flushed(each));
     } else if op == FloatOp::Fma && mode == DOWN {
-        each.apply(|a, b, c| scalar(FloatOp::Fma, DOWN, a, b, c));
+        each.apply(|[a, b, c]| scalar(FloatOp::Fma, DOWN, a, b, c));
     } else {
-        each.apply(|a, b, c| scalar(op, mode, a, b, c));
+        each.apply(|[a, b, c]| scalar(op, mode, a, b, c));
     }
 }
 
