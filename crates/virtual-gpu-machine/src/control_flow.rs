@@ -1,4 +1,4 @@
-//! What a kernel's branches say about the order of its instructions.
+//! The order of instructions that a kernel's branches allow.
 
 use virtual_gpu_ptx::instruction::{Instruction, Operation};
 

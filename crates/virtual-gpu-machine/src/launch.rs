@@ -14,7 +14,7 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// The parameters' bytes, laid out as [`Kernel::parameters`] says.
+    /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
     pub parameters: &'a [u8],
     /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
     pub globals: &'a [u64],

@@ -119,7 +119,7 @@ impl Conversion {
         }
     }
 
-    /// Of a string, at most so many bytes are looked at.
+    /// The most bytes of a string that are read.
     pub(crate) fn longest(&self) -> Option<usize> {
         self.precision
     }
@@ -285,7 +285,7 @@ impl Conversion {
     }
 }
 
-/// `d.ddd` with so many decimals, and the power of ten.
+/// `d.ddd` with the given number of decimals, and the power of ten.
 fn decimal(size: f64, precision: usize) -> (String, i32) {
     let text = format!("{size:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

@@ -42,7 +42,7 @@ impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {}: {}; nothing orders it behind {}{}",
+            "{}, {}: {}; nothing orders it after {}{}",
             self.later,
             self.location,
             self.kind(),

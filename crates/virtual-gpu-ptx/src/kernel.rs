@@ -15,7 +15,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text doesn't say.
+    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text has none.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -65,7 +65,7 @@ pub struct AddressOf {
 }
 
 impl Variable {
-    /// Its bytes at load, where the module's variables lie at `globals`; what lies behind them is zero.
+    /// Its bytes at load, where the module's variables lie at `globals`; the bytes after them are zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -90,7 +90,7 @@ pub struct Parameter {
 /// A line of the CUDA source that a PTX instruction came from (`.loc`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaLine {
-    /// The file, as NVRTC was told its name.
+    /// The file, by the name that NVRTC got.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -180,7 +180,7 @@ pub struct Kernel {
 }
 
 /// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
-/// stack, behind its other local memory.
+/// stack, after its other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The 32-bit registers that a call saves.
@@ -218,6 +218,7 @@ pub struct Registers {
 
 impl Kernel {
     /// Its name, as the module spells it.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -238,16 +239,19 @@ impl Kernel {
     }
 
     /// Where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
+    #[inline]
     pub fn dynamic_shared_offset(&self) -> u32 {
         self.dynamic_shared_offset
     }
 
     /// Bytes of the smallest access to shared memory that it has.
+    #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
     }
 
     /// Whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
     }
@@ -265,6 +269,7 @@ impl Kernel {
     }
 
     /// Bytes of local memory per thread.
+    #[inline]
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
     }
@@ -297,26 +302,31 @@ impl Kernel {
     }
 
     /// The instructions.
+    #[inline]
     pub fn code(&self) -> &[Instruction] {
         &self.code
     }
 
     /// What each function that may call itself needs. Where there is one, threads have a stack.
+    #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
     /// The register files it needs.
+    #[inline]
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
 
     /// The PTX line of the instruction at `pc`, from 1.
+    #[inline]
     pub fn line(&self, pc: usize) -> u32 {
         self.lines.get(pc).copied().unwrap_or(0)
     }
 
-    /// The CUDA line of the instruction at `pc`, where the PTX says it.
+    /// The CUDA line of the instruction at `pc`, where the PTX has it.
+    #[inline]
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
     }
@@ -331,8 +341,8 @@ fn unmangled(name: &str) -> &str {
             let rest = &local[at + 1..];
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
             let len: usize = rest[..digits].parse().ok()?;
-            let (own, behind) = rest[digits..].split_at_checked(len)?;
-            (behind.is_empty() || behind.starts_with('_')).then_some(own)
+            let (own, rest) = rest[digits..].split_at_checked(len)?;
+            (rest.is_empty() || rest.starts_with('_')).then_some(own)
         })
         .next()
         .unwrap_or(name)

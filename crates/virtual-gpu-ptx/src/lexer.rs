@@ -13,7 +13,7 @@ pub(crate) enum Token<'a> {
     Number(&'a str),
     /// A text in quotes, without them.
     Text(&'a str),
-    /// Any of the signs in [`MARKS`].
+    /// Any of the characters in [`MARKS`].
     Mark(u8),
 }
 
@@ -34,7 +34,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
 }
 
-/// Splits `source` into tokens; stops at the first sign that no PTX contains.
+/// Splits `source` into tokens; stops at the first character that no PTX contains.
 pub(crate) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
     let mut lexer = Lexer { source, at: 0, line: 1 };
     let mut found = Vec::new();
@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
                     self.line += comment.iter().filter(|&&byte| byte == b'\n').count() as u32;
                     self.at += length + 4;
                 }
-                // NVRTC hands its text out with the C string's NUL.
+                // NVRTC returns its text with the C string's NUL.
                 (0, _) if self.at < self.source.len() && self.rest_is_nul() => self.at = self.source.len(),
                 _ => return Ok(()),
             }

@@ -29,7 +29,7 @@ fn a_read_of_what_another_thread_wrote_needs_a_barrier() {
     assert_eq!((found.location.variable.as_deref(), found.location.offset), (Some("tile"), 4));
     assert!(found.in_warp);
     let text = found.to_string();
-    assert!(text.contains("byte 4 of `tile`: read after write; nothing orders it behind"), "{text}");
+    assert!(text.contains("byte 4 of `tile`: read after write; nothing orders it after"), "{text}");
     assert_eq!(race("neighbour", 1), None);
 }
 

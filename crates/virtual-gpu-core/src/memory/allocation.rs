@@ -80,16 +80,19 @@ pub struct Allocation {
 
 impl Allocation {
     /// Its identity.
+    #[inline]
     pub fn id(&self) -> AllocationId {
         self.id
     }
 
     /// Address of its first byte.
+    #[inline]
     pub fn base(&self) -> u64 {
         self.base
     }
 
     /// Its size in bytes.
+    #[inline]
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -115,11 +118,13 @@ impl Allocation {
     }
 
     /// The bytes and the record of which were written.
+    #[inline]
     pub fn parts(&self) -> (&[u8], &Written) {
         (&self.bytes, &self.written)
     }
 
     /// The bytes and the record of which were written, to be changed together.
+    #[inline]
     pub fn parts_mut(&mut self) -> (&mut [u8], &mut Written) {
         (&mut self.bytes, &mut self.written)
     }

@@ -244,11 +244,13 @@ impl DeviceMemory {
     }
 
     /// The allocation in a slot.
+    #[inline]
     pub fn in_slot(&self, slot: usize) -> Option<&Allocation> {
         self.slots.get(slot)?.as_ref()
     }
 
     /// The allocation in a slot, mutable.
+    #[inline]
     pub fn in_slot_mut(&mut self, slot: usize) -> Option<&mut Allocation> {
         self.slots.get_mut(slot)?.as_mut()
     }

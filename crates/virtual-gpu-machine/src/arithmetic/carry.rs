@@ -4,7 +4,7 @@ use crate::mask::{WIDTH, bits};
 use crate::registers::Files;
 use virtual_gpu_ptx::instruction::{Carry, CarryOp, Value};
 
-/// `add.cc` and its kin in the threads of `mask`.
+/// `add.cc` to `madc` in the threads of `mask`.
 pub(crate) fn execute(what: Carry, files: &mut Files, mask: &[u16]) {
     for (chunk, &active) in mask.iter().enumerate() {
         let mut carries = 0;

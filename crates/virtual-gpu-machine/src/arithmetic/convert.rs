@@ -243,7 +243,7 @@ fn integer_to_float(value: i128, to: FloatType, rounding: Rounding, saturate: bo
     write_float(odd_double(value), to, rounding, false)
 }
 
-/// A double whose last bit says whether something was cut off.
+/// A double rounded to odd.
 fn odd_double(value: i128) -> f64 {
     let nearest = value as f64;
     let error = value - nearest as i128;

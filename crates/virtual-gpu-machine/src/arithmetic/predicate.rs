@@ -14,7 +14,7 @@ pub(super) fn combine(op: BoolOp, a: u16, b: u16) -> u16 {
     }
 }
 
-/// `and.pred` and its kin.
+/// `and.pred` to `not.pred`.
 pub(crate) fn logic(op: BoolOp, files: &mut Files, mask: &[u16], d: Predicate, [a, b]: [Condition; 2]) {
     for (chunk, &active) in mask.iter().enumerate() {
         let result = combine(op, files.condition(a, chunk), files.condition(b, chunk));

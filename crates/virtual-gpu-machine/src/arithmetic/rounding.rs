@@ -1,5 +1,5 @@
-//! Results rounded otherwise than to nearest. The host only rounds to nearest; the exact error of its result tells
-//! which neighbour is meant.
+//! Results rounded in other directions than to nearest. The host only rounds to nearest; the exact error of its result
+//! selects the neighbor.
 
 use virtual_gpu_ptx::instruction::Rounding;
 
@@ -10,7 +10,7 @@ fn sum_error(a: f64, b: f64, sum: f64) -> f64 {
     (a - (sum - b_part)) + (b - b_part)
 }
 
-/// Rounds to odd: a last bit that is set says that something was cut off, so that rounding again is exact.
+/// Rounds to odd: the last bit is set if the result is inexact, so that rounding again is exact.
 #[inline(always)]
 fn to_odd(value: f64, error: f64) -> f64 {
     let bits = value.to_bits();
@@ -86,9 +86,9 @@ pub(crate) fn sqrt_single(a: f32, rounding: Rounding) -> f32 {
     to_single(to_odd(root, (-root).mul_add(root, a)), rounding)
 }
 
-/// Moves a double that was rounded to nearest to the neighbour that `rounding` wants; `error` is exact minus nearest.
+/// Moves a double that was rounded to nearest to the neighbor that `rounding` wants; `error` is exact minus nearest.
 #[inline(always)]
-fn to_neighbour(nearest: f64, error: f64, rounding: Rounding) -> f64 {
+fn to_neighbor(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     if nearest.is_nan() {
         return nearest;
     }
@@ -119,7 +119,7 @@ pub(crate) fn add_double(a: f64, b: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() {
         return sum;
     }
-    zero_sum(to_neighbour(sum, sum_error(a, b, sum), rounding), a, b, rounding)
+    zero_sum(to_neighbor(sum, sum_error(a, b, sum), rounding), a, b, rounding)
 }
 
 #[inline(always)]
@@ -128,7 +128,7 @@ pub(crate) fn mul_double(a: f64, b: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() {
         return product;
     }
-    to_neighbour(product, remainder_sign(a, b, 0.0, product), rounding)
+    to_neighbor(product, remainder_sign(a, b, 0.0, product), rounding)
 }
 
 #[inline(always)]
@@ -141,7 +141,7 @@ pub(crate) fn fma_double(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
     // A sum too small for a double keeps its sign; one that is zero gets the rounding's.
     match error == 0.0 {
         true => zero_sum(nearest, a * b, c, rounding),
-        false => to_neighbour(nearest, error, rounding),
+        false => to_neighbor(nearest, error, rounding),
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn div_double(a: f64, b: f64, rounding: Rounding) -> f64 {
         return quotient;
     }
     let rest = remainder_sign(-quotient, b, a, 0.0);
-    to_neighbour(quotient, if b < 0.0 { -rest } else { rest }, rounding)
+    to_neighbor(quotient, if b < 0.0 { -rest } else { rest }, rounding)
 }
 
 #[inline(always)]
@@ -161,13 +161,13 @@ pub(crate) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::Nearest || !root.is_finite() {
         return root;
     }
-    to_neighbour(root, remainder_sign(-root, root, a, 0.0), rounding)
+    to_neighbor(root, remainder_sign(-root, root, a, 0.0), rounding)
 }
 
 /// Something with the sign of `a * b + c - n`, for finite numbers where `n` is about as large as the rest, or zero.
 ///
-/// All are scaled so that the product is between 1 and 4: neither it nor its error underflows. A term that is smaller
-/// than another's last place could say counts by its sign alone.
+/// All are scaled so that the product is between 1 and 4: neither it nor its error underflows. Of a term smaller
+/// than another one's last place, only the sign counts.
 fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     const FAR: i32 = 200;
     if !n.is_finite() {
@@ -214,7 +214,7 @@ fn scaled(value: f64, power: i32) -> f64 {
     value * 2f64.powi(third) * 2f64.powi(third) * 2f64.powi(power - 2 * third)
 }
 
-/// A sum whose last bit says whether something was cut off: rounding it again to half its precision is exact.
+/// A sum rounded to odd: rounding it again to half its precision is exact.
 #[inline(always)]
 pub(crate) fn add_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;

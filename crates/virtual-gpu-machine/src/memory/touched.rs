@@ -109,7 +109,7 @@ impl Bits {
                     None => open = Some(at),
                 }
             }
-            // Within the used words, the word behind a run's last is always looked at, so only the last can be open.
+            // Every word after a run's last one is examined too, so only a run at the end can be open.
         }
         if let Some(start) = open {
             found(start..self.words.len() as u64 * 64);

@@ -1,6 +1,6 @@
 //! Comparisons, and logic on predicates.
 
-/// What a comparison asks.
+/// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names; those in -u hold for NaN too")]
 pub enum Comparison {

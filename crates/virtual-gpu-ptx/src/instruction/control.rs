@@ -2,7 +2,7 @@
 
 use super::register::{Address, Condition, Predicate, Slot};
 
-/// `bar.red`'s question.
+/// What `bar.red` computes of the threads' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum Reduction {
@@ -22,13 +22,13 @@ pub struct Barrier {
     pub arrives_only: bool,
     /// `.aligned`: all threads of a warp reach it together.
     pub aligned: bool,
-    /// `bar.red`: what is asked, the source, and where the answer goes.
+    /// `bar.red`: the reduction, the source, and where the result goes.
     pub reduction: Option<(Reduction, Condition, ReductionTarget)>,
 }
 
-/// Where `bar.red` puts its answer.
+/// Where `bar.red` puts its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "a count or a truth")]
+#[expect(missing_docs, reason = "a count or a truth value")]
 pub enum ReductionTarget {
     Word(Slot),
     Predicate(Predicate),

@@ -27,13 +27,6 @@ pub struct FloatMode {
     pub relu: bool,
 }
 
-impl FloatMode {
-    /// Whether it is plain IEEE arithmetic.
-    pub fn is_plain(self) -> bool {
-        self == Self::default()
-    }
-}
-
 /// Floating-point operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the PTX opcode of its name")]

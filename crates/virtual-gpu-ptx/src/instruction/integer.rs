@@ -4,7 +4,7 @@ use super::register::{Predicate, Value};
 
 /// Integer operations on 32 bits; `a`, `b`, `c` are the sources in PTX order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U say how the sources are read")]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum WordOp {
     Move,
     Add,
@@ -150,7 +150,7 @@ pub struct Video {
 
 /// Integer operations on 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U say how the sources are read")]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum LongOp {
     Move,
     Add,
@@ -185,7 +185,7 @@ pub enum LongOp {
 
 /// 64-bit operations whose later sources are 32-bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U say how the sources are read")]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum LongWordOp {
     Shl,
     ShrS,
@@ -196,7 +196,7 @@ pub enum LongWordOp {
 
 /// Operations from 32 to 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U say how the sources are read")]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum WidenOp {
     /// `mul.wide`, and `mad.wide` with the 64-bit `c` added.
     MulS,
@@ -209,7 +209,7 @@ pub enum WidenOp {
 
 /// Operations from 64 to 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U say how the sources are read")]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum NarrowOp {
     Low,
     High,

@@ -51,6 +51,7 @@ pub enum AtomicType {
 
 impl AtomicType {
     /// Bytes of a value.
+    #[inline]
     pub fn bytes(self) -> u8 {
         match self {
             Self::B16 | Self::F16 | Self::Bf16 => 2,

@@ -250,6 +250,7 @@ pub enum Operation {
 
 impl Operation {
     /// Whether other threads could be waiting for it, or its outcome depend on them or on time.
+    #[inline]
     pub fn communicates(&self) -> bool {
         match self {
             Self::Load(access) | Self::Store(access) => access.communicates,
@@ -259,6 +260,7 @@ impl Operation {
     }
 
     /// The mask of the lanes that take part, of operations that a warp carries out together.
+    #[inline]
     pub fn members(&self) -> Option<Slot> {
         match self {
             Self::WarpBarrier { members }

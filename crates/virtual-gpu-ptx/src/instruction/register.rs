@@ -8,21 +8,25 @@ const UNIFORM: u32 = 1 << 31;
 
 impl Slot {
     /// The `index`th register of a thread.
+    #[inline]
     pub fn register(index: u32) -> Self {
         Self(index)
     }
 
     /// The `index`th uniform value.
+    #[inline]
     pub fn uniform(index: u32) -> Self {
         Self(index | UNIFORM)
     }
 
     /// Whether every thread of a block sees the same value.
+    #[inline]
     pub fn is_uniform(self) -> bool {
         self.0 & UNIFORM != 0
     }
 
     /// Its index among the registers, or among the uniform values.
+    #[inline]
     pub fn index(self) -> usize {
         (self.0 & !UNIFORM) as usize
     }

@@ -13,7 +13,7 @@ pub enum ShuffleMode {
     Index,
 }
 
-/// `vote`'s question.
+/// What `vote` computes of the lanes' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum VoteMode {

@@ -29,7 +29,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) line: u32,
     pub(crate) location: u32,
     pub(crate) guard: Option<Condition>,
-    /// The carry of `add.cc` and its kin, once something uses it.
+    /// The condition code register's carry, once an instruction uses it.
     carry: Option<Predicate>,
     /// Instruction index of each label.
     pub(crate) labels: Vec<u32>,
@@ -44,8 +44,8 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) dynamic_align: u32,
     pub(crate) local_bytes: u64,
     pub(crate) calls: Vec<&'a str>,
-    /// Calls that were replaced by the function's body so far.
-    pub(crate) placed: usize,
+    /// Calls that were inlined so far.
+    pub(crate) inlined: usize,
     /// The kernel is too long, which was reported.
     pub(crate) gave_up: bool,
     /// Where `ret` goes in a called function; `None` in the kernel itself.
@@ -105,7 +105,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             dynamic_align: 1,
             local_bytes: 0,
             calls: Vec::new(),
-            placed: 0,
+            inlined: 0,
             gave_up: false,
             return_label: None,
             subroutines: Vec::new(),

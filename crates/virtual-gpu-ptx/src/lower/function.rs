@@ -1,5 +1,4 @@
-//! The statements of a function. A call is replaced by the statements of the called function, unless that may call
-//! itself: see [`super::subroutine`].
+//! The statements of a function. A called function is inlined, unless it may call itself: see [`super::subroutine`].
 
 use super::builder::Lowering;
 use super::names::{Binding, MAX_DEPTH};
@@ -8,14 +7,14 @@ use crate::instruction::{Condition, Operation, Slot};
 use crate::resolved::{Call, Form, Resolved, ResolvedFunction, ResolvedStatement};
 use crate::syntax::Statement;
 
-/// Calls inside calls. Recursion is not replaced, so only a hostile text comes near.
+/// Calls inside calls. Recursive functions are not inlined, so only a hostile text comes near.
 const MAX_CALLS: usize = 32;
 
-/// Instructions of one kernel with all its calls replaced.
+/// Instructions of one kernel with all its inlined functions.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
-/// Calls replaced in one kernel.
-const MAX_PLACED: usize = 1 << 14;
+/// Calls inlined in one kernel.
+const MAX_INLINED: usize = 1 << 14;
 
 impl<'f, 'a> Lowering<'f, 'a> {
     /// Lowers a function's statements into the current scope.
@@ -37,7 +36,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             if self.gave_up {
                 break;
             }
-            if self.code.len() > MAX_INSTRUCTIONS || self.placed > MAX_PLACED {
+            if self.code.len() > MAX_INSTRUCTIONS || self.inlined > MAX_INLINED {
                 self.report(function.line, format!("`{}` is too long", function.name));
                 self.gave_up = true;
             }
@@ -121,10 +120,10 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Puts the called function in place of the call. Its parameters are the caller's argument variables.
+    /// A call, direct or through a register.
     fn call(&mut self, call: &Call<'a>) -> Lowered {
         if let Some(Binding::Long(register)) = self.find(call.name) {
-            return self.indirect_call(Slot::register(register), call, Self::place);
+            return self.indirect_call(Slot::register(register), call, Self::direct_call);
         }
         let Some(&function) = self.index.functions.get(call.name) else {
             return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
@@ -132,11 +131,11 @@ impl<'f, 'a> Lowering<'f, 'a> {
         if function.body.is_none() && self.system_call(call)? {
             return Ok(());
         }
-        self.place(function, call)
+        self.direct_call(function, call)
     }
 
-    /// Puts a function in place of a call of it.
-    fn place(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
+    /// Inlines a called function, unless it may call itself. Its parameters are the caller's argument variables.
+    fn direct_call(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
         if function.body.is_none() {
             return Err(format!("unsupported: call of `{}`, which is only declared here", function.name));
         }
@@ -149,7 +148,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         if self.calls.len() >= MAX_CALLS {
             return Err("calls nest too deeply".to_owned());
         }
-        self.placed += 1;
+        self.inlined += 1;
         let bindings = self.match_arguments(function, call)?;
         let end = self.skip_unless_guarded();
         let outer = self.return_label.replace(end);

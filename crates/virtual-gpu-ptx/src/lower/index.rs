@@ -12,7 +12,7 @@ use crate::syntax::{Variable as Declared, VariableSpace};
 pub(crate) struct Index<'f, 'a> {
     pub(crate) file: &'f ResolvedFile<'a>,
     pub(crate) functions: HashMap<&'a str, &'f ResolvedFunction<'a>>,
-    /// Functions whose address something takes: those that an indirect call can reach. Indices into `file.functions`.
+    /// Functions whose address is taken: those that an indirect call can reach. Indices into `file.functions`.
     pub(crate) callable: Vec<u32>,
     /// Names of functions that may call themselves.
     pub(crate) recursive: HashSet<&'a str>,

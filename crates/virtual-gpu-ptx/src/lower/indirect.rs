@@ -8,12 +8,12 @@ use crate::kernel::Uniform;
 use crate::resolved::{Call, ResolvedFunction};
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// A call of the function whose address is in `target`; `place` calls it. Any other address is a trap.
+    /// A call of the function whose address is in `target`; `direct_call` calls it. Any other address is a trap.
     pub(crate) fn indirect_call(
         &mut self,
         target: Slot,
         call: &Call<'a>,
-        mut place: impl FnMut(&mut Self, &'f ResolvedFunction<'a>, &Call<'a>) -> Lowered,
+        mut direct_call: impl FnMut(&mut Self, &'f ResolvedFunction<'a>, &Call<'a>) -> Lowered,
     ) -> Lowered {
         let functions = &self.index.file.functions;
         let fitting: Vec<(u32, &'f ResolvedFunction<'a>)> = self
@@ -33,7 +33,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             self.branch_if_equal(Value::Long(target), Value::Long(address), here);
             self.emit(Operation::Branch { target: next });
             self.place_label(here);
-            place(self, function, call)?;
+            direct_call(self, function, call)?;
             self.emit(Operation::Branch { target: end });
             self.place_label(next);
         }

@@ -105,15 +105,15 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let base = self.new_long();
         self.frame = Some((base.index() as u32, 0));
         self.scopes.open(true);
-        let place = |lowering: &mut Self, formal: &Declared<'a>| {
+        let declare = |lowering: &mut Self, formal: &Declared<'a>| {
             lowering.variable(formal);
             match lowering.find(formal.name) {
                 Some(Binding::Framed(_, offset)) => (offset, formal.size as u32),
                 _ => (0, 0),
             }
         };
-        let results = function.returns.iter().map(|formal| place(self, formal)).collect();
-        let parameters = function.parameters.iter().map(|formal| place(self, formal)).collect();
+        let results = function.returns.iter().map(|formal| declare(self, formal)).collect();
+        let parameters = function.parameters.iter().map(|formal| declare(self, formal)).collect();
         let end = self.new_label();
         self.return_label = Some(end);
         self.body(function);

@@ -9,11 +9,11 @@ use crate::number::Number;
 use crate::syntax::Operand;
 use crate::types::Type;
 
-/// `Err` says what can't be lowered.
+/// `Err` is the text of the diagnostic.
 pub(crate) type Lowered<T = ()> = Result<T, String>;
 
 impl<'a> Lowering<'_, 'a> {
-    /// A 32-bit source. `kind` says how a literal is to be read.
+    /// A 32-bit source. Literals are read as `kind`.
     pub(crate) fn word(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
             Operand::Name { name, component, offset } => match (self.find(name), component) {

@@ -1,7 +1,7 @@
 //! Calls that are really made, of functions that may call themselves, directly or through others, and of the driver's
 //! functions.
 //!
-//! A function that may call itself can't replace its calls: it is lowered once, after the kernel. Its variables lie in a
+//! A function that may call itself can't be inlined: it is lowered once, after the kernel. Its variables lie in a
 //! frame on the thread's stack.
 
 use super::builder::{Lowering, Subroutine};

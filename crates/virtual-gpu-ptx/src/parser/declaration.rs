@@ -47,7 +47,7 @@ impl<'a> Parser<'a> {
                 "v2" => elements = 2,
                 "v4" => elements = 4,
                 "ptr" => {
-                    // `.ptr .global .align 4`: says what the parameter points to.
+                    // `.ptr .global .align 4`: what the parameter points to.
                     if let Some(Token::Dot("global" | "const" | "local" | "shared")) = self.peek() {
                         self.at += 1;
                     }

@@ -37,7 +37,7 @@ pub(super) fn brx<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 ///
 /// ```text
 /// call{.uni}  (ret-param), func, (param-list);    call{.uni}  func, (param-list);    call{.uni}  func;
-/// call{.uni}  (ret-param), fptr, (param-list), flist;         (a prototype in place of flist the same)
+/// call{.uni}  (ret-param), fptr, (param-list), flist;         (or a prototype instead of flist)
 /// ```
 pub(super) fn call<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);

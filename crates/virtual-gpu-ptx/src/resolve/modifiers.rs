@@ -3,7 +3,7 @@
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// `Err` says what can't be resolved.
+/// `Err` is the text of the diagnostic.
 pub(super) type Resolution<T> = Result<T, String>;
 
 /// An instruction's modifiers, taken one by one. An instruction with modifiers that no resolver took is not supported.
