@@ -1,23 +1,26 @@
-//! Carries out one operation for the lanes of a mask.
+//! Carries out one operation for the threads of a mask.
 
-use super::block::{Machine, Stop};
-use super::fault::FaultKind;
-use super::file::{FULL, Mask, bits};
-use super::schedule::{Group, Next};
-use super::{access, carry, compare, convert, double, float, half, long, word};
-use virtual_gpu_ptx::instruction::{Clock, Operation, Slot, Space, Value, WordOp};
+use crate::arithmetic::{
+    carry, compare, convert, double, half, long, mixed, predicate, select, single, word,
+};
+use crate::convergence::{ConvergenceGroup, Next};
+use crate::fault::{FaultKind, Stop};
+use crate::machine::Machine;
+use crate::mask::{FULL, Mask, bits};
+use crate::memory::address::concrete;
+use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Slot, Space, Value};
 
 impl Machine<'_> {
-    /// Executes `operation` for the lanes of `mask`, which are those of `group` for which its guard holds.
+    /// Executes `operation` for the threads of `mask`, which are those of `group` for which its guard holds.
     #[inline]
-    pub(super) fn execute(
+    pub(crate) fn execute(
         &mut self,
         operation: &Operation,
-        group: &Group,
+        group: &ConvergenceGroup,
         mask: &Mask,
     ) -> Result<Next, Stop> {
         match operation {
-            Operation::Branch { target } => return Ok(branch(*target as usize, group, mask)),
+            Operation::Branch { target } => return Ok(Next::branch(*target as usize, group, mask)),
             Operation::Call(call) => return self.call(call, group, mask),
             Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
@@ -25,8 +28,8 @@ impl Machine<'_> {
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {
-                if let Some(lane) = mask.first() {
-                    return Err(self.fault(FaultKind::Trap, lane));
+                if let Some(thread) = mask.first() {
+                    return Err(self.fault(FaultKind::Trap, thread));
                 }
             }
             Operation::Barrier(barrier) => return self.barrier(barrier, mask),
@@ -68,22 +71,22 @@ impl Machine<'_> {
         let mask = &mask.0[..files.chunks];
         match *operation {
             Operation::Word { op, d, a, b, c } => {
-                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
+                let spans = [d, a, b, c].map(|slot| files.word(slot));
                 word::execute(op, &mut files.words, mask, spans);
             }
             Operation::Half { op, signed, d, a, b, c } => {
-                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
+                let spans = [d, a, b, c].map(|slot| files.word(slot));
                 word::execute_half(op, signed, &mut files.words, mask, spans);
             }
             Operation::Long { op, d, a, b, c } => {
-                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.long(slot)));
+                let spans = [d, a, b, c].map(|slot| files.long(slot));
                 long::execute(op, &mut files.longs, mask, spans);
             }
             Operation::LongWord { op, d, a, b, c } => {
-                long::execute_with_words(op, files, extent(mask, d), [d, a, b, c]);
+                mixed::shift(op, files, mask, [d, a, b, c]);
             }
-            Operation::Widen { op, d, a, b, c } => long::widen(op, files, extent(mask, d), [d, a, b, c]),
-            Operation::Narrow { op, d, a } => long::narrow(op, files, extent(mask, d), d, a),
+            Operation::Widen { op, d, a, b, c } => mixed::widen(op, files, mask, [d, a, b, c]),
+            Operation::Narrow { op, d, a } => mixed::narrow(op, files, mask, d, a),
             Operation::InsertWord { d, a, b, position, length } => {
                 let spans = [d, a, b, position, length].map(|slot| files.word(slot));
                 word::insert(&mut files.words, mask, spans);
@@ -92,11 +95,11 @@ impl Machine<'_> {
                 long::insert(files, mask, [d, a, b, position, length]);
             }
             Operation::Float32 { op, mode, d, a, b, c } => {
-                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.word(slot)));
-                float::execute(op, mode, &mut files.words, mask, spans);
+                let spans = [d, a, b, c].map(|slot| files.word(slot));
+                single::execute(op, mode, &mut files.words, mask, spans);
             }
             Operation::Float64 { op, mode, d, a, b, c } => {
-                let (mask, spans) = (extent(mask, d), [d, a, b, c].map(|slot| files.long(slot)));
+                let spans = [d, a, b, c].map(|slot| files.long(slot));
                 double::execute(op, mode, &mut files.longs, mask, spans);
             }
             Operation::Float16 { op, kind, mode, d, a, b, c } => {
@@ -109,18 +112,18 @@ impl Machine<'_> {
                 compare::compare(what, files, mask);
             }
             Operation::Carry(what) => carry::execute(what, files, mask),
-            Operation::TestNumber { kind, d, a } => compare::test_number(kind, files, mask, d, a),
+            Operation::TestNumber { kind, d, a } => predicate::test_number(kind, files, mask, d, a),
             Operation::SelectWord { d, a, b, condition } => {
-                compare::select_words(files, mask, [d, a, b], condition);
+                select::select_words(files, mask, [d, a, b], condition);
             }
             Operation::SelectLong { d, a, b, condition } => {
-                compare::select_longs(files, mask, [d, a, b], condition);
+                select::select_longs(files, mask, [d, a, b], condition);
             }
-            Operation::Logic { op, d, a, b } => compare::logic(op, files, mask, d, [a, b]),
+            Operation::Logic { op, d, a, b } => predicate::logic(op, files, mask, d, [a, b]),
             Operation::SetPredicate { d, value } => {
                 let bits = if value { FULL } else { 0 };
-                for (chunk, &lanes) in mask.iter().enumerate() {
-                    files.set_predicate(d, chunk, bits, lanes);
+                for (chunk, &active) in mask.iter().enumerate() {
+                    files.set_predicate(d, chunk, bits, active);
                 }
             }
             _ => {}
@@ -133,54 +136,33 @@ impl Machine<'_> {
             Clock::Instructions => 0,
             Clock::GlobalTimer => self.launch.start_ns,
         };
-        for lane in mask.lanes() {
-            let now = start.wrapping_add(self.block.clocks[lane] + self.pending) >> shift;
+        for thread in mask.threads() {
+            let now = start.wrapping_add(self.block.clocks[thread] + self.pending) >> shift;
             match d {
-                Value::Word(d) => self.block.files.set_word(d, lane, now as u32),
-                Value::Long(d) => self.block.files.set_long(d, lane, now),
+                Value::Word(d) => self.block.files.set_word(d, thread, now as u32),
+                Value::Long(d) => self.block.files.set_long(d, thread, now),
             }
         }
     }
 
-    /// A sleeping thread's clock runs on, and it executes nothing.
-    fn sleep(&mut self, nanoseconds: Slot, group: &Group, mask: &Mask) {
+    /// The clock of a sleeping thread runs on, and it executes nothing.
+    fn sleep(&mut self, nanoseconds: Slot, group: &ConvergenceGroup, mask: &Mask) {
         self.settle(&group.mask);
-        for lane in mask.lanes() {
-            self.block.clocks[lane] += u64::from(self.block.files.word_of(nanoseconds, lane));
+        for thread in mask.threads() {
+            self.block.clocks[thread] += u64::from(self.block.files.word_of(nanoseconds, thread));
         }
     }
 
-    fn is_space(&mut self, space: Space, d: virtual_gpu_ptx::instruction::Predicate, a: Slot, mask: &Mask) {
+    fn is_space(&mut self, space: Space, d: Predicate, a: Slot, mask: &Mask) {
         for chunk in 0..self.block.files.chunks {
             let mut found = 0;
-            for lane in bits(mask.0[chunk]) {
-                let address = self.block.files.longs[self.block.files.long(a).at(chunk)].0[lane];
-                let (actual, _) = access::concrete(Space::Generic, address);
+            for i in bits(mask.0[chunk]) {
+                let address = self.block.files.longs[self.block.files.long(a).at(chunk)].0[i];
+                let (actual, _) = concrete(Space::Generic, address);
                 let is_const = space == Space::Const && actual == Space::Global;
-                found |= u16::from(actual == space || is_const) << lane;
+                found |= u16::from(actual == space || is_const) << i;
             }
             self.block.files.set_predicate(d, chunk, found, mask.0[chunk]);
         }
-    }
-
-    /// `redux.sync` of one warp's values.
-    pub(super) fn reduce(op: WordOp, values: impl Iterator<Item = u32>) -> u32 {
-        values.reduce(|a, b| word::scalar(op, a, b, 0)).unwrap_or(0)
-    }
-}
-
-/// A uniform destination has one chunk, which is computed whole.
-#[inline(always)]
-fn extent(mask: &[u16], d: Slot) -> &[u16] {
-    if d.is_uniform() { &[FULL] } else { mask }
-}
-
-pub(super) fn branch(target: usize, group: &Group, taken: &Mask) -> Next {
-    if *taken == group.mask {
-        Next::Jump(target)
-    } else if taken.is_empty() {
-        Next::Follow
-    } else {
-        Next::Split(target, *taken)
     }
 }

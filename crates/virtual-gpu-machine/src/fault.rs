@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::print::Printed;
+use crate::printed::Printed;
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_ptx::CudaLine;
 use virtual_gpu_ptx::instruction::Space;
@@ -42,7 +42,7 @@ pub struct ThreadReport {
     pub thread: [u32; 3],
     /// The PTX line, from 1.
     pub ptx_line: u32,
-    /// The CUDA line, where the PTX says it.
+    /// The CUDA line, where the PTX has it.
     pub cuda_line: Option<CudaLine>,
     /// The access, where it is one.
     pub access: Option<MemoryAccess>,
@@ -78,7 +78,7 @@ impl fmt::Display for ThreadReport {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
-    /// Global memory that can't be accessed, and why.
+    /// Global memory that can't be accessed, with the reason.
     BadAddress(BadAddress),
     /// Behind the end of the block's shared memory.
     SharedOutOfBounds {
@@ -97,9 +97,9 @@ pub enum FaultKind {
     },
     /// The kernel executed `trap`.
     Trap,
-    /// `assert` of something that does not hold.
+    /// A failed `assert`.
     Assert(Box<Assertion>),
-    /// Threads wait at a barrier that others of the block can't reach any more.
+    /// Threads wait at a barrier that other threads of the block can no longer reach.
     DivergentBarrier {
         /// Threads that wait.
         waiting: u32,
@@ -108,11 +108,11 @@ pub enum FaultKind {
         /// Threads that have ended.
         ended: u32,
     },
-    /// Lanes of a warp wait for others, named in the member mask, that can't come any more.
+    /// Lanes of a warp wait for other lanes of the member mask, which can no longer arrive.
     DivergentWarp {
         /// The mask.
         members: u32,
-        /// Its lanes that are there.
+        /// Its lanes that are present.
         present: u32,
     },
     /// The kernel executed more instructions than the launch allows.
@@ -148,7 +148,7 @@ pub enum FaultKind {
 pub struct Assertion {
     /// The expression, as it is written.
     pub message: String,
-    /// The source file, as the compiler was told its name.
+    /// The source file, by the name that the compiler got.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
@@ -158,12 +158,15 @@ pub struct Assertion {
     pub threads: Vec<[u32; 3]>,
 }
 
+/// Why a kernel can't go on. Boxed, since it is large and rare.
+pub(crate) type Stop = Box<Fault>;
+
 /// Why a kernel was stopped.
 #[derive(Debug)]
 pub struct Fault {
     /// What went wrong.
     pub kind: FaultKind,
-    /// Where, and in which thread: the first of those it happened to.
+    /// Where, and in which thread: the first one that it happened to.
     pub at: ThreadReport,
     /// What `printf` wrote before.
     pub printed: Printed,

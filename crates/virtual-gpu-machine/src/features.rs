@@ -1,12 +1,15 @@
 //! One source, compiled for what the processor can do.
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
+
 /// Defines a function for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
 /// The body must be `#[inline(always)]`, and so must be what it calls in its loops.
-macro_rules! vectorised {
+macro_rules! vectorized {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
         $(#[$attribute])*
         #[allow(clippy::too_many_arguments)]
-        pub(super) fn $name($($argument: $kind),*) $(-> $answer)? {
+        pub(crate) fn $name($($argument: $kind),*) $(-> $answer)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx,avx2,fma,bmi1,bmi2,lzcnt,popcnt,f16c")]
@@ -23,18 +26,21 @@ macro_rules! vectorised {
         }
     };
 }
-pub(super) use vectorised;
+pub(crate) use vectorized;
 
 /// Whether the processor has all that `with_avx2` is compiled for.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn has_avx2() -> bool {
-    // Each answer is read from a cache that the standard library keeps.
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("lzcnt")
-        && is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("f16c")
+    // The answers of the standard library are cached too, but one by one.
+    static HAS_AVX2: LazyLock<bool> = LazyLock::new(|| {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("f16c")
+    });
+    *HAS_AVX2
 }

@@ -1,120 +1,45 @@
 //! Runs kernels.
 //!
-//! A block's threads run in lockstep: one instruction at a time for all lanes that are at the same place, those at the
-//! lowest place first. Blocks run one after the other; one that waits for another is suspended meanwhile.
+//! A block's threads run in lockstep: one instruction at a time for all threads at the same program counter, lowest
+//! program counter first. Blocks run one after the other; a block that waits for another one is suspended.
 
-mod access;
-mod approximate;
-mod atomic;
+mod arithmetic;
+mod barrier;
 mod block;
 mod call;
-mod carry;
-mod compare;
-mod convert;
-mod copies;
-mod double;
+mod call_stack;
+mod control_flow;
+mod convergence;
 mod execute;
 mod fault;
 mod features;
-mod file;
-mod float;
-mod format;
-mod half;
-mod long;
+mod launch;
+mod machine;
+mod mask;
 mod matrix;
-mod print;
+mod memory;
+mod printed;
+mod printf;
+mod progress;
 mod race;
+mod registers;
 mod resident;
-mod rounding;
 mod schedule;
 mod shadow;
-mod stretch;
-mod touched;
+mod start;
+mod stuck;
+mod system_call;
 mod warp;
-
-mod word;
+mod warp_members;
 
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
-pub use print::Printed;
-pub use race::{Race, SharedPlace};
-pub use touched::Touched;
+pub use launch::{Execution, Launch};
+pub use memory::touched::Touched;
+pub use printed::Printed;
+pub use race::{Race, SharedLocation};
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
-
-/// What a kernel is launched with.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
-    /// Blocks, by axis.
-    pub grid: [u32; 3],
-    /// Threads of a block, by axis; at most 1024 in all.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub dynamic_shared: u32,
-    /// The parameters' bytes, laid out as [`Kernel::parameters`] says.
-    pub parameters: &'a [u8],
-    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
-    pub globals: &'a [u64],
-    /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
-    pub start_ns: u64,
-    /// Blocks that the GPU holds at a time, at least 1: so many may wait for one another.
-    pub resident: u64,
-    /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
-    pub workspace: u64,
-    /// Bytes of each thread's stack, for functions that call themselves.
-    pub stack: u64,
-    /// Bytes of what `printf` writes that are kept: of more, the newest.
-    pub print_buffer: u64,
-    /// Whether races in shared memory are looked for.
-    pub watch_shared: bool,
-    /// Lane-instructions before the kernel counts as endless.
-    pub instruction_limit: u64,
-    /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
-    /// alone takes as long for each as a whole block.
-    pub thread_limit: u64,
-}
-
-impl Default for Launch<'_> {
-    /// One thread without parameters, without limits, alone on the GPU.
-    fn default() -> Self {
-        Self {
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            parameters: &[],
-            globals: &[],
-            start_ns: 0,
-            resident: 1,
-            workspace: 0,
-            stack: 1 << 10,
-            print_buffer: 1 << 20,
-            watch_shared: true,
-            instruction_limit: u64::MAX,
-            thread_limit: u64::MAX,
-        }
-    }
-}
-
-/// What a kernel did.
-#[derive(Debug)]
-pub struct Execution {
-    /// Instructions, counted once per thread.
-    pub instructions: u64,
-    /// Bytes of device memory that loads and atomics read.
-    pub bytes_read: u64,
-    /// Bytes of device memory that stores and atomics wrote.
-    pub bytes_written: u64,
-    /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
-    pub longest_thread: u64,
-    /// The bytes of device memory that were accessed, by allocation.
-    pub touched: Vec<Touched>,
-    /// The first read of bytes that nothing had written. It saw [`virtual_gpu_core::memory::POISON`], and the kernel ran on.
-    pub unwritten: Option<ThreadReport>,
-    /// The first race in shared memory. The kernel ran on.
-    pub race: Option<Box<Race>>,
-    /// What `printf` wrote.
-    pub printed: Printed,
-}
 
 /// Runs a kernel to its end.
 ///
@@ -122,10 +47,10 @@ pub struct Execution {
 /// Missing parameter bytes read as zero.
 ///
 /// # Errors
-/// The first thing that a thread did wrong. What was written up to then stays written.
+/// The first fault of any thread. Earlier writes stay written.
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
     let mut state = block::take_state();
-    let outcome = block::Machine::new(kernel, launch, memory, &mut state).run();
+    let outcome = machine::Machine::new(kernel, launch, memory, &mut state).run();
     block::give_back(state);
     outcome
 }

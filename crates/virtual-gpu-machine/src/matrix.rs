@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::block::{Machine, Stop};
-use super::fault::{Access as Kind, FaultKind};
-use super::float::NAN;
-use super::rounding::to_half;
+use crate::arithmetic::rounding::to_half;
+use crate::arithmetic::single::NAN;
+use crate::fault::{Access as Kind, FaultKind, Stop};
+use crate::machine::Machine;
 use virtual_gpu_ptx::instruction::{MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
 
 /// Rows of `a`, and of the result.
@@ -19,20 +19,20 @@ const MOST_INNER: usize = 16;
 
 impl Machine<'_> {
     /// `ldmatrix`: each of the rows of 16 bytes is read by the lane that has its address.
-    pub(super) fn load_matrices(&mut self, load: &MatrixLoad, warp: usize, present: u32) -> Result<(), Stop> {
+    pub(crate) fn load_matrices(&mut self, load: &MatrixLoad, warp: usize, present: u32) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         self.looks += 1;
         for (matrix, &destination) in load.destinations.iter().enumerate() {
             let mut elements = [[0_u16; 8]; 8];
             for (row, elements) in elements.iter_mut().enumerate() {
-                let lane = warp * 32 + 8 * matrix + row;
-                let address = self.address_of(load.address, lane);
+                let thread = warp * 32 + 8 * matrix + row;
+                let address = self.address_of(load.address, thread);
                 let mut bytes = [0; 16];
-                self.watch_read(load.space, lane, address, 16, false);
-                self.read_bytes(load.space, Kind::Read, lane, address, &mut bytes)?;
+                self.watch_read(load.space, thread, address, 16, false);
+                self.read_bytes(load.space, Kind::Read, thread, address, &mut bytes)?;
                 *elements = std::array::from_fn(|at| u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]));
             }
-            self.set_words(destination, warp, present, |lane| {
+            self.block.files.set_words_of_warp(destination, warp, present, |lane| {
                 let (line, first) = (lane / 4, 2 * (lane % 4));
                 let [low, high] = match load.transposed {
                     false => [elements[line][first], elements[line][first + 1]],
@@ -46,7 +46,7 @@ impl Machine<'_> {
 
     /// `mma`. Products and sums are those of double precision, and rounded once: the manual asks for single precision
     /// at least (half where the result is), and leaves order and rounding open.
-    pub(super) fn multiply_matrices(
+    pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,
         warp: usize,
@@ -91,17 +91,17 @@ impl Machine<'_> {
             [first | second << 16, third | fourth << 16, 0, 0]
         });
         for (at, &d) in product.d.iter().enumerate() {
-            self.set_words(d, warp, present, |lane| results[lane][at]);
+            self.block.files.set_words_of_warp(d, warp, present, |lane| results[lane][at]);
         }
         Ok(())
     }
 
-    /// What a matrix instruction does with a part of a warp is undefined.
+    /// A matrix instruction of only some lanes of a warp is undefined.
     fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
-        let lane = warp * 32 + present.trailing_zeros() as usize;
+        let thread = warp * 32 + present.trailing_zeros() as usize;
         match present {
             u32::MAX => Ok(()),
-            _ => Err(self.fault(FaultKind::DivergentWarp { members: u32::MAX, present }, lane)),
+            _ => Err(self.fault(FaultKind::DivergentWarp { members: u32::MAX, present }, thread)),
         }
     }
 }

@@ -1,39 +1,40 @@
-//! Exchanges between the lanes of a warp.
+//! Operations that the lanes of a warp carry out together.
 
-use super::block::{Machine, Stop};
-use super::fault::FaultKind;
-use super::file::{MAX_CHUNKS, Mask};
-use super::schedule::{Group, Next};
+use crate::arithmetic::word;
+use crate::convergence::{ConvergenceGroup, Next};
+use crate::fault::{FaultKind, Stop};
+use crate::machine::Machine;
+use crate::mask::{MAX_CHUNKS, Mask, lanes_of};
 use virtual_gpu_ptx::instruction::{
     Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
 };
 
-/// What a lane gets from one that takes no part.
+/// What a lane receives from a lane that takes no part.
 const UNDEFINED: u32 = u32::MAX;
 
 impl Machine<'_> {
-    /// An operation that the named lanes of a warp carry out together. Warps of which some lanes are still missing wait.
-    pub(super) fn warp_operation(
+    /// An operation that the named lanes of a warp carry out together. A warp waits while some of these lanes are missing.
+    pub(crate) fn warp_operation(
         &mut self,
         operation: &Operation,
-        group: &Group,
+        group: &ConvergenceGroup,
         mask: &Mask,
     ) -> Result<Next, Stop> {
         let Some(members) = operation.members() else { return Ok(Next::Follow) };
         let mut waits = self.incomplete_warps(mask, members);
-        let mut lanes = *mask;
+        let mut threads = *mask;
         if !waits.is_empty() {
-            if self.somebody_waits_at(group.pc) {
+            if self.has_group_at(group.pc) {
                 return Ok(Next::Join);
             }
             waits = waits.and(mask);
-            lanes = lanes.without(&waits);
+            threads = threads.without(&waits);
         }
         if let (Operation::WarpBarrier { .. }, true) = (operation, self.block.shadow.is_on) {
-            self.note_warp_barrier(members, lanes);
+            self.note_warp_barrier(members, threads);
         }
         for warp in 0..MAX_CHUNKS / 2 {
-            let mut left = lanes.warp(warp);
+            let mut left = threads.warp(warp);
             while left != 0 {
                 let together = self.lanes_with_same(members, warp, left);
                 left &= !together;
@@ -48,20 +49,20 @@ impl Machine<'_> {
     }
 
     /// Lanes of a warp that name the same members have waited for one another.
-    fn note_warp_barrier(&mut self, members: Slot, mut lanes: Mask) {
-        let all = Mask::first_lanes(self.lanes);
-        while !lanes.is_empty() {
+    fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
+        let all = Mask::first_threads(self.threads);
+        while !threads.is_empty() {
             let mut together = Mask::NONE;
             for warp in 0..MAX_CHUNKS / 2 {
-                let present = lanes.warp(warp);
+                let present = threads.warp(warp);
                 if present != 0 {
                     let first = warp * 32 + present.trailing_zeros() as usize;
                     let named = self.block.files.word_of(members, first) | 1 << (first % 32);
                     together.set_warp(warp, present & named);
                 }
             }
-            self.block.shadow.synchronise_warps(together, &all);
-            lanes = lanes.without(&together);
+            self.block.shadow.synchronize_warps(together, &all);
+            threads = threads.without(&together);
         }
     }
 
@@ -79,7 +80,9 @@ impl Machine<'_> {
                     VoteMode::Uniform => u32::from(yes == present || yes == 0),
                 };
                 match d {
-                    ReductionTarget::Word(d) => self.set_words(d, warp, present, |_| answer),
+                    ReductionTarget::Word(d) => {
+                        self.block.files.set_words_of_warp(d, warp, present, |_| answer)
+                    }
                     ReductionTarget::Predicate(d) => {
                         let bits = if answer != 0 { u32::MAX } else { 0 };
                         self.set_predicates(d, warp, present, bits);
@@ -90,8 +93,8 @@ impl Machine<'_> {
             Operation::Redux { op, d, a, .. } => {
                 let files = &self.block.files;
                 let values = lanes_of(present).map(|lane| files.word_of(a, warp * 32 + lane));
-                let result = Self::reduce(op, values);
-                self.set_words(d, warp, present, |_| result);
+                let result = values.reduce(|a, b| word::scalar(op, a, b, 0)).unwrap_or(0);
+                self.block.files.set_words_of_warp(d, warp, present, |_| result);
             }
             Operation::LoadMatrices(ref load) => self.load_matrices(load, warp, present)?,
             Operation::MultiplyMatrices(ref product) => self.multiply_matrices(product, warp, present)?,
@@ -100,8 +103,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The manual's pseudo code for `shfl`, lane by lane. What a lane gets from one that is named, and has ended, is undefined:
-    /// that is a fault.
+    /// The manual's pseudo code for `shfl`, lane by lane. Reading from a named lane that has ended is undefined, which is
+    /// a fault.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,
@@ -111,7 +114,7 @@ impl Machine<'_> {
         warp: usize,
         present: u32,
     ) -> Result<(), Stop> {
-        let ended = self.ended().warp(warp);
+        let ended = self.block.ended().warp(warp);
         let mut results = [UNDEFINED; 32];
         let mut in_range = 0;
         for lane in lanes_of(present) {
@@ -143,7 +146,7 @@ impl Machine<'_> {
             }
         }
         if let Some(d) = d {
-            self.set_words(d, warp, present, |lane| results[lane]);
+            self.block.files.set_words_of_warp(d, warp, present, |lane| results[lane]);
         }
         if let Some(valid) = valid {
             self.set_predicates(valid, warp, present, in_range);
@@ -170,7 +173,7 @@ impl Machine<'_> {
             let same = equal_to(value);
             results[lane] = if !all || same == present { same } else { 0 };
         }
-        self.set_words(d, warp, present, |lane| results[lane]);
+        self.block.files.set_words_of_warp(d, warp, present, |lane| results[lane]);
         if let Some(valid) = valid {
             let agree = values.iter().all(|(_, value)| *value == values[0].1);
             self.set_predicates(valid, warp, present, if agree { u32::MAX } else { 0 });
@@ -178,16 +181,10 @@ impl Machine<'_> {
     }
 
     /// `activemask`
-    pub(super) fn active_mask(&mut self, d: Slot, mask: &Mask) {
+    pub(crate) fn active_mask(&mut self, d: Slot, mask: &Mask) {
         for warp in 0..MAX_CHUNKS / 2 {
             let present = mask.warp(warp);
-            self.set_words(d, warp, present, |_| present);
-        }
-    }
-
-    pub(super) fn set_words(&mut self, d: Slot, warp: usize, lanes: u32, value: impl Fn(usize) -> u32) {
-        for lane in lanes_of(lanes) {
-            self.block.files.set_word(d, warp * 32 + lane, value(lane));
+            self.block.files.set_words_of_warp(d, warp, present, |_| present);
         }
     }
 
@@ -203,12 +200,4 @@ fn warp_mask(warp: usize, lanes: u32) -> Mask {
     let mut mask = Mask::NONE;
     mask.set_warp(warp, lanes);
     mask
-}
-
-fn lanes_of(mut lanes: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lane = lanes.trailing_zeros() as usize;
-        lanes &= lanes.wrapping_sub(1);
-        (lane < 32).then_some(lane)
-    })
 }

@@ -15,7 +15,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub(super) fn new(line: u32, text: impl Into<String>) -> Self {
+    pub(crate) fn new(line: u32, text: impl Into<String>) -> Self {
         Self { line, text: text.into() }
     }
 }
@@ -36,7 +36,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    pub(super) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+    pub(crate) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
         diagnostics.sort();
         diagnostics.dedup();
         Self { diagnostics }

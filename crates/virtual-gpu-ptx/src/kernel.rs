@@ -9,13 +9,13 @@ use super::instruction::{Instruction, Slot};
 /// What a PTX text holds.
 #[derive(Debug)]
 pub struct Module {
-    pub(super) target: u32,
-    pub(super) kernels: BTreeMap<String, Arc<Kernel>>,
-    pub(super) variables: Vec<Variable>,
+    pub(crate) target: u32,
+    pub(crate) kernels: BTreeMap<String, Arc<Kernel>>,
+    pub(crate) variables: Vec<Variable>,
 }
 
 impl Module {
-    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text doesn't say.
+    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text has none.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -65,7 +65,7 @@ pub struct AddressOf {
 }
 
 impl Variable {
-    /// Its bytes at load, where the module's variables lie at `globals`; what lies behind them is zero.
+    /// Its bytes at load, where the module's variables lie at `globals`; the bytes after them are zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -90,7 +90,7 @@ pub struct Parameter {
 /// A line of the CUDA source that a PTX instruction came from (`.loc`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaLine {
-    /// The file, as NVRTC was told its name.
+    /// The file, by the name that NVRTC got.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -139,14 +139,12 @@ pub enum Uniform {
         /// Bytes added to it.
         offset: i64,
     },
-    /// Written by an instruction whose sources are all uniform.
-    Computed(u32),
 }
 
 /// A register that holds the same from a block's start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
-pub enum LaneConstant {
+pub enum ThreadConstant {
     ThreadIndex(u8),
     LaneId,
     WarpId,
@@ -160,29 +158,29 @@ pub enum LaneConstant {
 /// A kernel, ready to run.
 #[derive(Debug)]
 pub struct Kernel {
-    pub(super) name: String,
-    pub(super) parameters: Vec<Parameter>,
-    pub(super) parameter_bytes: u32,
-    pub(super) shared_bytes: u32,
-    pub(super) dynamic_shared_offset: u32,
+    pub(crate) name: String,
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) parameter_bytes: u32,
+    pub(crate) shared_bytes: u32,
+    pub(crate) dynamic_shared_offset: u32,
     /// Static shared variables: name, offset, bytes.
-    pub(super) shared_variables: Vec<(String, u32, u64)>,
-    pub(super) shared_unit: u8,
-    pub(super) has_partial_barriers: bool,
-    pub(super) local_bytes: u32,
-    pub(super) max_threads: Option<[u32; 3]>,
-    pub(super) required_threads: Option<[u32; 3]>,
-    pub(super) code: Vec<Instruction>,
-    pub(super) lines: Vec<u32>,
+    pub(crate) shared_variables: Vec<(String, u32, u64)>,
+    pub(crate) shared_unit: u8,
+    pub(crate) has_partial_barriers: bool,
+    pub(crate) local_bytes: u32,
+    pub(crate) max_threads: Option<[u32; 3]>,
+    pub(crate) required_threads: Option<[u32; 3]>,
+    pub(crate) code: Vec<Instruction>,
+    pub(crate) lines: Vec<u32>,
     /// Index into `cuda_lines`, `u32::MAX` where there is none.
-    pub(super) locations: Vec<u32>,
-    pub(super) cuda_lines: Vec<CudaLine>,
-    pub(super) registers: Registers,
-    pub(super) frames: Vec<Frame>,
+    pub(crate) locations: Vec<u32>,
+    pub(crate) cuda_lines: Vec<CudaLine>,
+    pub(crate) registers: Registers,
+    pub(crate) frames: Vec<Frame>,
 }
 
 /// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
-/// stack, behind its other local memory.
+/// stack, after its other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The 32-bit registers that a call saves.
@@ -215,11 +213,12 @@ pub struct Registers {
     /// Uniform 64-bit values, in the order of their slots.
     pub uniform_longs: Vec<Uniform>,
     /// 32-bit registers that are set once per block size.
-    pub lane_constants: Vec<(Slot, LaneConstant)>,
+    pub thread_constants: Vec<(Slot, ThreadConstant)>,
 }
 
 impl Kernel {
     /// Its name, as the module spells it.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -240,23 +239,26 @@ impl Kernel {
     }
 
     /// Where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
+    #[inline]
     pub fn dynamic_shared_offset(&self) -> u32 {
         self.dynamic_shared_offset
     }
 
     /// Bytes of the smallest access to shared memory that it has.
+    #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
     }
 
     /// Whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
     }
 
     /// The static shared variable at an offset, as the program names it, or else dynamic shared memory; and the offset
     /// in it.
-    pub fn shared_place(&self, offset: u64) -> (Option<String>, u64) {
+    pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
         });
@@ -267,6 +269,7 @@ impl Kernel {
     }
 
     /// Bytes of local memory per thread.
+    #[inline]
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
     }
@@ -299,26 +302,31 @@ impl Kernel {
     }
 
     /// The instructions.
+    #[inline]
     pub fn code(&self) -> &[Instruction] {
         &self.code
     }
 
     /// What each function that may call itself needs. Where there is one, threads have a stack.
+    #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
     /// The register files it needs.
+    #[inline]
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
 
     /// The PTX line of the instruction at `pc`, from 1.
+    #[inline]
     pub fn line(&self, pc: usize) -> u32 {
         self.lines.get(pc).copied().unwrap_or(0)
     }
 
-    /// The CUDA line of the instruction at `pc`, where the PTX says it.
+    /// The CUDA line of the instruction at `pc`, where the PTX has it.
+    #[inline]
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
     }
@@ -333,8 +341,8 @@ fn unmangled(name: &str) -> &str {
             let rest = &local[at + 1..];
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
             let len: usize = rest[..digits].parse().ok()?;
-            let (own, behind) = rest[digits..].split_at_checked(len)?;
-            (behind.is_empty() || behind.starts_with('_')).then_some(own)
+            let (own, rest) = rest[digits..].split_at_checked(len)?;
+            (rest.is_empty() || rest.starts_with('_')).then_some(own)
         })
         .next()
         .unwrap_or(name)

@@ -4,7 +4,7 @@ use super::diagnostic::Diagnostic;
 
 /// One token. Everything borrows from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// `axpy`, `%r1`, `$L__BB0_2`.
     Word(&'a str),
     /// `.f32`, without its dot.
@@ -13,15 +13,15 @@ pub(super) enum Token<'a> {
     Number(&'a str),
     /// A text in quotes, without them.
     Text(&'a str),
-    /// Any of the signs in [`MARKS`].
+    /// Any of the characters in [`MARKS`].
     Mark(u8),
 }
 
 /// A token and its line, from 1.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lexeme<'a> {
-    pub(super) token: Token<'a>,
-    pub(super) line: u32,
+pub(crate) struct Lexeme<'a> {
+    pub(crate) token: Token<'a>,
+    pub(crate) line: u32,
 }
 
 const MARKS: &[u8] = b"{}[]()<>,;:=@!|+-*/&~?^";
@@ -34,8 +34,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
 }
 
-/// Splits `source` into tokens; stops at the first sign that no PTX contains.
-pub(super) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
+/// Splits `source` into tokens; stops at the first character that no PTX contains.
+pub(crate) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
     let mut lexer = Lexer { source, at: 0, line: 1 };
     let mut found = Vec::new();
     while let Some(lexeme) = lexer.next()? {
@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
                     self.line += comment.iter().filter(|&&byte| byte == b'\n').count() as u32;
                     self.at += length + 4;
                 }
-                // NVRTC hands its text out with the C string's NUL.
+                // NVRTC returns its text with the C string's NUL.
                 (0, _) if self.at < self.source.len() && self.rest_is_nul() => self.at = self.source.len(),
                 _ => return Ok(()),
             }

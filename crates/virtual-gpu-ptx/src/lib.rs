@@ -1,27 +1,28 @@
 //! Reads PTX: from text to kernels that the machine executes.
 //!
-//! Any version of the ISA is taken; what is not supported is refused instruction by instruction, each with its line.
+//! Each step has its own type: the [`parser`] makes syntax of the text, [`resolve`] finds the meaning of opcodes, types
+//! and modifiers, and [`lower`] makes operations on registers of it.
+//!
+//! Any version of the ISA is accepted; each instruction that is not supported is an error with its line.
 
-mod decode;
 mod diagnostic;
-mod indirect;
 pub mod instruction;
 mod kernel;
 mod lexer;
 mod lower;
-mod names;
 mod number;
-pub mod opcode;
+mod opcode;
 mod parser;
-mod recursion;
-mod statement;
+mod resolve;
+mod resolved;
 mod syntax;
+mod types;
 pub mod window;
 
 pub use diagnostic::{Diagnostic, LoadError};
 pub use kernel::Frame;
 pub use kernel::{
-    AddressOf, CudaLine, Kernel, LaneConstant, Module, Parameter, Registers, Uniform, Variable,
+    AddressOf, CudaLine, Kernel, Module, Parameter, Registers, ThreadConstant, Uniform, Variable,
 };
 
 use lexer::{Lexeme, Token};
@@ -32,7 +33,7 @@ const MAX_BYTES: usize = 32 << 20;
 /// Reads a PTX text of at most 32 MiB.
 ///
 /// # Errors
-/// Everything in it that can't be run, with its lines.
+/// Everything in it that is not supported, with its lines.
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
     if source.len() > MAX_BYTES {
@@ -45,6 +46,7 @@ pub fn load(source: &str) -> Result<Module, LoadError> {
         _ => return Err(refuse(Diagnostic::new(0, "this is no PTX: it doesn't begin with `.version`"))),
     };
     let (file, mut diagnostics) = parser::parse(&tokens);
+    let file = resolve::resolve(file);
     let module = lower::lower(&file, &mut diagnostics);
     if diagnostics.is_empty() { Ok(module) } else { Err(LoadError::new(diagnostics)) }
 }

@@ -1,5 +1,7 @@
 //! Literal numbers.
 
+use super::types::Type;
+
 /// A literal, in the widest type of its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
@@ -21,17 +23,19 @@ impl Number {
     }
 
     /// The bits it has as a variable of type `kind`.
-    pub(super) fn bits(self, kind: &str) -> u64 {
+    pub(super) fn bits(self, kind: Type) -> u64 {
         let value = match self {
-            Self::Integer(value) if !matches!(kind, "f32" | "f64" | "f16") => return value as u64,
+            Self::Integer(value) if !matches!(kind, Type::F32 | Type::F64 | Type::F16) => {
+                return value as u64;
+            }
             Self::Integer(value) => value as f64,
-            Self::Single(bits) if kind != "f64" => return u64::from(bits),
+            Self::Single(bits) if kind != Type::F64 => return u64::from(bits),
             Self::Single(bits) => f64::from(f32::from_bits(bits)),
             Self::Double(value) => value,
         };
         match kind {
-            "f32" => u64::from((value as f32).to_bits()),
-            "f16" => u64::from(half::f16::from_f64(value).to_bits()),
+            Type::F32 => u64::from((value as f32).to_bits()),
+            Type::F16 => u64::from(half::f16::from_f64(value).to_bits()),
             _ => value.to_bits(),
         }
     }

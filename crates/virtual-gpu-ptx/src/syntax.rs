@@ -1,33 +1,37 @@
-//! The shape of a PTX text before names and opcodes mean anything.
+//! The syntax of a PTX text: names and opcodes are not yet resolved.
+//!
+//! `I` is an instruction: as parsed, or resolved.
+
+use super::types::Type;
 
 /// A whole file.
-#[derive(Debug, Default)]
-pub(super) struct File<'a> {
+#[derive(Debug)]
+pub(crate) struct File<'a, I> {
     /// `.target`: 70 for `sm_70`.
-    pub(super) target: u32,
-    pub(super) variables: Vec<Variable<'a>>,
-    pub(super) functions: Vec<Function<'a>>,
+    pub(crate) target: u32,
+    pub(crate) variables: Vec<Variable<'a>>,
+    pub(crate) functions: Vec<Function<'a, I>>,
     /// `.file` number and path.
-    pub(super) sources: Vec<(u32, &'a str)>,
+    pub(crate) sources: Vec<(u32, &'a str)>,
 }
 
 /// `.entry` or `.func`.
 #[derive(Debug)]
-pub(super) struct Function<'a> {
-    pub(super) line: u32,
-    pub(super) name: &'a str,
-    pub(super) is_entry: bool,
-    pub(super) returns: Vec<Variable<'a>>,
-    pub(super) parameters: Vec<Variable<'a>>,
-    pub(super) max_threads: Option<[u32; 3]>,
-    pub(super) required_threads: Option<[u32; 3]>,
+pub(crate) struct Function<'a, I> {
+    pub(crate) line: u32,
+    pub(crate) name: &'a str,
+    pub(crate) is_entry: bool,
+    pub(crate) returns: Vec<Variable<'a>>,
+    pub(crate) parameters: Vec<Variable<'a>>,
+    pub(crate) max_threads: Option<[u32; 3]>,
+    pub(crate) required_threads: Option<[u32; 3]>,
     /// `None` where it is only declared.
-    pub(super) body: Option<Vec<Statement<'a>>>,
+    pub(crate) body: Option<Vec<Statement<'a, I>>>,
 }
 
 /// State spaces that variables live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VariableSpace {
+pub(crate) enum VariableSpace {
     Global,
     Const,
     Shared,
@@ -38,34 +42,34 @@ pub(super) enum VariableSpace {
 
 /// A declared variable, parameter or register.
 #[derive(Clone, Debug)]
-pub(super) struct Variable<'a> {
-    pub(super) line: u32,
-    pub(super) name: &'a str,
-    pub(super) space: VariableSpace,
-    /// The element's type, without the dot.
-    pub(super) kind: &'a str,
-    pub(super) align: u32,
-    pub(super) size: u64,
-    /// `name[]`: as long as the launch says.
-    pub(super) is_unsized: bool,
-    pub(super) is_extern: bool,
-    pub(super) initial: Initial<'a>,
+pub(crate) struct Variable<'a> {
+    pub(crate) line: u32,
+    pub(crate) name: &'a str,
+    pub(crate) space: VariableSpace,
+    /// The element's type.
+    pub(crate) kind: Type,
+    pub(crate) align: u32,
+    pub(crate) size: u64,
+    /// `name[]`: its size comes with the launch.
+    pub(crate) is_unsized: bool,
+    pub(crate) is_extern: bool,
+    pub(crate) initial: Initial<'a>,
     /// Registers only: `%r<30>` declares 30 of them.
-    pub(super) count: Option<u32>,
+    pub(crate) count: Option<u32>,
 }
 
 /// What a module's variable starts with.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Initial<'a> {
+pub(crate) struct Initial<'a> {
     /// Its first bytes.
-    pub(super) bytes: Vec<u8>,
-    /// Where addresses go: the byte, the name of what has the address, and what is added to it.
-    pub(super) addresses: Vec<(u64, &'a str, i64)>,
+    pub(crate) bytes: Vec<u8>,
+    /// Addresses among them: the first byte, the name of the variable or function, and an offset that is added.
+    pub(crate) addresses: Vec<(u64, &'a str, i64)>,
 }
 
-/// What stands in a function's body, in order.
+/// A statement in a function's body.
 #[derive(Debug)]
-pub(super) enum Statement<'a> {
+pub(crate) enum Statement<'a, I> {
     Open,
     Close,
     Label(&'a str),
@@ -79,23 +83,23 @@ pub(super) enum Statement<'a> {
         name: &'a str,
         labels: Vec<&'a str>,
     },
-    Instruction(Raw<'a>),
+    Instruction(I),
 }
 
-/// An instruction whose names are not yet resolved.
-#[derive(Clone, Debug)]
-pub(super) struct Raw<'a> {
-    pub(super) line: u32,
+/// An instruction as it is written.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    pub(crate) line: u32,
     /// The predicate's name, and whether it is negated.
-    pub(super) guard: Option<(&'a str, bool)>,
-    pub(super) opcode: &'a str,
-    pub(super) modifiers: Vec<&'a str>,
-    pub(super) operands: Vec<Operand<'a>>,
+    pub(crate) guard: Option<(&'a str, bool)>,
+    pub(crate) opcode: &'a str,
+    pub(crate) modifiers: Vec<&'a str>,
+    pub(crate) operands: Vec<Operand<'a>>,
 }
 
-impl Raw<'_> {
+impl Written<'_> {
     /// The opcode with its modifiers, as written.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let mut name = self.opcode.to_owned();
         for modifier in &self.modifiers {
             name.push('.');
@@ -103,11 +107,16 @@ impl Raw<'_> {
         }
         name
     }
+
+    /// The error about an instruction that is not supported.
+    pub(crate) fn unsupported(&self) -> String {
+        format!("unsupported instruction `{}`", self.name())
+    }
 }
 
 /// An operand whose names are not yet resolved.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Operand<'a> {
+pub(crate) enum Operand<'a> {
     /// `%r1`, `%tid.x`, `variable+4`, a label.
     Name {
         name: &'a str,
@@ -128,10 +137,33 @@ pub(super) enum Operand<'a> {
         name: Option<&'a str>,
         offset: i64,
     },
-    /// `[%rd1, {%f1,%f2}]`, of no instruction that is supported.
+    /// `[%rd1, {%f1,%f2}]`: no supported instruction has it.
     Compound,
     /// `(param0, param1)`
     List(Vec<&'a str>),
     /// `_`
     Sink,
+}
+
+impl<'a, I> Function<'a, I> {
+    /// The same function with other instructions.
+    pub(crate) fn map<J>(self, f: &mut impl FnMut(I) -> J) -> Function<'a, J> {
+        let Self { line, name, is_entry, returns, parameters, max_threads, required_threads, body } = self;
+        let body = body.map(|body| body.into_iter().map(|statement| statement.map(f)).collect());
+        Function { line, name, is_entry, returns, parameters, max_threads, required_threads, body }
+    }
+}
+
+impl<'a, I> Statement<'a, I> {
+    fn map<J>(self, f: &mut impl FnMut(I) -> J) -> Statement<'a, J> {
+        match self {
+            Self::Open => Statement::Open,
+            Self::Close => Statement::Close,
+            Self::Label(name) => Statement::Label(name),
+            Self::Variable(variable) => Statement::Variable(variable),
+            Self::Location { file, line } => Statement::Location { file, line },
+            Self::BranchTargets { name, labels } => Statement::BranchTargets { name, labels },
+            Self::Instruction(instruction) => Statement::Instruction(f(instruction)),
+        }
+    }
 }

@@ -221,7 +221,7 @@ impl Bench {
             host = host.min(start.elapsed());
         }
         let rate = instructions as f64 / best.as_secs_f64() / 1e9;
-        print!("{title:32} {best:>12.2?} {instructions:>12} lane-instructions {rate:>7.3} G/s");
+        print!("{title:32} {best:>12.2?} {instructions:>12} thread-instructions {rate:>7.3} G/s");
         match host < Duration::from_micros(1) {
             true => println!(),
             false => println!(" {:>7.1} x Rust", best.as_secs_f64() / host.as_secs_f64()),

@@ -1,6 +1,6 @@
 // Integer arithmetic: intrinsics, carries, divisions of every width, packed bytes and halves.
 
-// NVRTC 12.0 leaves __dp4a and __dp2a_lo as calls of functions that nobody defines.
+// NVRTC 12.0 leaves __dp4a and __dp2a_lo as calls of undefined functions.
 #define DOT(name, x, y, z, out) asm(name " %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(z))
 
 extern "C" {
@@ -177,7 +177,7 @@ __global__ void sums_of_64_bits(const long long *a, long long *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     long long first = a[i], sum = 0;
-    // Collatz on 64 bits, and a sum with a step that only the data says.
+    // Collatz on 64 bits, and a sum with a step that only the data determines.
     for (long long x = (first & 0xffffff) + 1; x != 1; x = x & 1 ? 3 * x + 1 : x / 2) sum++;
     long long product = 1;
     for (unsigned long long k = 1ull << 33; k < (1ull << 33) + 7 * (first & 63); k += 7) product = product * (long long)k % 1000003;

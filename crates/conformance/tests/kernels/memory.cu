@@ -84,7 +84,7 @@ __global__ void local_arrays(const int *a, int *out, int n) {
     int values[16];
     double halves[4] = {0.5, 1.5, 2.5, 3.5};
     for (int k = 0; k < 16; k++) values[k] = a[i] * k ^ k;
-    // Insertion sort: which element is meant only the data says.
+    // Insertion sort: only the data determines the element.
     for (int k = 1; k < 16; k++) {
         int value = values[k], at = k;
         for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];

@@ -1,4 +1,4 @@
-//! Texts that nobody should load: each is an error that names its line, soon and without much memory.
+//! Texts that are no valid PTX: each is an error that names its line, soon and without much memory.
 
 use std::time::{Duration, Instant};
 

@@ -117,7 +117,7 @@ fn an_ignored_source_gives_zeros() {
 }
 
 #[test]
-fn copies_that_nobody_waits_for_need_bounded_memory() {
+fn copies_without_a_wait_need_bounded_memory() {
     let (done, _) = copies(
         "cp.async.wait_all; mov.u32 %r6, 0;
         LOOP: cp.async.ca.shared.global [%r2], [%d1], 4;

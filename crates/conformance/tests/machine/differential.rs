@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, MODES, Mode};
 use crate::gpu::Numbers;
-use crate::opcodes::run_on_lanes;
+use crate::opcodes::run_on_threads;
 
 /// Threads for each form of an instruction.
 const LANES: usize = 768;
@@ -26,7 +26,7 @@ fn check<const N: usize>(
 ) {
     let inputs: Vec<[u64; N]> = (0..LANES).map(|_| std::array::from_fn(&mut operand)).collect();
     let slices: Vec<&[u64]> = inputs.iter().map(|inputs| inputs.as_slice()).collect();
-    for (got, inputs) in run_on_lanes(result, instruction, &slices).into_iter().zip(inputs) {
+    for (got, inputs) in run_on_threads(result, instruction, &slices).into_iter().zip(inputs) {
         if let Err(expected) = judge(inputs, got) {
             panic!("{instruction} of {inputs:x?}: {got:#x}, not {expected}");
         }

@@ -1,4 +1,4 @@
-//! What a student gets wrong, and what he is told.
+//! Mistakes of a student, and their reports.
 
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_core::source_location::CallSite;
@@ -127,7 +127,7 @@ fn a_thread_that_has_returned_holds_up_no_barrier() {
         let expected: Vec<u32> = (0..64).map(|i| if i < 50 { 20 } else { 7 }).collect();
         assert_eq!(gpu.read::<u32>(out), expected);
     }
-    // One that is told how many come waits for as many.
+    // A barrier with a thread count waits for that many threads.
     let mut gpu = Gpu::new(&barriers("setp.ge.u32 %p1, %r1, 32; @%p1 ret; bar.sync 0, 64; ret;"));
     let fault = gpu.fault("test", 1, 64, arguments!(0_u64));
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, ended: 32, .. }), "{fault}");

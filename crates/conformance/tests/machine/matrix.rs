@@ -288,7 +288,7 @@ fn a_matrix_needs_a_whole_warp() {
 fn rounding_to_tf32_is_to_nearest_and_away_from_zero() {
     let convert = |bits: u32| {
         let source = "cvt.rna.tf32.f32 %r0, %r1;";
-        crate::opcodes::run_on_lanes("%r0", source, &[&[u64::from(bits)]])[0] as u32
+        crate::opcodes::run_on_threads("%r0", source, &[&[u64::from(bits)]])[0] as u32
     };
     for (bits, expected) in [
         (0x3f80_0fff, 0x3f80_0000),

@@ -88,10 +88,10 @@ impl Mutator {
                 1 => pieces.insert(at, self.word()),
                 2 => pieces[at] = self.word(),
                 3 => pieces.swap(at, other),
-                // A stretch again, elsewhere.
+                // A run of pieces again, elsewhere.
                 4 => {
-                    let stretch = pieces[at..(at + 20).min(pieces.len())].to_vec();
-                    pieces.splice(other..other, stretch);
+                    let run = pieces[at..(at + 20).min(pieces.len())].to_vec();
+                    pieces.splice(other..other, run);
                 }
                 5 => drop(pieces.drain(at..(at + 10).min(pieces.len()))),
                 6 => pieces[at] = pieces[other].clone(),
@@ -181,7 +181,7 @@ fn try_modules(seed: u64, count: usize) -> usize {
     loaded
 }
 
-/// As many modules as `MUTATIONS` says, on two threads.
+/// Runs `MUTATIONS` modules on two threads.
 #[test]
 fn changed_modules_do_no_harm() {
     let count =

@@ -7,11 +7,11 @@ use crate::gpu::{Gpu, Numbers};
 /// Runs one or more instructions on one thread. The inputs lie in `%h1…` (16 bits), `%r1…` (32), `%d1…` (64), each cut
 /// to its register; the result is what the register `%h0`, `%r0`, `%d0` or `%p0` holds.
 fn evaluate(result: &str, instructions: &str, inputs: &[u64]) -> u64 {
-    run_on_lanes(result, instructions, &[inputs])[0]
+    run_on_threads(result, instructions, &[inputs])[0]
 }
 
 /// The same on one thread for each set of inputs.
-pub(crate) fn run_on_lanes(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
+pub(crate) fn run_on_threads(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
     let count = inputs[0].len();
     let mut loads = String::new();
     for input in 0..count {
@@ -70,7 +70,7 @@ fn differential<const N: usize>(result: &str, instruction: &str, expected: impl 
         })
         .collect();
     let slices: Vec<&[u64]> = inputs.iter().map(|inputs| inputs.as_slice()).collect();
-    for (got, inputs) in run_on_lanes(result, instruction, &slices).into_iter().zip(&inputs) {
+    for (got, inputs) in run_on_threads(result, instruction, &slices).into_iter().zip(&inputs) {
         let expected = expected(*inputs);
         assert_eq!(got, expected, "{instruction} of {inputs:x?}: {got:#x}, not {expected:#x}");
     }
@@ -418,7 +418,7 @@ fn approximations_keep_within_the_manuals_bounds() {
         ("rcp.approx.ftz.f32 %r0, %r1;", |x| 1.0 / x, 0.0, 1.2e-7),
     ];
     for (instruction, exact, absolute, relative) in cases {
-        for (got, input) in run_on_lanes("%r0", instruction, &slices).into_iter().zip(&inputs) {
+        for (got, input) in run_on_threads("%r0", instruction, &slices).into_iter().zip(&inputs) {
             let x = f64::from(f32::from_bits(input[0] as u32));
             let (got, exact) = (f64::from(f32::from_bits(got as u32)), exact(x));
             // Beyond single precision's range it is infinite.

@@ -1,4 +1,4 @@
-//! What the reader takes, and what it says about what it doesn't.
+//! What the reader accepts, and its errors about the rest.
 
 use virtual_gpu_ptx::{self as ptx, LoadError};
 

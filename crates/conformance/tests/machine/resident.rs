@@ -1,4 +1,4 @@
-//! Blocks that wait for one another, and those for which nobody ever comes.
+//! Blocks that wait for one another, and blocks that wait forever.
 
 use virtual_gpu_machine::FaultKind;
 

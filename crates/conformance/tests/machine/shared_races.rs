@@ -26,10 +26,10 @@ fn sides(race: &Race) -> (&'static str, [u32; 2], [u32; 2]) {
 fn a_read_of_what_another_thread_wrote_needs_a_barrier() {
     let found = race("neighbour", 0).unwrap();
     assert_eq!(sides(&found), ("read after write", [7, 9], [1, 0]));
-    assert_eq!((found.place.variable.as_deref(), found.place.offset), (Some("tile"), 4));
+    assert_eq!((found.location.variable.as_deref(), found.location.offset), (Some("tile"), 4));
     assert!(found.in_warp);
     let text = found.to_string();
-    assert!(text.contains("byte 4 of `tile`: read after write; nothing orders it behind"), "{text}");
+    assert!(text.contains("byte 4 of `tile`: read after write; nothing orders it after"), "{text}");
     assert_eq!(race("neighbour", 1), None);
 }
 
@@ -95,7 +95,7 @@ fn bytes_are_told_apart() {
     assert_eq!(race("bytes", 0), None);
     let found = race("bytes", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");
-    assert_eq!(found.place.offset, 1);
+    assert_eq!(found.location.offset, 1);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn dynamic_memory_has_no_name() {
         gpu.run("vectors", 1, 64, arguments!(x, y, synchronise)).race
     };
     let found = launch(0).unwrap();
-    assert_eq!(found.place.variable, None);
+    assert_eq!(found.location.variable, None);
     assert!(found.to_string().contains("byte 4 of dynamic shared memory"), "{found}");
     assert_eq!(launch(1), None);
 }

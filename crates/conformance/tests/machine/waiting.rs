@@ -42,7 +42,7 @@ fn a_lane_that_waits_for_its_neighbour_lets_it_run() {
 }
 
 #[test]
-fn a_thread_that_waits_for_what_nobody_writes_is_stopped() {
+fn a_thread_that_waits_for_a_value_never_written_is_stopped() {
     let mut gpu = Gpu::new(WAITING);
     let flag = gpu.buffer(&[0_i32]);
     let fault = gpu.fault("endless", 1, 64, arguments!(flag));

@@ -112,7 +112,7 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let report = with_source(with_source(report, earlier), later);
     let [x, y, z] = earlier.thread;
     let report = report
-        .fact(format!("{}: {}, and nothing makes the one wait for the other", race.place, race.kind()))
+        .fact(format!("{}: {}, and nothing makes the one wait for the other", race.location, race.kind()))
         .before_at("launched", launched);
     let barrier = if race.in_warp {
         "`__syncthreads()` or, within a warp, `__syncwarp()`"

@@ -1,0 +1,155 @@
+//! An allocation: its bytes, and which of them were written.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::written::Written;
+use crate::source_location::CallSite;
+
+/// Value of each byte that is read before anything wrote it: a NaN as a float, −1 as an integer.
+pub const POISON: u8 = 0xff;
+
+/// Managed allocations have numbers from here on.
+const FIRST_MANAGED: u64 = 1 << 62;
+
+/// Identifies an allocation for as long as the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AllocationId(pub u64);
+
+impl AllocationId {
+    /// The first one of managed memory.
+    pub(super) const FIRST_MANAGED: Self = Self(FIRST_MANAGED);
+
+    /// Whether it is managed memory.
+    pub fn is_managed(self) -> bool {
+        self.0 >= FIRST_MANAGED
+    }
+}
+
+/// Bytes that the host has at the very addresses of an allocation (managed memory).
+pub trait HostBytes: Send + std::fmt::Debug {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+
+    /// The bytes, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Where an allocation's bytes lie.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// Where no host code finds them.
+    Own(Vec<u8>),
+    Host(Box<dyn HostBytes>),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Host(host) => host.bytes(),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Bytes {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Host(host) => host.bytes_mut(),
+        }
+    }
+}
+
+/// A live allocation.
+#[derive(Debug)]
+pub struct Allocation {
+    pub(super) id: AllocationId,
+    pub(super) base: u64,
+    pub(super) size: u64,
+    pub(super) bytes: Bytes,
+    pub(super) written: Written,
+    pub(super) call_site: CallSite,
+    /// The sequence number, among all operations, of the call that freed it: later operations no longer find it.
+    pub(super) freed_by: Option<u64>,
+}
+
+impl Allocation {
+    /// Its identity.
+    #[inline]
+    pub fn id(&self) -> AllocationId {
+        self.id
+    }
+
+    /// Address of its first byte.
+    #[inline]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Its size in bytes.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The call that made it.
+    pub fn call_site(&self) -> &CallSite {
+        &self.call_site
+    }
+
+    /// Whether every byte was written at some time. Then [`Self::first_unwritten`] is always `None`.
+    pub fn is_fully_written(&self) -> bool {
+        self.written.is_full()
+    }
+
+    /// Offset of the first byte of `range` (offsets in bytes) that nothing has written.
+    pub fn first_unwritten(&self, range: Range<u64>) -> Option<u64> {
+        self.written.first_missing(range)
+    }
+
+    /// Marks the bytes of `range` (offsets) as written. Out-of-range bits panic: check the bounds first.
+    pub fn mark_written(&mut self, range: Range<u64>) {
+        self.written.mark(range);
+    }
+
+    /// The bytes and the record of which were written.
+    #[inline]
+    pub fn parts(&self) -> (&[u8], &Written) {
+        (&self.bytes, &self.written)
+    }
+
+    /// The bytes and the record of which were written, to be changed together.
+    #[inline]
+    pub fn parts_mut(&mut self) -> (&mut [u8], &mut Written) {
+        (&mut self.bytes, &mut self.written)
+    }
+
+    /// All bytes. Unwritten bytes are 0 here; [`Self::seen`] replaces them by [`POISON`].
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes of `range` (offsets) as a reader sees them: what was never written is [`POISON`].
+    pub fn seen(&self, range: Range<u64>) -> Cow<'_, [u8]> {
+        let bytes = &self.bytes[range.start as usize..range.end as usize];
+        let Some(mut missing) = self.first_unwritten(range.clone()) else { return Cow::Borrowed(bytes) };
+        let mut bytes = bytes.to_vec();
+        loop {
+            bytes[(missing - range.start) as usize] = POISON;
+            match self.first_unwritten(missing + 1..range.end) {
+                Some(next) => missing = next,
+                None => return Cow::Owned(bytes),
+            }
+        }
+    }
+
+    /// All bytes, to be changed. Call [`Self::mark_written`] for those that you change.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}

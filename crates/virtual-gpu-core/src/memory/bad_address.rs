@@ -1,0 +1,51 @@
+//! Why memory can't be accessed or allocated.
+
+use super::allocation::AllocationId;
+use crate::source_location::CallSite;
+
+/// What remains known of a freed allocation.
+#[derive(Clone, Debug)]
+pub struct Freed {
+    /// Its identity.
+    pub id: AllocationId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The call that made it.
+    pub allocated: CallSite,
+    /// The call that freed it.
+    pub freed: CallSite,
+}
+
+/// Why a range of addresses can't be accessed.
+#[derive(Clone, Debug)]
+pub enum BadAddress {
+    /// The range starts inside or near an allocation and leaves it.
+    OutOfBounds {
+        /// The nearest allocation.
+        allocation: AllocationId,
+        /// Its size in bytes.
+        size: u64,
+        /// Where the access starts, from the allocation's first byte; negative before it.
+        offset: i64,
+        /// The call that made the allocation.
+        call_site: CallSite,
+    },
+    /// The range lies in memory that was freed.
+    Freed {
+        /// The allocation.
+        freed: Freed,
+        /// Where the access starts, from its first byte.
+        offset: u64,
+    },
+    /// No allocation was ever there: a null pointer, a host pointer, an address of another GPU.
+    Unknown,
+}
+
+/// Why an allocation was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub asked: u64,
+    /// Bytes that are free.
+    pub free: u64,
+}

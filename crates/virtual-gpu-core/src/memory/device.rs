@@ -1,0 +1,383 @@
+//! The allocations of one GPU.
+
+use std::collections::BTreeMap;
+
+use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
+use super::bad_address::{BadAddress, Freed, OutOfMemory};
+use super::written::Written;
+use crate::source_location::CallSite;
+
+/// Addresses that one GPU may hand out. Far more than its capacity, so that a freed address is not soon used again,
+/// and a stale pointer differs from a live one.
+pub const ADDRESS_SPACE: u64 = 1 << 39;
+
+/// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
+const ALIGNMENT: u64 = 512;
+
+/// Managed allocations start at a multiple of this, so that each has host pages of its own, of whatever size.
+const PAGE: u64 = 1 << 16;
+
+/// Unused addresses after each allocation, which tell an overrun from an access to the next allocation.
+const GAP: u64 = 1 << 16;
+
+/// For [`DeviceMemory::as_of`]: after every operation. What was freed is gone.
+pub const AFTER_ALL: u64 = u64::MAX;
+
+/// For [`DeviceMemory::as_of`]: before every operation. Everything that is not released is still there.
+pub const BEFORE_ALL: u64 = 0;
+
+/// The memory of one GPU, or what all GPUs share with the host.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    start: u64,
+    alignment: u64,
+    capacity: u64,
+    used: u64,
+    cursor: u64,
+    next_id: u64,
+    slots: Vec<Option<Allocation>>,
+    vacant: Vec<usize>,
+    by_base: BTreeMap<u64, usize>,
+    freed: BTreeMap<u64, Freed>,
+    /// The operation that accesses it: see [`Self::as_of`].
+    seen_by: u64,
+}
+
+impl DeviceMemory {
+    /// Empty memory of `capacity` bytes whose addresses are `start..start + ADDRESS_SPACE`.
+    pub fn new(start: u64, capacity: u64) -> Self {
+        Self {
+            start,
+            alignment: ALIGNMENT,
+            capacity,
+            used: 0,
+            cursor: start,
+            next_id: 0,
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            by_base: BTreeMap::new(),
+            freed: BTreeMap::new(),
+            seen_by: AFTER_ALL,
+        }
+    }
+
+    /// As [`Self::new`], of managed memory: its bytes are the host's, at the same addresses.
+    pub fn managed(start: u64, capacity: u64) -> Self {
+        let start = start.next_multiple_of(PAGE);
+        Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(start, capacity) }
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes not allocated.
+    pub fn free_bytes(&self) -> u64 {
+        self.capacity - self.used
+    }
+
+    /// Whether nothing is allocated.
+    pub fn is_empty(&self) -> bool {
+        self.by_base.is_empty()
+    }
+
+    /// Whether `address` is one that this GPU could have handed out.
+    pub fn owns(&self, address: u64) -> bool {
+        (self.start..self.start + ADDRESS_SPACE).contains(&address)
+    }
+
+    /// Allocates `size` bytes and returns the address of the first. Nothing in them counts as written.
+    pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
+        let refused = OutOfMemory { asked: size, free: self.free_bytes() };
+        // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
+        Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
+        self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
+    }
+
+    /// Allocates `size` bytes that `map` makes at the address that it gets. All of them count as written, since the host's
+    /// writes are not observed.
+    pub fn allocate_managed(
+        &mut self,
+        size: u64,
+        call_site: CallSite,
+        map: impl FnOnce(u64) -> Option<Box<dyn HostBytes>>,
+    ) -> Result<u64, OutOfMemory> {
+        self.insert_new(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
+    }
+
+    /// Makes an allocation of `bytes`, which get the address.
+    fn insert_new(
+        &mut self,
+        size: u64,
+        call_site: CallSite,
+        written: Written,
+        bytes: impl FnOnce(u64) -> Option<Bytes>,
+    ) -> Result<u64, OutOfMemory> {
+        let refused = OutOfMemory { asked: size, free: self.free_bytes() };
+        if size > self.free_bytes() {
+            return Err(refused);
+        }
+        let base = self.find_gap(size).ok_or(refused)?;
+        let bytes = bytes(base).ok_or(refused)?;
+        let id = AllocationId(self.next_id);
+        self.next_id += 1;
+        let allocation = Allocation { id, base, size, bytes, written, call_site, freed_by: None };
+        let end = base + size + GAP;
+        let stale: Vec<u64> = self
+            .freed
+            .range(..end)
+            .rev()
+            .map_while(|(&at, freed)| (at + freed.size > base).then_some(at))
+            .collect();
+        for at in stale {
+            self.freed.remove(&at);
+        }
+        let slot = self.insert(allocation);
+        self.by_base.insert(base, slot);
+        self.used += size;
+        self.cursor = end.next_multiple_of(self.alignment);
+        Ok(base)
+    }
+
+    /// Next fit: the first gap of `size` bytes after the last allocation, or from the start again.
+    fn find_gap(&self, size: u64) -> Option<u64> {
+        let need = size.max(1).checked_add(GAP)?;
+        let limit = self.start + ADDRESS_SPACE;
+        if need > ADDRESS_SPACE {
+            return None;
+        }
+        for from in [self.cursor, self.start] {
+            let mut at = from;
+            for (&base, &slot) in self.by_base.range(from..) {
+                if base.saturating_sub(at) >= need {
+                    return Some(at);
+                }
+                let size = self.slots[slot].as_ref().map_or(0, Allocation::size);
+                at = (base + size + GAP).next_multiple_of(self.alignment);
+            }
+            if at + need <= limit {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Makes the allocations of managed memory accessible here, until [`Self::give_back`].
+    pub fn borrow(&mut self, managed: &mut Self) {
+        for (&base, &slot) in &managed.by_base {
+            let Some(allocation) = managed.slots[slot].take() else { continue };
+            let slot = self.insert(allocation);
+            self.by_base.insert(base, slot);
+        }
+    }
+
+    /// Undoes [`Self::borrow`].
+    pub fn give_back(&mut self, managed: &mut Self) {
+        for (base, &home) in &managed.by_base {
+            let Some(slot) = self.by_base.remove(base) else { continue };
+            managed.slots[home] = self.slots[slot].take();
+            self.vacant.push(slot);
+        }
+    }
+
+    fn insert(&mut self, allocation: Allocation) -> usize {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(allocation);
+        slot
+    }
+
+    /// Frees the allocation that starts at `base`.
+    pub fn free(&mut self, base: u64, call_site: CallSite) -> Result<AllocationId, BadAddress> {
+        let freed = self.free_from(base, call_site, BEFORE_ALL)?;
+        self.release(base);
+        Ok(freed)
+    }
+
+    /// Frees the allocation that starts at `base` for the operation with this sequence number among all, and for later
+    /// ones. Earlier operations still find it, until [`Self::release`].
+    pub fn free_from(
+        &mut self,
+        base: u64,
+        call_site: CallSite,
+        sequence: u64,
+    ) -> Result<AllocationId, BadAddress> {
+        let known = self.by_base.get(&base).and_then(|&slot| self.slots[slot].as_mut());
+        let Some(allocation) = known.filter(|known| known.freed_by.is_none()) else {
+            return Err(self.explain(base));
+        };
+        allocation.freed_by = Some(sequence);
+        let Allocation { id, size, .. } = *allocation;
+        self.used -= size;
+        self.freed
+            .insert(base, Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site });
+        Ok(id)
+    }
+
+    /// Releases the bytes of an allocation that was freed.
+    pub fn release(&mut self, base: u64) {
+        if let Some(slot) = self.by_base.remove(&base) {
+            self.slots[slot] = None;
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Shows the memory as the operation with this sequence number among all finds it: allocations that a later call freed
+    /// are still there.
+    pub fn as_of(&mut self, sequence: u64) -> &mut Self {
+        self.seen_by = sequence;
+        self
+    }
+
+    /// Slot of the allocation that holds `address`, for [`Self::in_slot`]. Valid until something is freed.
+    pub fn slot_of(&self, address: u64) -> Option<usize> {
+        let (&base, &slot) = self.by_base.range(..=address).next_back()?;
+        let allocation = self.slots[slot].as_ref()?;
+        (address - base < allocation.size() && self.sees(allocation)).then_some(slot)
+    }
+
+    fn sees(&self, allocation: &Allocation) -> bool {
+        allocation.freed_by.is_none_or(|freed_by| self.seen_by < freed_by)
+    }
+
+    /// The allocation in a slot.
+    #[inline]
+    pub fn in_slot(&self, slot: usize) -> Option<&Allocation> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// The allocation in a slot, mutable.
+    #[inline]
+    pub fn in_slot_mut(&mut self, slot: usize) -> Option<&mut Allocation> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    /// The allocation that holds all of `address..address + len`, and the offset of `address` in it.
+    pub fn range(&self, address: u64, len: u64) -> Result<(&Allocation, u64), BadAddress> {
+        let found = self.slot_of(address).and_then(|slot| self.in_slot(slot));
+        match found {
+            Some(allocation) if len <= allocation.size() - (address - allocation.base) => {
+                Ok((allocation, address - allocation.base))
+            }
+            _ => Err(self.explain(address)),
+        }
+    }
+
+    /// As [`Self::range`], but mutable.
+    pub fn range_mut(&mut self, address: u64, len: u64) -> Result<(&mut Allocation, u64), BadAddress> {
+        let offset = self.range(address, len)?.1;
+        match self.slot_of(address) {
+            Some(slot) => match &mut self.slots[slot] {
+                Some(allocation) => Ok((allocation, offset)),
+                None => Err(BadAddress::Unknown),
+            },
+            None => Err(BadAddress::Unknown),
+        }
+    }
+
+    /// As [`Self::explain`], for an address outside of this memory.
+    fn explain_borrowed(&self, address: u64) -> BadAddress {
+        let before = self.by_base.range(..=address).next_back();
+        let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
+        match allocation {
+            Some(Allocation { id, base, size, call_site, .. }) if address - base < size + GAP => {
+                let offset = (address - base) as i64;
+                BadAddress::OutOfBounds { allocation: *id, size: *size, offset, call_site: call_site.clone() }
+            }
+            _ => BadAddress::Unknown,
+        }
+    }
+
+    /// Why an access that starts at `address` failed.
+    pub fn explain(&self, address: u64) -> BadAddress {
+        if !self.owns(address) {
+            return self.explain_borrowed(address);
+        }
+        if let Some((&base, freed)) = self.freed.range(..=address).next_back()
+            && address - base < freed.size.max(1)
+            && self.slot_of(base).is_none()
+        {
+            return BadAddress::Freed { freed: freed.clone(), offset: address - base };
+        }
+        let out_of = |allocation: &Allocation| BadAddress::OutOfBounds {
+            allocation: allocation.id,
+            size: allocation.size(),
+            offset: address.wrapping_sub(allocation.base) as i64,
+            call_site: allocation.call_site.clone(),
+        };
+        let live = |slot: &usize| self.slots[*slot].as_ref();
+        let before = self.by_base.range(..=address).next_back().and_then(|(_, slot)| live(slot));
+        let after = self.by_base.range(address..).next().and_then(|(_, slot)| live(slot));
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                let behind = address - before.base - before.size().min(address - before.base);
+                out_of(if behind <= after.base - address { before } else { after })
+            }
+            (Some(one), None) | (None, Some(one)) => out_of(one),
+            (None, None) => BadAddress::Unknown,
+        }
+    }
+
+    /// Every live allocation, in the order of addresses.
+    pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
+        let known = self.by_base.values().filter_map(|&slot| self.slots[slot].as_ref());
+        known.filter(|allocation| self.sees(allocation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> DeviceMemory {
+        DeviceMemory::new(1 << 44, 1 << 20)
+    }
+
+    #[test]
+    fn an_overrun_names_the_allocation_it_left() {
+        let mut memory = memory();
+        let first = memory.allocate(100, CallSite::unknown()).unwrap();
+        memory.allocate(100, CallSite::unknown()).unwrap();
+        let Err(BadAddress::OutOfBounds { allocation, offset, size, .. }) = memory.range(first + 100, 4)
+        else {
+            panic!("100..104 of 100 bytes is out of bounds");
+        };
+        assert_eq!((allocation, offset, size), (AllocationId(0), 100, 100));
+        assert!(matches!(memory.range(first + 98, 4), Err(BadAddress::OutOfBounds { offset: 98, .. })));
+        assert!(memory.range(first + 96, 4).is_ok());
+    }
+
+    #[test]
+    fn a_freed_address_is_known_as_freed() {
+        let mut memory = memory();
+        let base = memory.allocate(64, CallSite::unknown()).unwrap();
+        memory.free(base, CallSite::unknown()).unwrap();
+        assert!(matches!(memory.range(base + 8, 4), Err(BadAddress::Freed { offset: 8, .. })));
+        assert!(matches!(memory.free(base, CallSite::unknown()), Err(BadAddress::Freed { .. })));
+        assert_eq!(memory.free_bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn unwritten_bytes_are_found_one_by_one() {
+        let mut memory = memory();
+        let base = memory.allocate(200, CallSite::unknown()).unwrap();
+        let (allocation, _) = memory.range_mut(base, 200).unwrap();
+        allocation.mark_written(0..130);
+        allocation.mark_written(131..200);
+        assert_eq!(allocation.first_unwritten(0..200), Some(130));
+        assert_eq!(allocation.first_unwritten(131..200), None);
+        allocation.mark_written(100..150);
+        assert!(allocation.is_fully_written());
+    }
+
+    #[test]
+    fn more_than_the_gpu_has_is_refused_with_both_figures() {
+        let mut memory = memory();
+        memory.allocate(1 << 19, CallSite::unknown()).unwrap();
+        let refused = memory.allocate(1 << 20, CallSite::unknown());
+        assert_eq!(refused, Err(OutOfMemory { asked: 1 << 20, free: 1 << 19 }));
+    }
+}

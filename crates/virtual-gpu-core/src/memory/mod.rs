@@ -1,0 +1,14 @@
+//! Device memory: allocations, their bytes, and which of the bytes were ever written.
+//!
+//! Addresses are numbers in a range of their own; the bytes lie elsewhere, so that no address can be mistaken for a
+//! host pointer.
+
+mod allocation;
+mod bad_address;
+mod device;
+mod written;
+
+pub use allocation::{Allocation, AllocationId, HostBytes, POISON};
+pub use bad_address::{BadAddress, Freed, OutOfMemory};
+pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory};
+pub use written::Written;

@@ -1,0 +1,95 @@
+//! Which bytes were ever written.
+
+use std::ops::Range;
+
+/// Which bytes were written: one bit each.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    words: Vec<u64>,
+    /// Bytes not yet written. 0 makes every check a comparison.
+    missing: u64,
+}
+
+impl Written {
+    /// `len` bytes, none of which is written.
+    pub(super) fn none(len: u64) -> Self {
+        Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
+    }
+
+    /// Bytes that all count as written.
+    pub(super) fn all() -> Self {
+        Self { words: Vec::new(), missing: 0 }
+    }
+
+    /// Forgets everything, for `len` bytes.
+    pub fn reset(&mut self, len: u64) {
+        self.words.clear();
+        self.words.resize(len.div_ceil(64) as usize, 0);
+        self.missing = len;
+    }
+
+    /// Calls `visit` with each word index and the mask of the bits of `range` in it.
+    fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
+        let mut at = range.start;
+        while at < range.end {
+            let word_end = (at / 64 + 1) * 64;
+            let end = word_end.min(range.end);
+            let ones = end - at;
+            let mask = if ones == 64 { u64::MAX } else { ((1 << ones) - 1) << (at % 64) };
+            visit((at / 64) as usize, mask);
+            at = end;
+        }
+    }
+
+    /// Whether all `len` bytes from `start` were written. At least one byte, and all inside.
+    #[inline(always)]
+    pub fn covers(&self, start: u64, len: u64) -> bool {
+        if self.missing == 0 {
+            return true;
+        }
+        let (first, last) = ((start / 64) as usize, ((start + len - 1) / 64) as usize);
+        let head = u64::MAX << (start % 64);
+        let tail = u64::MAX >> (63 - (start + len - 1) % 64);
+        match last - first {
+            0 => !self.words[first] & head & tail == 0,
+            1 => !self.words[first] & head == 0 && !self.words[last] & tail == 0,
+            _ => self.first_missing(start..start + len).is_none(),
+        }
+    }
+
+    /// Whether all bytes were written.
+    pub(super) fn is_full(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Marks the bytes of `range` as written.
+    #[inline(always)]
+    pub fn mark(&mut self, range: Range<u64>) {
+        if self.missing != 0 {
+            self.mark_missing(range);
+        }
+    }
+
+    fn mark_missing(&mut self, range: Range<u64>) {
+        let (words, missing) = (&mut self.words, &mut self.missing);
+        Self::masks(range, |word, mask| {
+            *missing -= u64::from((mask & !words[word]).count_ones());
+            words[word] |= mask;
+        });
+    }
+
+    /// The first byte of `range` that was not written.
+    pub fn first_missing(&self, range: Range<u64>) -> Option<u64> {
+        if self.missing == 0 {
+            return None;
+        }
+        let mut found = None;
+        Self::masks(range, |word, mask| {
+            let missing = mask & !self.words[word];
+            if found.is_none() && missing != 0 {
+                found = Some(word as u64 * 64 + u64::from(missing.trailing_zeros()));
+            }
+        });
+        found
+    }
+}

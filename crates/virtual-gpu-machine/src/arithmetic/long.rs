@@ -1,0 +1,80 @@
+//! Integer arithmetic on 64 bits.
+
+use super::bits::bfi;
+use super::map::{Apply, Each};
+use crate::features::vectorized;
+use crate::mask::{WIDTH, bits};
+use crate::registers::{Files, Longs, Span};
+use virtual_gpu_ptx::instruction::{LongOp, Slot};
+
+/// Hands the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
+/// open).
+#[inline(always)]
+fn define<A: Apply<u64>>(op: LongOp, run: A) -> A::Output {
+    use LongOp::*;
+    match op {
+        Move => run.apply(|[a]| a),
+        Add => run.apply(|[a, b]| a.wrapping_add(b)),
+        Sub => run.apply(|[a, b]| a.wrapping_sub(b)),
+        Mul => run.apply(|[a, b]| a.wrapping_mul(b)),
+        Mad => run.apply(|[a, b, c]| a.wrapping_mul(b).wrapping_add(c)),
+        MulHighS => run.apply(|[a, b]| high_s(a, b)),
+        MulHighU => run.apply(|[a, b]| high_u(a, b)),
+        MadHighS => run.apply(|[a, b, c]| high_s(a, b).wrapping_add(c)),
+        MadHighU => run.apply(|[a, b, c]| high_u(a, b).wrapping_add(c)),
+        DivS => run.apply(|[a, b]| if b == 0 { u64::MAX } else { (a as i64).wrapping_div(b as i64) as u64 }),
+        DivU => run.apply(|[a, b]| a.checked_div(b).unwrap_or(u64::MAX)),
+        RemS => run.apply(|[a, b]| if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }),
+        RemU => run.apply(|[a, b]| a.checked_rem(b).unwrap_or(a)),
+        MinS => run.apply(|[a, b]| (a as i64).min(b as i64) as u64),
+        MinU => run.apply(|[a, b]| a.min(b)),
+        MaxS => run.apply(|[a, b]| (a as i64).max(b as i64) as u64),
+        MaxU => run.apply(|[a, b]| a.max(b)),
+        Abs => run.apply(|[a]| (a as i64).wrapping_abs() as u64),
+        Neg => run.apply(|[a]| a.wrapping_neg()),
+        SadS => run.apply(|[a, b, c]| (a as i64).abs_diff(b as i64).wrapping_add(c)),
+        SadU => run.apply(|[a, b, c]| a.abs_diff(b).wrapping_add(c)),
+        And => run.apply(|[a, b]| a & b),
+        Or => run.apply(|[a, b]| a | b),
+        Xor => run.apply(|[a, b]| a ^ b),
+        Not => run.apply(|[a]| !a),
+        Cnot => run.apply(|[a]| u64::from(a == 0)),
+        Brev => run.apply(|[a]| a.reverse_bits()),
+        SignExtend(bits) => run.apply(|[a]| {
+            let shift = u32::from(64 - bits.min(64));
+            ((a << shift) as i64 >> shift) as u64
+        }),
+        ZeroExtend(bits) => run.apply(|[a]| a & u64::MAX >> u32::from(64 - bits.min(64))),
+    }
+}
+
+#[inline(always)]
+fn high_s(a: u64, b: u64) -> u64 {
+    ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
+}
+
+#[inline(always)]
+fn high_u(a: u64, b: u64) -> u64 {
+    ((u128::from(a) * u128::from(b)) >> 64) as u64
+}
+
+vectorized! {
+    /// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    fn execute(op: LongOp, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) = execute_body
+}
+
+#[inline(always)]
+fn execute_body(op: LongOp, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) {
+    define(op, Each { file, mask, spans });
+}
+
+/// `bfi.b64`
+pub(crate) fn insert(files: &mut Files, mask: &[u16], [d, a, b, position, length]: [Slot; 5]) {
+    for (chunk, &active) in mask.iter().enumerate() {
+        for thread in bits(active).map(|i| chunk * WIDTH + i) {
+            let (a, b) = (files.long_of(a, thread), files.long_of(b, thread));
+            let (position, length) = (files.word_of(position, thread), files.word_of(length, thread));
+            files.set_long(d, thread, bfi(a, b, 64, position, length));
+        }
+    }
+}

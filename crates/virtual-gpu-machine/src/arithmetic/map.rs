@@ -1,0 +1,53 @@
+//! Applies a function to the registers of each thread of a mask, one chunk of threads at a time.
+
+use crate::mask::WIDTH;
+use crate::registers::{Chunk, Span};
+
+/// What happens to an operation's definition: it is applied to the sources of one thread, or in a loop.
+///
+/// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes as
+/// many sources as the operation has.
+pub(super) trait Apply<T> {
+    type Output;
+
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> Self::Output;
+}
+
+/// The sources of one thread.
+pub(super) struct One<T>(pub(super) [T; 3]);
+
+impl<T: Copy> Apply<T> for One<T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> T {
+        definition(std::array::from_fn(|n| self.0[n]))
+    }
+}
+
+/// The registers of all threads of a mask; `spans` are those of the destination and of three sources.
+pub(super) struct Each<'f, T> {
+    pub(super) file: &'f mut [Chunk<T>],
+    pub(super) mask: &'f [u16],
+    pub(super) spans: [Span; 4],
+}
+
+impl<T: Copy + Default> Apply<T> for Each<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) {
+        let Self { file, mask, spans: [d, from @ ..] } = self;
+        for (chunk, &active) in mask.iter().enumerate() {
+            if active == 0 {
+                continue;
+            }
+            let sources: [Chunk<T>; N] = std::array::from_fn(|n| file[from[n].at(chunk)]);
+            let mut result = Chunk::zero();
+            for i in 0..WIDTH {
+                result.0[i] = definition(std::array::from_fn(|n| sources[n].0[i]));
+            }
+            file[d.at(chunk)].take(result, active);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How threads of a block come together: convergence groups, and barriers that some threads have reached.
+
+use crate::mask::Mask;
+
+/// Threads at the same instruction, which execute it together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ConvergenceGroup {
+    pub(crate) pc: usize,
+    pub(crate) mask: Mask,
+    pub(crate) state: Readiness,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    Ready,
+    /// Used up its turn; runs again when the other groups have had theirs.
+    Yielded,
+    /// Waits for other lanes of its warp.
+    Waiting,
+}
+
+/// What the running group does after an instruction.
+pub(crate) enum Next {
+    /// The following instruction.
+    Follow,
+    /// All threads of the group go there.
+    Jump(usize),
+    /// The threads of the mask go there, the others follow.
+    Split(usize, Mask),
+    /// The threads of the mask leave the group.
+    Leave(Mask),
+    /// The following instruction, which other groups may have reached.
+    Regroup,
+    /// The same instruction again, together with the threads that wait there.
+    Join,
+}
+
+impl Next {
+    /// After a branch to `target` that the threads of `taken` take.
+    pub(crate) fn branch(target: usize, group: &ConvergenceGroup, taken: &Mask) -> Self {
+        if *taken == group.mask {
+            Self::Jump(target)
+        } else if taken.is_empty() {
+            Self::Follow
+        } else {
+            Self::Split(target, *taken)
+        }
+    }
+}
+
+/// A barrier that some threads have reached.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PendingBarrier {
+    pub(crate) id: u32,
+    pub(crate) arrived: u32,
+    pub(crate) expected: u32,
+    /// Whether it is for all threads of the block. It then does not wait for threads that have ended.
+    pub(crate) for_all: bool,
+    /// Threads for which the predicate of `bar.red` held.
+    pub(crate) yes: u32,
+    /// All that have arrived.
+    pub(crate) from: Mask,
+    /// The barrier's instruction and the threads that wait there.
+    pub(crate) waiting: Vec<(usize, Mask)>,
+}

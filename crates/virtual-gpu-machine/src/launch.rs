@@ -1,0 +1,80 @@
+//! What a kernel is launched with, and what comes of it.
+
+use crate::fault::ThreadReport;
+use crate::memory::touched::Touched;
+use crate::printed::Printed;
+use crate::race::Race;
+
+/// What a kernel is launched with.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Blocks, by axis.
+    pub grid: [u32; 3],
+    /// Threads of a block, by axis; at most 1024 in all.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
+    pub parameters: &'a [u8],
+    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
+    pub globals: &'a [u64],
+    /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
+    pub start_ns: u64,
+    /// Blocks that the GPU holds at a time, at least 1. They may wait for one another.
+    pub resident: u64,
+    /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
+    pub workspace: u64,
+    /// Bytes of each thread's stack, for functions that call themselves.
+    pub stack: u64,
+    /// Bytes of `printf` output that are kept. If a kernel writes more, the newest bytes are kept.
+    pub print_buffer: u64,
+    /// Whether races in shared memory are detected.
+    pub watch_shared: bool,
+    /// Instructions of all threads together before the kernel counts as endless.
+    pub instruction_limit: u64,
+    /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
+    /// alone takes as long for each as a whole block.
+    pub thread_limit: u64,
+}
+
+impl Default for Launch<'_> {
+    /// One thread without parameters, without limits, alone on the GPU.
+    fn default() -> Self {
+        Self {
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            parameters: &[],
+            globals: &[],
+            start_ns: 0,
+            resident: 1,
+            workspace: 0,
+            stack: 1 << 10,
+            print_buffer: 1 << 20,
+            watch_shared: true,
+            instruction_limit: u64::MAX,
+            thread_limit: u64::MAX,
+        }
+    }
+}
+
+/// What a kernel did.
+#[derive(Debug)]
+pub struct Execution {
+    /// Instructions, counted once per thread.
+    pub instructions: u64,
+    /// Bytes of device memory that loads and atomics read.
+    pub bytes_read: u64,
+    /// Bytes of device memory that stores and atomics wrote.
+    pub bytes_written: u64,
+    /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
+    pub longest_thread: u64,
+    /// The bytes of device memory that were accessed, by allocation.
+    pub touched: Vec<Touched>,
+    /// The first read of bytes that nothing had written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and the kernel ran on.
+    pub unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. The kernel ran on.
+    pub race: Option<Box<Race>>,
+    /// What `printf` wrote.
+    pub printed: Printed,
+}

@@ -1,0 +1,147 @@
+//! A launch under way.
+
+use crate::block::{Block, State};
+use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
+use crate::launch::Launch;
+use crate::mask::{MAX_THREADS, Mask, WIDTH};
+use crate::memory::touched::Record;
+use crate::printed::Printed;
+use crate::race::Race;
+use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_ptx::Kernel;
+use virtual_gpu_ptx::instruction::Space;
+
+/// A launch under way, and the block that runs.
+pub(crate) struct Machine<'l> {
+    pub(crate) kernel: &'l Kernel,
+    pub(crate) launch: &'l Launch<'l>,
+    pub(crate) memory: &'l mut DeviceMemory,
+    pub(crate) block: &'l mut Block,
+    pub(crate) record: &'l mut Record,
+    /// Threads of a block.
+    pub(crate) threads: usize,
+    /// Bytes of a thread's local memory, its stack included.
+    pub(crate) local_bytes: u64,
+    /// 32-bit values that calls have saved, in all blocks that have begun.
+    pub(crate) saved: usize,
+    /// The instruction being executed.
+    pub(crate) pc: usize,
+    /// Instructions of the running group that are not yet in the clocks of its threads.
+    pub(crate) pending: u64,
+    /// Counts what may let a waiting thread go on: stores, atomics that changed something, reads of a clock.
+    pub(crate) changes: u64,
+    /// Counts what may see such a change: loads and atomics.
+    pub(crate) looks: u64,
+    /// Slot of the allocation accessed last.
+    pub(crate) last_slot: usize,
+    pub(crate) instructions: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) longest_thread: u64,
+    pub(crate) unwritten: Option<ThreadReport>,
+    /// The first race in shared memory. Once there is one, no more are detected.
+    pub(crate) race: Option<Box<Race>>,
+    pub(crate) printed: Printed,
+}
+
+impl<'l> Machine<'l> {
+    pub(crate) fn new(
+        kernel: &'l Kernel,
+        launch: &'l Launch<'l>,
+        memory: &'l mut DeviceMemory,
+        state: &'l mut State,
+    ) -> Self {
+        let threads = launch.block.iter().map(|&extent| extent as usize).product::<usize>();
+        let stack = if kernel.frames().is_empty() { 0 } else { launch.stack };
+        Self {
+            kernel,
+            launch,
+            memory,
+            block: &mut state.block,
+            record: &mut state.record,
+            threads: threads.min(MAX_THREADS),
+            local_bytes: u64::from(kernel.local_bytes()) + stack,
+            saved: 0,
+            pc: 0,
+            pending: 0,
+            changes: 0,
+            looks: 0,
+            last_slot: 0,
+            instructions: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            longest_thread: 0,
+            unwritten: None,
+            race: None,
+            printed: Printed::default(),
+        }
+    }
+
+    /// `threadIdx`
+    pub(crate) fn thread_index(&self, thread: usize) -> [u32; 3] {
+        let [width, height, _] = self.launch.block.map(|extent| extent.max(1));
+        let thread = thread as u32;
+        [thread % width, thread / width % height, thread / width / height]
+    }
+
+    /// Names the current instruction, one thread, and the access.
+    pub(crate) fn report(&self, thread: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
+        ThreadReport {
+            kernel: self.kernel.name().to_owned(),
+            block: self.block.index,
+            thread: self.thread_index(thread),
+            ptx_line: self.kernel.line(self.pc),
+            cuda_line: self.kernel.cuda_line(self.pc).cloned(),
+            access: access.map(|(space, access, address, bytes)| MemoryAccess {
+                space,
+                access,
+                address,
+                bytes: bytes as u32,
+            }),
+        }
+    }
+
+    pub(crate) fn fault(&self, kind: FaultKind, thread: usize) -> Stop {
+        Box::new(Fault { kind, at: self.report(thread, None), printed: Printed::default() })
+    }
+
+    pub(crate) fn access_fault(
+        &self,
+        kind: FaultKind,
+        space: Space,
+        access: Access,
+        thread: usize,
+        address: u64,
+        bytes: u64,
+    ) -> Stop {
+        let at = self.report(thread, Some((space, access, address, bytes)));
+        Box::new(Fault { kind, at, printed: Printed::default() })
+    }
+
+    /// Adds the instructions of the running group to the clocks of its threads.
+    pub(crate) fn settle(&mut self, mask: &Mask) {
+        let pending = std::mem::take(&mut self.pending);
+        if pending == 0 {
+            return;
+        }
+        for (clocks, &active) in self.block.clocks.chunks_exact_mut(WIDTH).zip(&mask.0) {
+            for (i, clock) in clocks.iter_mut().enumerate() {
+                *clock += if active & 1 << i != 0 { pending } else { 0 };
+            }
+        }
+        self.instructions += pending * mask.count();
+    }
+
+    /// Stops a kernel that has executed too many instructions. `active` threads have executed the pending ones.
+    pub(crate) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
+        let thread = mask.first().unwrap_or(0);
+        let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);
+        if self.instructions + self.pending * active > all {
+            return Err(self.fault(FaultKind::Endless { limit: all, of_thread: false }, thread));
+        }
+        if self.block.clocks[thread] + self.pending > own {
+            return Err(self.fault(FaultKind::Endless { limit: own, of_thread: true }, thread));
+        }
+        Ok(())
+    }
+}

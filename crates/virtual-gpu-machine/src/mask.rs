@@ -1,0 +1,130 @@
+//! Sets of threads of a block.
+
+/// Threads of one chunk: a cache line of 32-bit values.
+pub(crate) const WIDTH: usize = 16;
+
+/// Threads of a block, at most.
+pub(crate) const MAX_THREADS: usize = 1024;
+
+/// Chunks of a block, at most.
+pub(crate) const MAX_CHUNKS: usize = MAX_THREADS / WIDTH;
+
+/// All threads of a chunk.
+pub(crate) const FULL: u16 = u16::MAX;
+
+/// Which threads of a block, one bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mask(pub(crate) [u16; MAX_CHUNKS]);
+
+impl Default for Mask {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Mask {
+    pub(crate) const NONE: Self = Self([0; MAX_CHUNKS]);
+
+    /// One thread.
+    pub(crate) fn of(thread: usize) -> Self {
+        let mut mask = Self::NONE;
+        mask.0[thread / WIDTH] = 1 << (thread % WIDTH);
+        mask
+    }
+
+    pub(crate) fn has(&self, thread: usize) -> bool {
+        self.0[thread / WIDTH] & 1 << (thread % WIDTH) != 0
+    }
+
+    pub(crate) fn first_threads(threads: usize) -> Self {
+        let mut mask = Self::NONE;
+        for (chunk, bits) in mask.0.iter_mut().enumerate() {
+            let here = threads.saturating_sub(chunk * WIDTH).min(WIDTH);
+            *bits = ((1_u32 << here) - 1) as u16;
+        }
+        mask
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().fold(0, |all, &bits| all | bits) == 0
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        // At most `MAX_THREADS`: sums as narrow as the counts are quicker.
+        self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()
+    }
+
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, other)| *bits &= other);
+        self
+    }
+
+    pub(crate) fn or(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, other)| *bits |= other);
+        self
+    }
+
+    pub(crate) fn without(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, other)| *bits &= !other);
+        self
+    }
+
+    /// The threads, lowest first.
+    pub(crate) fn threads(&self) -> Threads<'_> {
+        Threads { chunks: &self.0, chunk: 0, rest: self.0[0] }
+    }
+
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.threads().next()
+    }
+
+    /// The 32 lanes of a warp.
+    pub(crate) fn warp(&self, warp: usize) -> u32 {
+        u32::from(self.0[2 * warp]) | u32::from(self.0[2 * warp + 1]) << 16
+    }
+
+    pub(crate) fn set_warp(&mut self, warp: usize, lanes: u32) {
+        self.0[2 * warp] = lanes as u16;
+        self.0[2 * warp + 1] = (lanes >> 16) as u16;
+    }
+}
+
+/// The threads of a mask.
+pub(crate) struct Threads<'m> {
+    chunks: &'m [u16; MAX_CHUNKS],
+    chunk: usize,
+    rest: u16,
+}
+
+impl Iterator for Threads<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.rest == 0 {
+            self.chunk += 1;
+            self.rest = *self.chunks.get(self.chunk)?;
+        }
+        let i = self.rest.trailing_zeros() as usize;
+        self.rest &= self.rest - 1;
+        Some(self.chunk * WIDTH + i)
+    }
+}
+
+/// The set bits of a chunk's mask, lowest first.
+pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let i = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (i < WIDTH).then_some(i)
+    })
+}
+
+/// The set bits of a warp's mask, lowest first.
+pub(crate) fn lanes_of(mut lanes: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = lanes.trailing_zeros() as usize;
+        lanes &= lanes.wrapping_sub(1);
+        (lane < 32).then_some(lane)
+    })
+}

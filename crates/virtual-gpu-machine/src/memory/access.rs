@@ -1,0 +1,191 @@
+//! Loads and stores: first those of whole chunks of threads; what is left, thread by thread, so that a fault names the
+//! first thread that it happens to.
+
+use super::bytes::Location;
+use super::load::{self, Source};
+use super::store::{self, Target};
+use super::watched::{self, Watched};
+use crate::block::{Block, SharedMemory};
+use crate::fault::{Access as Kind, Stop};
+use crate::machine::Machine;
+use crate::mask::{Mask, WIDTH};
+use virtual_gpu_ptx::instruction::{Access, Value};
+
+impl Machine<'_> {
+    /// `ld`
+    pub(crate) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.looks += 1;
+        let unit = u64::from(access.bytes) * access.values.len() as u64;
+        let mut left = *mask;
+        match self.location_of_first(access, mask) {
+            Some((Location::Device(slot), _)) => {
+                if let Some(allocation) = self.memory.in_slot(slot) {
+                    let (bytes, written) = allocation.parts();
+                    let touched = Some(self.record.bits(slot, Kind::Read));
+                    let mut source = Source { base: allocation.base(), bytes, written, touched };
+                    load::load(&mut self.block.files, access, &mut source, &mut left);
+                    self.bytes_read += unit * (mask.count() - left.count());
+                }
+            }
+            Some((Location::Shared, base)) => {
+                self.load_shared(access, base, &mut left);
+            }
+            None => {}
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        for thread in left.threads() {
+            let address = self.address_of(access.address, thread);
+            self.load_thread(access, thread, address, unit)?;
+        }
+        Ok(())
+    }
+
+    /// Loads whole chunks from shared memory, and clears them in `left`.
+    fn load_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let SharedMemory { bytes, written } = &*shared;
+            let mut watched = Watched { shadow, base, size: bytes.len(), pc, is_write: false };
+            let source = Source { base, bytes, written, touched: None };
+            watched::load(files, access, &source, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_threads(access, left, base, false);
+        let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
+        let mut source = Source { base, bytes, written, touched: None };
+        *left = watched;
+        load::load(files, access, &mut source, left);
+        *left = left.or(&asked.without(&watched));
+    }
+
+    /// `st`
+    pub(crate) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
+        self.changes += 1;
+        let unit = u64::from(access.bytes) * access.values.len() as u64;
+        let mut left = *mask;
+        match self.location_of_first(access, mask) {
+            Some((Location::Device(slot), _)) => {
+                if let Some(allocation) = self.memory.in_slot_mut(slot) {
+                    let base = allocation.base();
+                    let (bytes, written) = allocation.parts_mut();
+                    let touched = Some(self.record.bits(slot, Kind::Write));
+                    let mut target = Target { base, bytes, written, touched };
+                    store::store(&self.block.files, access, &mut target, &mut left);
+                    self.bytes_written += unit * (mask.count() - left.count());
+                }
+            }
+            Some((Location::Shared, base)) => {
+                self.store_shared(access, base, &mut left);
+            }
+            None => {}
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        for thread in left.threads() {
+            let address = self.address_of(access.address, thread);
+            self.store_thread(access, thread, address, unit)?;
+        }
+        Ok(())
+    }
+
+    /// Stores whole chunks to shared memory, and clears them in `left`.
+    fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if shadow.is_on && !access.is_atomic {
+            let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write: true };
+            let SharedMemory { bytes, written } = shared;
+            let mut target = Target { base, bytes, written, touched: None };
+            watched::store(files, access, &mut target, &mut watched, left);
+        }
+        if left.is_empty() {
+            return;
+        }
+        let asked = *left;
+        let watched = self.watched_threads(access, left, base, true);
+        let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
+        let mut target = Target { base, bytes, written, touched: None };
+        *left = watched;
+        store::store(files, access, &mut target, left);
+        *left = left.or(&asked.without(&watched));
+    }
+
+    /// The threads whose accesses to shared memory race with nothing. Their accesses are noted.
+    fn watched_threads(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
+        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        if !shadow.is_on {
+            return *mask;
+        }
+        if access.is_atomic {
+            return Mask::NONE;
+        }
+        let mut harmless = *mask;
+        let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write };
+        watched::watch(files, access, &mut watched, &mut harmless);
+        harmless
+    }
+
+    /// What the first thread accesses, and the address of its first byte. All threads nearly always access the same.
+    fn location_of_first(&mut self, access: &Access, mask: &Mask) -> Option<(Location, u64)> {
+        let chunk = mask.0.iter().position(|&active| active != 0)?;
+        let thread = chunk * WIDTH + mask.0[chunk].trailing_zeros() as usize;
+        let address = self.address_of(access.address, thread);
+        let (location, offset) = self.locate(access.space, address, 1)?;
+        Some((location, address.wrapping_sub(offset)))
+    }
+
+    /// Loads for one thread, and reports whatever is wrong.
+    fn load_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
+        let mut bytes = [0; 32];
+        let size = usize::from(access.bytes);
+        self.watch_read(access.space, thread, address, unit, access.is_atomic);
+        self.read_bytes(access.space, Kind::Read, thread, address, &mut bytes[..unit as usize])?;
+        for (element, value) in access.values.iter().enumerate() {
+            let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);
+            match *value {
+                Some(Value::Word(slot)) => self.block.files.set_word(slot, thread, bits as u32),
+                Some(Value::Long(slot)) => self.block.files.set_long(slot, thread, bits),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores for one thread, and reports whatever is wrong.
+    fn store_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
+        let mut bytes = [0; 32];
+        let size = usize::from(access.bytes);
+        for (element, value) in access.values.iter().enumerate() {
+            let bits = value.map_or(0, |value| self.value_of(value, thread));
+            bytes[element * size..(element + 1) * size].copy_from_slice(&bits.to_le_bytes()[..size]);
+        }
+        self.watch_write(access.space, thread, address, &bytes[..unit as usize], access.is_atomic);
+        self.write_bytes(access.space, Kind::Write, thread, address, &bytes[..unit as usize])
+    }
+}
+
+/// Up to eight bytes, little-endian.
+#[inline]
+fn read(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => 0,
+    }
+}
+
+#[inline]
+fn extend(value: u64, size: usize, signed: bool) -> u64 {
+    if !signed || size >= 8 {
+        return value;
+    }
+    let shift = 64 - 8 * size as u32;
+    ((value << shift) as i64 >> shift) as u64
+}

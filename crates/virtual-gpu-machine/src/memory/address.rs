@@ -1,0 +1,18 @@
+//! Which state space a generic address lies in.
+
+use virtual_gpu_ptx::instruction::Space;
+use virtual_gpu_ptx::window;
+
+/// A generic address's state space, and the address in it.
+pub(crate) fn concrete(space: Space, address: u64) -> (Space, u64) {
+    if space != Space::Generic {
+        return (space, address);
+    }
+    let top = address >> 48 << 48;
+    match top {
+        window::SHARED => (Space::Shared, address - top),
+        window::LOCAL => (Space::Local, address - top),
+        window::PARAM => (Space::Param, address - top),
+        _ => (Space::Global, address),
+    }
+}

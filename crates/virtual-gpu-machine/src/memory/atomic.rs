@@ -1,0 +1,113 @@
+//! Atomics: the threads of a block one after the other, lowest first.
+
+use half::{bf16, f16};
+
+use super::address::concrete;
+use crate::arithmetic::rounding::{add_odd, to_brain, to_half};
+use crate::arithmetic::single::{canonical, flush};
+use crate::fault::{Access as Kind, Stop};
+use crate::machine::Machine;
+use crate::mask::Mask;
+use virtual_gpu_ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Value};
+
+impl Machine<'_> {
+    /// `atom` and `red`
+    pub(crate) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
+        let size = usize::from(atomic.kind.bytes());
+        self.looks += 1;
+        for thread in mask.threads() {
+            let address = self.address_of(atomic.address, thread);
+            let (a, b) = (self.value_of(atomic.a, thread), atomic.b.map_or(0, |b| self.value_of(b, thread)));
+            let mut bytes = [0; 8];
+            self.read_bytes(atomic.space, Kind::Atomic, thread, address, &mut bytes[..size])?;
+            let old = u64::from_le_bytes(bytes);
+            let in_global = concrete(atomic.space, address).0 == Space::Global;
+            let new = match (atomic.op, atomic.kind) {
+                // On global memory subnormals are flushed, on shared memory they are not.
+                (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
+                (op, kind) => combine(op, kind, old, a, b),
+            };
+            let new = new.to_le_bytes();
+            self.changes += u64::from(new[..size] != bytes[..size]);
+            self.watch_atomic(atomic.space, thread, address, size as u64);
+            self.write_bytes(atomic.space, Kind::Atomic, thread, address, &new[..size])?;
+            match atomic.destination {
+                Some(Value::Word(slot)) => self.block.files.set_word(slot, thread, old as u32),
+                Some(Value::Long(slot)) => self.block.files.set_long(slot, thread, old),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is in memory afterwards; the bits above the type's width don't count.
+fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
+    match op {
+        AtomicOp::And => old & a,
+        AtomicOp::Or => old | a,
+        AtomicOp::Xor => old ^ a,
+        AtomicOp::Exch => a,
+        AtomicOp::Cas => {
+            let compared = if kind == AtomicType::B16 { a & 0xffff } else { a };
+            if old == compared { b } else { old }
+        }
+        AtomicOp::Add => add(kind, old, a),
+        AtomicOp::Min => match kind {
+            AtomicType::S32 => (old as i32).min(a as i32) as u64,
+            AtomicType::S64 => (old as i64).min(a as i64) as u64,
+            _ => old.min(a),
+        },
+        AtomicOp::Max => match kind {
+            AtomicType::S32 => (old as i32).max(a as i32) as u64,
+            AtomicType::S64 => (old as i64).max(a as i64) as u64,
+            _ => old.max(a),
+        },
+        AtomicOp::Inc => {
+            if old >= a {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomicOp::Dec => {
+            if old == 0 || old > a {
+                a
+            } else {
+                old - 1
+            }
+        }
+    }
+}
+
+fn add(kind: AtomicType, old: u64, a: u64) -> u64 {
+    let halves = |bits: u64| [bits as u16, (bits >> 16) as u16];
+    let both = |add: fn(u16, u16) -> u16| {
+        let ([low, high], [a_low, a_high]) = (halves(old), halves(a));
+        u64::from(add(low, a_low)) | u64::from(add(high, a_high)) << 16
+    };
+    match kind {
+        AtomicType::F32 => u64::from(canonical(f32::from_bits(old as u32) + f32::from_bits(a as u32))),
+        AtomicType::F64 => (f64::from_bits(old) + f64::from_bits(a)).to_bits(),
+        AtomicType::F16 => u64::from(add_half(old as u16, a as u16)),
+        AtomicType::F16x2 => both(add_half),
+        AtomicType::Bf16 => u64::from(add_brain(old as u16, a as u16)),
+        AtomicType::Bf16x2 => both(add_brain),
+        _ => old.wrapping_add(a),
+    }
+}
+
+fn add_flushed(a: u32, b: u32) -> u32 {
+    canonical(flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))))
+}
+
+/// The sums are rounded to odd in double precision, then once to sixteen bits.
+fn add_half(a: u16, b: u16) -> u16 {
+    let sum = add_odd(f16::from_bits(a).to_f64(), f16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest) }
+}
+
+fn add_brain(a: u16, b: u16) -> u16 {
+    let sum = add_odd(bf16::from_bits(a).to_f64(), bf16::from_bits(b).to_f64());
+    if sum.is_nan() { 0x7fff } else { to_brain(sum, Rounding::Nearest) }
+}

@@ -1,0 +1,234 @@
+//! Reads and writes the bytes of one thread, with all checks.
+
+use super::address::concrete;
+use crate::fault::{Access as Kind, FaultKind, Stop};
+use crate::machine::Machine;
+use virtual_gpu_core::memory::{POISON, Written};
+use virtual_gpu_ptx::instruction::{Address, Space, Value};
+use virtual_gpu_ptx::window;
+
+/// The memory that an access lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// The allocation in this slot.
+    Device(usize),
+    Shared,
+}
+
+impl Machine<'_> {
+    /// The address that one thread accesses.
+    pub(crate) fn address_of(&self, address: Address, thread: usize) -> u64 {
+        self.value_of(address.base, thread).wrapping_add(address.offset as u64)
+    }
+
+    /// A thread's register, zero-extended.
+    pub(crate) fn value_of(&self, value: Value, thread: usize) -> u64 {
+        match value {
+            Value::Word(slot) => u64::from(self.block.files.word_of(slot, thread)),
+            Value::Long(slot) => self.block.files.long_of(slot, thread),
+        }
+    }
+
+    /// Where all of `address..address + len` lies, and its offset there.
+    #[inline]
+    pub(crate) fn locate(&mut self, space: Space, address: u64, len: u64) -> Option<(Location, u64)> {
+        let address = match space {
+            Space::Shared => address,
+            Space::Generic if address >> 48 == window::SHARED >> 48 => address - window::SHARED,
+            Space::Global | Space::Const | Space::Generic => return self.locate_device(address, len),
+            Space::Local | Space::Param => return None,
+        };
+        let size = self.block.shared.bytes.len() as u64;
+        (address <= size && len <= size - address).then_some((Location::Shared, address))
+    }
+
+    #[inline]
+    fn locate_device(&mut self, address: u64, len: u64) -> Option<(Location, u64)> {
+        for _ in 0..2 {
+            if let Some(allocation) = self.memory.in_slot(self.last_slot) {
+                let offset = address.wrapping_sub(allocation.base());
+                let size = allocation.size();
+                if offset < size && len <= size - offset {
+                    return Some((Location::Device(self.last_slot), offset));
+                }
+            }
+            self.last_slot = self.memory.slot_of(address)?;
+        }
+        None
+    }
+
+    fn parts(&self, location: Location) -> Option<(&[u8], &Written)> {
+        match location {
+            Location::Device(slot) => self.memory.in_slot(slot).map(|allocation| allocation.parts()),
+            Location::Shared => Some((&self.block.shared.bytes, &self.block.shared.written)),
+        }
+    }
+
+    fn parts_mut(&mut self, location: Location) -> Option<(&mut [u8], &mut Written)> {
+        match location {
+            Location::Device(slot) => self.memory.in_slot_mut(slot).map(|allocation| allocation.parts_mut()),
+            Location::Shared => Some((&mut self.block.shared.bytes, &mut self.block.shared.written)),
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, location: Location, offset: u64, len: u64, kind: Kind) {
+        if let Location::Device(slot) = location {
+            self.record.mark(slot, offset, len, kind);
+        }
+    }
+
+    /// Reads what one thread sees at an address: checked, poisoned where unwritten, noted.
+    pub(crate) fn read_bytes(
+        &mut self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Stop> {
+        let len = into.len() as u64;
+        let (space, address) = concrete(space, address);
+        self.check_alignment(space, kind, thread, address, len)?;
+        match space {
+            Space::Local => {
+                let at = self.local_offset(kind, thread, address, len)?;
+                into.copy_from_slice(&self.block.local[at..at + into.len()]);
+                return Ok(());
+            }
+            Space::Param => {
+                let start = address as usize;
+                let Some(bytes) = self.launch.parameters.get(start..start.saturating_add(into.len())) else {
+                    let size = self.launch.parameters.len() as u64;
+                    let fault = FaultKind::LocalOutOfBounds { size };
+                    return Err(self.access_fault(fault, space, kind, thread, address, len));
+                };
+                into.copy_from_slice(bytes);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.read_located(space, kind, thread, address, into)
+    }
+
+    /// Reads from shared or device memory.
+    fn read_located(
+        &mut self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Stop> {
+        let len = into.len() as u64;
+        let Some((location, offset)) = self.locate(space, address, len) else {
+            return Err(self.bad_address(space, kind, thread, address, len));
+        };
+        if location != Location::Shared {
+            self.bytes_read += len;
+        }
+        let mut first_missing = None;
+        if let Some((bytes, written)) = self.parts(location) {
+            into.copy_from_slice(&bytes[offset as usize..(offset + len) as usize]);
+            first_missing = written.first_missing(offset..offset + len);
+            if first_missing.is_some() {
+                for (at, byte) in (offset..).zip(into.iter_mut()) {
+                    if written.first_missing(at..at + 1).is_some() {
+                        *byte = POISON;
+                    }
+                }
+            }
+        }
+        if kind == Kind::Read {
+            self.note(location, offset, len, kind);
+        }
+        if first_missing.is_some() && self.unwritten.is_none() {
+            self.unwritten = Some(self.report(thread, Some((space, kind, address, len))));
+        }
+        Ok(())
+    }
+
+    /// Writes for one thread: checked, marked as written, noted.
+    pub(crate) fn write_bytes(
+        &mut self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        from: &[u8],
+    ) -> Result<(), Stop> {
+        let len = from.len() as u64;
+        let (space, address) = concrete(space, address);
+        self.check_alignment(space, kind, thread, address, len)?;
+        if space == Space::Local {
+            let at = self.local_offset(kind, thread, address, len)?;
+            self.block.local[at..at + from.len()].copy_from_slice(from);
+            return Ok(());
+        }
+        let Some((location, offset)) = self.locate(space, address, len) else {
+            return Err(self.bad_address(space, kind, thread, address, len));
+        };
+        if let Some((bytes, written)) = self.parts_mut(location) {
+            bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
+            written.mark(offset..offset + len);
+        }
+        if location != Location::Shared {
+            self.bytes_written += len;
+        }
+        self.note(location, offset, len, kind);
+        Ok(())
+    }
+
+    /// Up to eight bytes of a variable in local memory.
+    pub(crate) fn local_value(&self, thread: usize, address: Address, len: usize) -> Result<u64, Stop> {
+        let at = self.local_offset(Kind::Read, thread, self.address_of(address, thread), len as u64)?;
+        let mut value = [0; 8];
+        value[..len].copy_from_slice(&self.block.local[at..at + len]);
+        Ok(u64::from_le_bytes(value))
+    }
+
+    pub(crate) fn check_alignment(
+        &self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        len: u64,
+    ) -> Result<(), Stop> {
+        if address & (len - 1) == 0 {
+            return Ok(());
+        }
+        let fault = FaultKind::Misaligned { needed: len as u32 };
+        Err(self.access_fault(fault, space, kind, thread, address, len))
+    }
+
+    pub(crate) fn local_offset(
+        &self,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        len: u64,
+    ) -> Result<usize, Stop> {
+        let size = self.local_bytes;
+        if address <= size && len <= size - address {
+            return Ok(thread * size as usize + address as usize);
+        }
+        let fault = FaultKind::LocalOutOfBounds { size };
+        Err(self.access_fault(fault, Space::Local, kind, thread, address, len))
+    }
+
+    pub(crate) fn bad_address(
+        &self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        len: u64,
+    ) -> Stop {
+        let fault = match space {
+            Space::Shared => FaultKind::SharedOutOfBounds { size: self.block.shared.bytes.len() as u64 },
+            _ => FaultKind::BadAddress(self.memory.explain(address)),
+        };
+        self.access_fault(fault, space, kind, thread, address, len)
+    }
+}

@@ -1,0 +1,109 @@
+//! How the addresses of a chunk's threads lie. Contiguous ones cost one check and one copy.
+
+use crate::mask::{FULL, WIDTH};
+use crate::registers::{Files, Longs, Span};
+use virtual_gpu_ptx::instruction::{Access, Address, Slot, Value};
+
+/// How a chunk's addresses lie.
+#[derive(Clone, Copy)]
+pub(super) enum Pattern {
+    /// Contiguous: each thread accesses what follows the bytes of the thread before it.
+    Row,
+    /// All the same.
+    Same,
+    /// Anything else, or misaligned.
+    Scattered,
+}
+
+/// A chunk's addresses.
+#[inline(always)]
+pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs {
+    let mut all = Longs::zero();
+    match address.base {
+        Value::Long(slot) => {
+            let base = &files.longs[files.long(slot).at(chunk)];
+            for i in 0..WIDTH {
+                all.0[i] = base.0[i].wrapping_add(address.offset as u64);
+            }
+        }
+        Value::Word(slot) => {
+            let base = &files.words[files.word(slot).at(chunk)];
+            for i in 0..WIDTH {
+                all.0[i] = u64::from(base.0[i]).wrapping_add(address.offset as u64);
+            }
+        }
+    }
+    all
+}
+
+/// The pattern of some threads of a chunk, of which `first_thread` is the lowest. An address that is not aligned to
+/// `unit`, a power of two, counts as scattered.
+#[inline(always)]
+pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
+    let first = addresses.0[first_thread];
+    // How the addresses differ from the pattern that the second one suggests, as a sum of bits: a loop that the compiler
+    // vectorizes.
+    let mut apart = first & (unit - 1);
+    if active == FULL {
+        if addresses.0[1] == first {
+            for i in 0..WIDTH {
+                apart |= addresses.0[i] ^ first;
+            }
+            return if apart == 0 { Pattern::Same } else { Pattern::Scattered };
+        }
+        for i in 0..WIDTH {
+            apart |= addresses.0[i] ^ first.wrapping_add(i as u64 * unit);
+        }
+        return if apart == 0 { Pattern::Row } else { Pattern::Scattered };
+    }
+    let shifted = u32::from(active) >> first_thread;
+    let is_contiguous = shifted & (shifted + 1) == 0;
+    let is_same = !is_contiguous || shifted > 1 && addresses.0[(first_thread + 1) % WIDTH] == first;
+    let step = if is_same { 0 } else { unit };
+    for i in 0..WIDTH {
+        let expected = (i as u64).wrapping_sub(first_thread as u64).wrapping_mul(step);
+        let counts = if active & 1 << i != 0 { u64::MAX } else { 0 };
+        apart |= (addresses.0[i].wrapping_sub(first) ^ expected) & counts;
+    }
+    match (apart, is_same) {
+        (0, false) => Pattern::Row,
+        (0, true) => Pattern::Same,
+        _ => Pattern::Scattered,
+    }
+}
+
+#[inline(always)]
+pub(super) fn is_inside(offset: u64, len: u64, size: usize) -> bool {
+    let size = size as u64;
+    offset < size && len <= size - offset
+}
+
+/// The `element`th group of `SIZE` bytes.
+#[inline(always)]
+pub(super) fn element_at<const SIZE: usize>(bytes: &[u8], element: usize) -> [u8; SIZE] {
+    let mut value = [0; SIZE];
+    value.copy_from_slice(&bytes[element * SIZE..element * SIZE + SIZE]);
+    value
+}
+
+/// The registers of an access, if all are 32-bit.
+#[inline(always)]
+pub(super) fn word_spans<const COUNT: usize>(files: &Files, access: &Access) -> Option<[Span; COUNT]> {
+    let mut spans = [files.word(Slot::uniform(0)); COUNT];
+    for (span, value) in spans.iter_mut().zip(&access.values) {
+        let Some(Value::Word(slot)) = *value else { return None };
+        *span = files.word(slot);
+    }
+    Some(spans)
+}
+
+/// The registers of an access, if all are 64-bit.
+#[inline(always)]
+pub(super) fn long_spans<const COUNT: usize>(files: &Files, access: &Access) -> Option<[Span; COUNT]> {
+    let mut spans = [files.long(Slot::uniform(0)); COUNT];
+    for (span, value) in spans.iter_mut().zip(&access.values) {
+        let Some(Value::Long(slot)) = *value else { return None };
+        *span = files.long(slot);
+    }
+    Some(spans)
+}

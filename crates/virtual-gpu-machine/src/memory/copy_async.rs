@@ -1,0 +1,84 @@
+//! `cp.async`: copies from global to shared memory that end when their thread waits for them. Until then nothing orders
+//! them, not even for the thread itself.
+
+use super::bytes::Location;
+use super::copies::Copy;
+use crate::fault::{Access as Kind, Stop};
+use crate::machine::Machine;
+use crate::mask::Mask;
+use virtual_gpu_ptx::instruction::{Address, Slot, Space};
+
+/// Copies of a block that are kept under way. If there are more, the oldest end by themselves, which PTX permits.
+const MOST_UNDER_WAY: usize = 1 << 16;
+
+impl Machine<'_> {
+    /// `cp.async`: of `len` bytes the first `present` are copied, the others become zero.
+    pub(crate) fn begin_copies(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        present: Slot,
+        mask: &Mask,
+    ) -> Result<(), Stop> {
+        self.changes += 1;
+        self.looks += 1;
+        for thread in mask.threads() {
+            let mut bytes = [0; 16];
+            let present = (self.block.files.word_of(present, thread) as usize).min(len);
+            let source = self.address_of(from, thread);
+            self.check_alignment(Space::Global, Kind::Read, thread, source, len as u64)?;
+            if present == len {
+                self.read_bytes(Space::Global, Kind::Read, thread, source, &mut bytes[..len])?;
+            } else {
+                for (at, byte) in bytes[..present].chunks_exact_mut(1).enumerate() {
+                    self.read_bytes(Space::Global, Kind::Read, thread, source + at as u64, byte)?;
+                }
+            }
+            let target = self.address_of(to, thread);
+            self.check_alignment(Space::Shared, Kind::Write, thread, target, len as u64)?;
+            let Some((Location::Shared, offset)) = self.locate(Space::Shared, target, len as u64) else {
+                return Err(self.bad_address(Space::Shared, Kind::Write, thread, target, len as u64));
+            };
+            self.watch_copy(thread, offset, len as u64);
+            let group = self.block.copies.committed[thread];
+            let copy = Copy { thread, pc: self.pc, group, offset: offset as usize, len, bytes };
+            self.block.copies.under_way.push(copy);
+        }
+        let under_way = &mut self.block.copies.under_way;
+        let excess = under_way.len().saturating_sub(MOST_UNDER_WAY);
+        let oldest: Vec<Copy> = under_way.drain(..excess).collect();
+        oldest.into_iter().for_each(|copy| self.end_copy(copy));
+        Ok(())
+    }
+
+    /// `cp.async.commit_group`: what each thread has begun and not committed is a group.
+    pub(crate) fn commit_copies(&mut self, mask: &Mask) {
+        for thread in mask.threads() {
+            self.block.copies.committed[thread] += 1;
+        }
+    }
+
+    /// `cp.async.wait_group`: ends all groups of each thread but the last `pending`.
+    pub(crate) fn end_copies(&mut self, pending: u32, mask: &Mask) {
+        for copy in std::mem::take(&mut self.block.copies.under_way) {
+            let committed = self.block.copies.committed[copy.thread];
+            if mask.has(copy.thread) && copy.group + u64::from(pending) < committed {
+                self.end_copy(copy);
+            } else {
+                self.block.copies.under_way.push(copy);
+            }
+        }
+    }
+
+    fn end_copy(&mut self, copy: Copy) {
+        self.changes += 1;
+        let Copy { thread, pc, offset, len, bytes, .. } = copy;
+        let shared = &mut self.block.shared;
+        shared.bytes[offset..offset + len].copy_from_slice(&bytes[..len]);
+        shared.written.mark(offset as u64..(offset + len) as u64);
+        if self.block.shadow.is_on {
+            self.block.shadow.end_copy(offset as u64, len as u64, thread, pc);
+        }
+    }
+}

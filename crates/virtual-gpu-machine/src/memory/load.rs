@@ -1,0 +1,180 @@
+//! Loads of whole chunks of threads from one allocation, or from shared memory.
+
+use super::contiguous::{Pattern, addresses, element_at, is_inside, long_spans, pattern, word_spans};
+use super::touched::Bits;
+use crate::features::vectorized;
+use crate::mask::{FULL, Mask, WIDTH, bits};
+use crate::registers::{Chunk, Files, Longs};
+use virtual_gpu_core::memory::Written;
+use virtual_gpu_ptx::instruction::Access;
+
+/// Memory to load from.
+pub(crate) struct Source<'m> {
+    /// Address of the first byte.
+    pub(crate) base: u64,
+    pub(crate) bytes: &'m [u8],
+    pub(crate) written: &'m Written,
+    /// Where accesses are noted; shared memory's are not.
+    pub(crate) touched: Option<&'m mut Bits>,
+}
+
+impl Source<'_> {
+    #[inline(always)]
+    pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
+        is_inside(offset, len, self.bytes.len()) && self.written.covers(offset, len)
+    }
+
+    #[inline(always)]
+    fn note(&mut self, offset: u64, len: u64) {
+        if let Some(touched) = &mut self.touched {
+            touched.mark(offset, len);
+        }
+    }
+
+    /// Hands the elements of each thread to `put(element, i, bits)`, those of inactive threads too. Does nothing and
+    /// returns false where an access is wrong, or reads unwritten bytes.
+    #[inline(always)]
+    fn fetch<const SIZE: usize, const COUNT: usize, const ROW: usize>(
+        &mut self,
+        addresses: &Longs,
+        active: u16,
+        mut put: impl FnMut(usize, usize, [u8; SIZE]),
+    ) -> bool {
+        let unit = (SIZE * COUNT) as u64;
+        let first_thread = active.trailing_zeros() as usize % WIDTH;
+        let first = addresses.0[first_thread];
+        let offset = first.wrapping_sub(self.base);
+        match pattern(addresses, active, first_thread, unit) {
+            Pattern::Row => {
+                let run = u64::from(active.count_ones());
+                if !self.holds(offset, run * unit) {
+                    return false;
+                }
+                let bytes = &self.bytes[offset as usize..];
+                match bytes.first_chunk::<ROW>() {
+                    Some(row) if active == FULL => {
+                        for i in 0..WIDTH {
+                            for element in 0..COUNT {
+                                put(element, i, element_at(row, i * COUNT + element));
+                            }
+                        }
+                    }
+                    _ => {
+                        for (i, unit) in bytes.chunks_exact(SIZE * COUNT).enumerate().take(run as usize) {
+                            for element in 0..COUNT {
+                                put(element, first_thread + i, element_at(unit, element));
+                            }
+                        }
+                    }
+                }
+                self.note(offset, run * unit);
+            }
+            Pattern::Same => {
+                if !self.holds(offset, unit) {
+                    return false;
+                }
+                let bytes = &self.bytes[offset as usize..][..SIZE * COUNT];
+                for element in 0..COUNT {
+                    let value = element_at(bytes, element);
+                    for i in 0..WIDTH {
+                        put(element, i, value);
+                    }
+                }
+                self.note(offset, unit);
+            }
+            Pattern::Scattered => {
+                for i in bits(active) {
+                    let address = addresses.0[i];
+                    let offset = address.wrapping_sub(self.base);
+                    if address & (unit - 1) != 0 || !self.holds(offset, unit) {
+                        return false;
+                    }
+                    let bytes = &self.bytes[offset as usize..][..SIZE * COUNT];
+                    for element in 0..COUNT {
+                        put(element, i, element_at(bytes, element));
+                    }
+                    self.note(offset, unit);
+                }
+            }
+        }
+        true
+    }
+}
+
+vectorized! {
+    /// Loads the chunks without a fault, and clears them in `left`.
+    fn load(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) = load_body
+}
+
+#[inline(always)]
+fn load_body(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) {
+    match (access.bytes, access.values.len()) {
+        (4, 1) => load_words::<4, 1, 64>(files, access, source, left, u32::from_le_bytes),
+        (4, 2) => load_words::<4, 2, 128>(files, access, source, left, u32::from_le_bytes),
+        (4, 4) => load_words::<4, 4, 256>(files, access, source, left, u32::from_le_bytes),
+        (8, 1) => load_longs::<1, 128>(files, access, source, left),
+        (8, 2) => load_longs::<2, 256>(files, access, source, left),
+        (2, 1) => {
+            let extend = if access.signed {
+                |b| i16::from_le_bytes(b) as u32
+            } else {
+                |b| u16::from_le_bytes(b).into()
+            };
+            load_words::<2, 1, 32>(files, access, source, left, extend);
+        }
+        (1, 1) => {
+            let extend = if access.signed { |[b]: [u8; 1]| b as i8 as u32 } else { |[b]: [u8; 1]| b.into() };
+            load_words::<1, 1, 16>(files, access, source, left, extend);
+        }
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn load_words<const SIZE: usize, const COUNT: usize, const ROW: usize>(
+    files: &mut Files,
+    access: &Access,
+    source: &mut Source<'_>,
+    left: &mut Mask,
+    extend: impl Fn([u8; SIZE]) -> u32,
+) {
+    let Some(spans) = word_spans::<COUNT>(files, access) else { return };
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active == 0 {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let mut results = [Chunk::zero(); COUNT];
+        let put = |element: usize, i: usize, bytes| results[element].0[i] = extend(bytes);
+        if source.fetch::<SIZE, COUNT, ROW>(&addresses, *active, put) {
+            for (span, result) in spans.iter().zip(results) {
+                files.words[span.at(chunk)].take(result, *active);
+            }
+            *active = 0;
+        }
+    }
+}
+
+#[inline(always)]
+fn load_longs<const COUNT: usize, const ROW: usize>(
+    files: &mut Files,
+    access: &Access,
+    source: &mut Source<'_>,
+    left: &mut Mask,
+) {
+    let Some(spans) = long_spans::<COUNT>(files, access) else { return };
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active == 0 {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let mut results = [Chunk::zero(); COUNT];
+        let put = |element: usize, i: usize, bytes| results[element].0[i] = u64::from_le_bytes(bytes);
+        if source.fetch::<8, COUNT, ROW>(&addresses, *active, put) {
+            for (span, result) in spans.iter().zip(results) {
+                files.longs[span.at(chunk)].take(result, *active);
+            }
+            *active = 0;
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Loads, stores, atomics and copies: what they access, and what is recorded of it.
+
+mod access;
+pub(crate) mod address;
+mod atomic;
+mod bytes;
+mod contiguous;
+pub(crate) mod copies;
+mod copy_async;
+mod load;
+mod store;
+pub(crate) mod touched;
+mod watch;
+mod watched;

@@ -1,0 +1,148 @@
+//! Stores of whole chunks of threads to one allocation, or to shared memory.
+
+use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, word_spans};
+use super::touched::Bits;
+use crate::features::vectorized;
+use crate::mask::{FULL, Mask, WIDTH, bits};
+use crate::registers::{Files, Longs};
+use virtual_gpu_core::memory::Written;
+use virtual_gpu_ptx::instruction::Access;
+
+/// Memory to store to.
+pub(crate) struct Target<'m> {
+    /// Address of the first byte.
+    pub(crate) base: u64,
+    pub(crate) bytes: &'m mut [u8],
+    pub(crate) written: &'m mut Written,
+    /// Where accesses are noted; shared memory's are not.
+    pub(crate) touched: Option<&'m mut Bits>,
+}
+
+impl Target<'_> {
+    #[inline(always)]
+    fn note(&mut self, offset: u64, len: u64) {
+        self.written.mark(offset..offset + len);
+        if let Some(touched) = &mut self.touched {
+            touched.mark(offset, len);
+        }
+    }
+
+    /// Stores `get(element, i)` of each thread. Does nothing and returns false where an access is wrong.
+    #[inline(always)]
+    fn put<const SIZE: usize, const COUNT: usize, const ROW: usize>(
+        &mut self,
+        addresses: &Longs,
+        active: u16,
+        get: impl Fn(usize, usize) -> [u8; SIZE],
+    ) -> bool {
+        let unit = (SIZE * COUNT) as u64;
+        let first_thread = active.trailing_zeros() as usize % WIDTH;
+        let first = addresses.0[first_thread];
+        let offset = first.wrapping_sub(self.base);
+        let size = self.bytes.len();
+        if let Pattern::Row = pattern(addresses, active, first_thread, unit) {
+            let run = u64::from(active.count_ones());
+            if !is_inside(offset, run * unit, size) {
+                return false;
+            }
+            let bytes = &mut self.bytes[offset as usize..];
+            match bytes.first_chunk_mut::<ROW>() {
+                Some(row) if active == FULL => {
+                    for i in 0..WIDTH {
+                        for element in 0..COUNT {
+                            let at = (i * COUNT + element) * SIZE;
+                            row[at..at + SIZE].copy_from_slice(&get(element, i));
+                        }
+                    }
+                }
+                _ => {
+                    for (i, unit) in bytes.chunks_exact_mut(SIZE * COUNT).enumerate().take(run as usize) {
+                        for (element, bytes) in unit.chunks_exact_mut(SIZE).enumerate() {
+                            bytes.copy_from_slice(&get(element, first_thread + i));
+                        }
+                    }
+                }
+            }
+            self.note(offset, run * unit);
+            return true;
+        }
+        let is_good = |i: usize| {
+            let address = addresses.0[i];
+            address & (unit - 1) == 0 && is_inside(address.wrapping_sub(self.base), unit, size)
+        };
+        if !bits(active).all(is_good) {
+            return false;
+        }
+        for i in bits(active) {
+            let offset = addresses.0[i].wrapping_sub(self.base);
+            let unit_bytes = &mut self.bytes[offset as usize..][..SIZE * COUNT];
+            for (element, bytes) in unit_bytes.chunks_exact_mut(SIZE).enumerate() {
+                bytes.copy_from_slice(&get(element, i));
+            }
+            self.note(offset, unit);
+        }
+        true
+    }
+}
+
+vectorized! {
+    /// Stores the chunks without a fault, and clears them in `left`.
+    fn store(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) = store_body
+}
+
+#[inline(always)]
+fn store_body(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) {
+    match (access.bytes, access.values.len()) {
+        (4, 1) => store_words::<4, 1, 64>(files, access, target, left, u32::to_le_bytes),
+        (4, 2) => store_words::<4, 2, 128>(files, access, target, left, u32::to_le_bytes),
+        (4, 4) => store_words::<4, 4, 256>(files, access, target, left, u32::to_le_bytes),
+        (2, 1) => store_words::<2, 1, 32>(files, access, target, left, |word| (word as u16).to_le_bytes()),
+        (1, 1) => store_words::<1, 1, 16>(files, access, target, left, |word| [word as u8]),
+        (8, 1) => store_longs::<1, 128>(files, access, target, left),
+        (8, 2) => store_longs::<2, 256>(files, access, target, left),
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn store_words<const SIZE: usize, const COUNT: usize, const ROW: usize>(
+    files: &Files,
+    access: &Access,
+    target: &mut Target<'_>,
+    left: &mut Mask,
+    cut: impl Fn(u32) -> [u8; SIZE],
+) {
+    let Some(spans) = word_spans::<COUNT>(files, access) else { return };
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active == 0 {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let values = spans.map(|span| files.words[span.at(chunk)]);
+        let get = |element: usize, i: usize| cut(values[element].0[i]);
+        if target.put::<SIZE, COUNT, ROW>(&addresses, *active, get) {
+            *active = 0;
+        }
+    }
+}
+
+#[inline(always)]
+fn store_longs<const COUNT: usize, const ROW: usize>(
+    files: &Files,
+    access: &Access,
+    target: &mut Target<'_>,
+    left: &mut Mask,
+) {
+    let Some(spans) = long_spans::<COUNT>(files, access) else { return };
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active == 0 {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let values = spans.map(|span| files.longs[span.at(chunk)]);
+        let get = |element: usize, i: usize| values[element].0[i].to_le_bytes();
+        if target.put::<8, COUNT, ROW>(&addresses, *active, get) {
+            *active = 0;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Which bytes of which allocations a launch accessed.
+
+use std::ops::Range;
+
+use crate::fault::Access;
+use virtual_gpu_core::memory::AllocationId;
+
+/// Bytes of an allocation that a launch accessed in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// The allocation.
+    pub allocation: AllocationId,
+    /// Offsets in it, in bytes, from low to high; neighbouring ranges are one.
+    pub ranges: Vec<Range<u64>>,
+    /// How.
+    pub access: Access,
+}
+
+/// Bytes of an allocation: the contiguous range that grew last, and one bit for each other byte. A kernel that accesses
+/// an allocation from one end to the other, as most do, never needs the bits.
+#[derive(Debug, Default)]
+pub(crate) struct Bits {
+    latest: Range<u64>,
+    words: Vec<u64>,
+    /// The words that may hold bits.
+    used: Range<usize>,
+}
+
+impl Bits {
+    #[inline(always)]
+    pub(crate) fn mark(&mut self, start: u64, len: u64) {
+        let end = start + len;
+        if self.latest.start <= start && start <= self.latest.end {
+            self.latest.end = self.latest.end.max(end);
+            return;
+        }
+        let before = std::mem::replace(&mut self.latest, start..end);
+        if !before.is_empty() {
+            self.mark_bits(before.start, before.end - before.start);
+        }
+    }
+
+    #[inline(always)]
+    fn mark_bits(&mut self, start: u64, len: u64) {
+        let end = start + len;
+        let (first, last) = ((start / 64) as usize, (end / 64) as usize);
+        let (head, tail) = (u64::MAX << (start % 64), !(u64::MAX << (end % 64)));
+        if last - first <= 1
+            && self.used.start <= first
+            && last < self.used.end
+            && let Some([one, two]) = self.words.get_disjoint_mut([first, first + 1]).ok()
+        {
+            // Nearly always: some 64 bytes, among others of the same launch.
+            *one |= head & if first == last { tail } else { u64::MAX };
+            *two |= if first == last { 0 } else { tail };
+            return;
+        }
+        self.mark_any(start, len);
+    }
+
+    fn mark_any(&mut self, start: u64, len: u64) {
+        let end = start + len;
+        let (first, last) = ((start / 64) as usize, (end / 64) as usize);
+        if self.words.len() <= last + 1 {
+            self.words.resize((last + 2).next_power_of_two(), 0);
+        }
+        let (head, tail) = (u64::MAX << (start % 64), !(u64::MAX << (end % 64)));
+        if self.used.is_empty() {
+            self.used = first..last + 1;
+        }
+        self.used = self.used.start.min(first)..self.used.end.max(last + 1);
+        if first == last {
+            self.words[first] |= head & tail;
+            return;
+        }
+        self.words[first] |= head;
+        self.words[first + 1..last].fill(u64::MAX);
+        self.words[last] |= tail;
+    }
+
+    /// Calls `found` with each run of bits, and clears them.
+    fn drain(&mut self, mut found: impl FnMut(Range<u64>)) {
+        let latest = std::mem::take(&mut self.latest);
+        if !latest.is_empty() {
+            if self.used.is_empty() {
+                return found(latest);
+            }
+            self.mark_bits(latest.start, latest.end - latest.start);
+        }
+        let mut open: Option<u64> = None;
+        for at in std::mem::take(&mut self.used) {
+            let mut word = std::mem::take(&mut self.words[at]);
+            let base = at as u64 * 64;
+            if word == u64::MAX && open.is_some() {
+                continue;
+            }
+            let mut bit = 0;
+            while bit < 64 {
+                let same = if open.is_some() { word.trailing_ones() } else { word.trailing_zeros() };
+                let same = same.min(64 - bit);
+                bit += same;
+                word = word.checked_shr(same).unwrap_or(0);
+                if bit == 64 {
+                    break;
+                }
+                let at = base + u64::from(bit);
+                match open.take() {
+                    Some(start) => found(start..at),
+                    None => open = Some(at),
+                }
+            }
+            // Every word after a run's last one is examined too, so only a run at the end can be open.
+        }
+        if let Some(start) = open {
+            found(start..self.words.len() as u64 * 64);
+        }
+    }
+}
+
+/// The record of a launch, by allocation slot and kind of access.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    slots: Vec<[Bits; 3]>,
+    used: Vec<usize>,
+    is_used: Vec<bool>,
+}
+
+impl Record {
+    /// Notes that `len` bytes from `start` of the allocation in `slot` were accessed.
+    pub(crate) fn mark(&mut self, slot: usize, start: u64, len: u64, access: Access) {
+        self.bits(slot, access).mark(start, len);
+    }
+
+    /// What was accessed of the allocation in `slot`.
+    #[inline]
+    pub(crate) fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, Default::default);
+            self.is_used.resize(slot + 1, false);
+        }
+        if !self.is_used[slot] {
+            self.is_used[slot] = true;
+            self.used.push(slot);
+        }
+        &mut self.slots[slot][access as usize]
+    }
+
+    /// Hands out what was noted, by slot and address, and forgets it.
+    pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
+        let mut all = Vec::new();
+        self.used.sort_unstable();
+        for slot in self.used.drain(..) {
+            self.is_used[slot] = false;
+            let allocation = identity(slot);
+            for access in [Access::Read, Access::Write, Access::Atomic] {
+                let mut ranges = Vec::new();
+                self.slots[slot][access as usize].drain(|range| ranges.push(range));
+                if let Some(allocation) = allocation.filter(|_| !ranges.is_empty()) {
+                    all.push(Touched { allocation, ranges, access });
+                }
+            }
+        }
+        all
+    }
+}

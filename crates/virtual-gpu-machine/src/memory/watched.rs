@@ -1,0 +1,163 @@
+//! Accesses of whole chunks of threads to shared memory in which races are detected.
+
+use super::contiguous::{Pattern, addresses, element_at, is_inside, pattern, word_spans};
+use super::load::Source;
+use super::store::Target;
+use crate::features::vectorized;
+use crate::mask::{FULL, Mask, WIDTH, bits};
+use crate::registers::{Chunk, Files, Longs};
+use crate::shadow::Shadow;
+use virtual_gpu_ptx::instruction::Access;
+
+/// Shared memory whose accesses are watched.
+pub(crate) struct Watched<'m> {
+    pub(crate) shadow: &'m mut Shadow,
+    /// Address of the first byte.
+    pub(crate) base: u64,
+    /// Bytes.
+    pub(crate) size: usize,
+    /// The instruction.
+    pub(crate) pc: usize,
+    pub(crate) is_write: bool,
+}
+
+vectorized! {
+    /// Notes what the chunks access, and clears those in `mask` that may race or leave the memory: their threads are
+    /// checked one by one.
+    fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
+}
+
+#[inline(always)]
+fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) {
+    let unit = u64::from(access.bytes) * access.values.len() as u64;
+    for (chunk, active) in mask.0.iter_mut().enumerate().take(files.chunks) {
+        if *active != 0 {
+            let addresses = addresses(files, access.address, chunk);
+            if !watched.admits(&addresses, *active, chunk * WIDTH, unit) {
+                *active = 0;
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// Loads and notes at once whole chunks of 32-bit values that are contiguous or all the same, as nearly all loads
+    /// from shared memory are. Clears them in `left`.
+    fn load(files: &mut Files, access: &Access, source: &Source<'_>, watched: &mut Watched<'_>, left: &mut Mask) = load_body
+}
+
+#[inline(always)]
+fn load_body(
+    files: &mut Files,
+    access: &Access,
+    source: &Source<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, .. } = watched;
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(source.base);
+        let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
+        let value = match pattern(&addresses, FULL, 0, 4) {
+            Pattern::Row => {
+                if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
+                    continue;
+                }
+                let Some(row) = source.bytes[offset as usize..].first_chunk::<64>() else { continue };
+                Chunk(std::array::from_fn(|i| u32::from_le_bytes(element_at(row, i))))
+            }
+            Pattern::Same => {
+                if !source.holds(offset, 4) || !shadow.read_same(offset, 4, [first, last], *pc) {
+                    continue;
+                }
+                Chunk([u32::from_le_bytes(element_at(&source.bytes[offset as usize..], 0)); WIDTH])
+            }
+            Pattern::Scattered => continue,
+        };
+        files.words[span.at(chunk)] = value;
+        *active = 0;
+    }
+}
+
+vectorized! {
+    /// Stores and notes at once whole chunks of contiguous 32-bit values. Clears them in `left`.
+    fn store(files: &Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_body
+}
+
+#[inline(always)]
+fn store_body(
+    files: &Files,
+    access: &Access,
+    target: &mut Target<'_>,
+    watched: &mut Watched<'_>,
+    left: &mut Mask,
+) {
+    let Some([span]) =
+        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
+    else {
+        return;
+    };
+    let Watched { shadow, pc, size, .. } = watched;
+    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
+        if *active != FULL {
+            continue;
+        }
+        let addresses = addresses(files, access.address, chunk);
+        let offset = addresses.0[0].wrapping_sub(target.base);
+        let Pattern::Row = pattern(&addresses, FULL, 0, 4) else { continue };
+        if !is_inside(offset, 64, *size) || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc) {
+            continue;
+        }
+        let Some(row) = target.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
+        let value = &files.words[span.at(chunk)];
+        for (bytes, word) in row.as_chunks_mut::<4>().0.iter_mut().zip(value.0) {
+            *bytes = word.to_le_bytes();
+        }
+        target.written.mark(offset..offset + 64);
+        *active = 0;
+    }
+}
+
+impl Watched<'_> {
+    #[inline(always)]
+    fn admits(&mut self, addresses: &Longs, active: u16, thread: usize, unit: u64) -> bool {
+        let Self { base, size, pc, is_write, .. } = *self;
+        let first_thread = active.trailing_zeros() as usize % WIDTH;
+        let offset = addresses.0[first_thread].wrapping_sub(base);
+        match pattern(addresses, active, first_thread, unit) {
+            Pattern::Row => {
+                let run = active.count_ones() as usize;
+                if !is_inside(offset, run as u64 * unit, size) {
+                    return false;
+                }
+                match is_write {
+                    true => self.shadow.write_row(offset, unit, run, thread + first_thread, pc),
+                    false => self.shadow.read_row(offset, unit, run, thread + first_thread, pc),
+                }
+            }
+            Pattern::Same if !is_write => {
+                let last_thread = WIDTH - 1 - active.leading_zeros() as usize;
+                is_inside(offset, unit, size)
+                    && self.shadow.read_same(offset, unit, [thread + first_thread, thread + last_thread], pc)
+            }
+            _ => bits(active).all(|i| {
+                let offset = addresses.0[i].wrapping_sub(base);
+                offset & (unit - 1) == 0
+                    && is_inside(offset, unit, size)
+                    && match is_write {
+                        true => self.shadow.write_row(offset, unit, 1, thread + i, pc),
+                        false => self.shadow.read_row(offset, unit, 1, thread + i, pc),
+                    }
+            }),
+        }
+    }
+}

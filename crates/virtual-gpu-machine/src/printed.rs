@@ -1,0 +1,41 @@
+//! The output of `printf`.
+
+use std::collections::VecDeque;
+
+/// Output of `printf` that was not yet flushed. The buffer has a fixed size, and drops the text of the oldest call for
+/// that of the newest.
+#[derive(Debug, Default)]
+pub struct Printed {
+    calls: VecDeque<Box<[u8]>>,
+    bytes: u64,
+}
+
+impl Printed {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Adds a call's text, and drops the oldest until all fit into `capacity` bytes.
+    pub fn push(&mut self, text: Box<[u8]>, capacity: u64) {
+        self.bytes += text.len() as u64;
+        self.calls.push_back(text);
+        while self.bytes > capacity
+            && let Some(oldest) = self.calls.pop_front()
+        {
+            self.bytes -= oldest.len() as u64;
+        }
+    }
+
+    /// Adds all of another buffer.
+    pub fn append(&mut self, other: Self, capacity: u64) {
+        for text in other.calls {
+            self.push(text, capacity);
+        }
+    }
+
+    /// The text of all calls, oldest first.
+    pub fn concat(&self) -> Vec<u8> {
+        self.calls.iter().flat_map(|text| text.iter().copied()).collect()
+    }
+}

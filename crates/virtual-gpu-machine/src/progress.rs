@@ -1,0 +1,56 @@
+//! Whether a block gets anywhere.
+//!
+//! That a block waits is decided, not guessed: if all its threads reach the same instructions again with the same values
+//! in their registers, and nothing was written meanwhile, then they repeat that forever, until another block writes.
+
+use crate::block::Snapshot;
+use crate::fault::{FaultKind, Stop};
+use crate::machine::Machine;
+
+/// Rounds after which a block in a loop is suspended, so that other blocks can run.
+const SLICE: u64 = 256;
+
+/// Why a block does not run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    Ended,
+    /// Other blocks should have their turn.
+    Suspended,
+}
+
+impl Machine<'_> {
+    /// All groups of the block that could run have had their turn.
+    pub(crate) fn end_round(&mut self) -> Result<Option<Pause>, Stop> {
+        let changes = self.changes;
+        let progress = &mut self.block.progress;
+        progress.rounds += 1;
+        let rounds = progress.rounds;
+        if let Some(snapshot) = progress.snapshot.take() {
+            if snapshot.is(self.block, changes) {
+                if snapshot.looks == self.looks {
+                    // It does not even look whether something has changed.
+                    return Err(self.waits_forever(1, 0));
+                }
+                self.block.progress.repeats_at = Some(changes);
+                return Ok(Some(Pause::Suspended));
+            }
+            self.block.progress.snapshot = Some(snapshot);
+        }
+        if rounds.is_power_of_two() {
+            self.block.progress.snapshot = Some(Snapshot::of(self.block, changes, self.looks));
+        }
+        if rounds < SLICE {
+            return Ok(None);
+        }
+        self.block.progress.snapshot = None;
+        Ok(Some(Pause::Suspended))
+    }
+
+    /// The fault of the running block's thread that is furthest behind.
+    pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
+        let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
+        self.pc = group.map_or(0, |group| group.pc);
+        let thread = group.and_then(|group| group.mask.first()).unwrap_or(0);
+        self.fault(FaultKind::WaitsForever { waiting, unstarted }, thread)
+    }
+}

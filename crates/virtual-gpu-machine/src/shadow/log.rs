@@ -1,0 +1,77 @@
+//! The synchronizations of part of a block.
+
+use super::stamp::Stamp;
+use crate::mask::Mask;
+
+/// Synchronizations of part of a block that are kept. An access older than all of them counts as ordered.
+const KEPT: usize = 1024;
+
+/// Something that makes threads of part of a block wait for others.
+#[derive(Debug)]
+pub(super) struct Event {
+    time: u32,
+    what: Order,
+}
+
+#[derive(Debug)]
+pub(super) enum Order {
+    /// The threads of `to` have waited for those of `from`.
+    Barrier { from: Mask, to: Mask },
+    /// Of each warp, these lanes have waited for one another.
+    Warps(Mask),
+    /// These threads passed a fence. Threads that pass one later may see what they did before.
+    Fence(Mask),
+}
+
+/// The synchronizations since the last one of all threads.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    events: Vec<Event>,
+}
+
+impl Log {
+    pub(super) fn clear(&mut self) {
+        self.events.clear();
+    }
+
+    /// Adds a synchronization. Returns the time of the last one that was forgotten to make room.
+    pub(super) fn push(&mut self, time: u32, what: Order) -> Option<u32> {
+        let mut forgotten = None;
+        if self.events.len() == KEPT {
+            forgotten = self.events.drain(..KEPT / 2).next_back().map(|event| event.time);
+        }
+        self.events.push(Event { time, what });
+        forgotten
+    }
+
+    /// Whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
+    pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
+        let mut reached = Mask::of(earlier.thread());
+        let mut is_published = false;
+        let since = self.events.partition_point(|event| event.time <= earlier.time());
+        self.events[since..].iter().any(|event| {
+            match &event.what {
+                Order::Barrier { from, to } => {
+                    if !reached.and(from).is_empty() {
+                        reached = reached.or(to);
+                    }
+                }
+                Order::Warps(threads) => {
+                    for warp in 0..32 {
+                        if reached.warp(warp) & threads.warp(warp) != 0 {
+                            reached.set_warp(warp, reached.warp(warp) | threads.warp(warp));
+                        }
+                    }
+                }
+                Order::Fence(threads) => {
+                    let publishes = !reached.and(threads).is_empty();
+                    if is_published {
+                        reached = reached.or(threads);
+                    }
+                    is_published |= publishes;
+                }
+            }
+            reached.has(thread)
+        })
+    }
+}

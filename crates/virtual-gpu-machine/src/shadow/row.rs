@@ -1,0 +1,223 @@
+//! Accesses of rows of cells by contiguous threads.
+
+use std::ops::Range;
+
+use super::cells::Shadow;
+use super::stamp::{PC_BITS, Stamp};
+use crate::features::vectorized;
+use crate::mask::WIDTH;
+
+impl Shadow {
+    /// Notes that contiguous threads, of which the first is `thread`, read `unit` contiguous bytes each. Returns false
+    /// where one of them may race; then nothing is noted.
+    #[inline(always)]
+    pub(crate) fn read_row(
+        &mut self,
+        offset: u64,
+        unit: u64,
+        threads: usize,
+        thread: usize,
+        pc: usize,
+    ) -> bool {
+        let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
+        let range = start..start + threads * cells;
+        self.is_settled(start, range.end - 1)
+            || match threads {
+                1 => self.read_one(range, cells, thread, pc),
+                _ => read_row(self, range, cells, thread, pc),
+            }
+    }
+
+    #[inline(never)]
+    fn read_one(&mut self, range: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool {
+        self.read_row_body(range, cells, thread, pc)
+    }
+
+    #[inline(always)]
+    fn read_row_body(&mut self, range: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool {
+        let (start, threads) = (range.start, range.len() / cells);
+        let oldest = self.oldest();
+        let mut recent = false;
+        for write in &self.writes[range.clone()] {
+            recent |= write.0 >= oldest;
+        }
+        if recent && !self.wrote_themselves(start, cells, threads, thread) {
+            return false;
+        }
+        let (readers, others) = (&mut self.readers[range.clone()], &mut self.others[range.clone()]);
+        let now = Stamp::new(self.now, thread, pc).0;
+        let record = |at: usize, reader: &mut Stamp, other: &mut Stamp| {
+            let me = now + ((at as i64) << (PC_BITS + 1));
+            let is_old = reader.0 < oldest;
+            let is_me = (reader.0 ^ me) & (0x3ff << (PC_BITS + 1)) == 0;
+            *other = Stamp(if is_old {
+                0
+            } else if is_me {
+                other.0
+            } else {
+                me
+            });
+            *reader = Stamp(if is_old || is_me { me } else { reader.0 });
+        };
+        if let (Some(readers), Some(others)) =
+            (readers.first_chunk_mut::<WIDTH>(), others.first_chunk_mut::<WIDTH>())
+            && threads == WIDTH
+            && cells == 1
+        {
+            for at in 0..WIDTH {
+                record(at, &mut readers[at], &mut others[at]);
+            }
+            self.settle(range);
+            return true;
+        }
+        for (at, (reader, other)) in readers.iter_mut().zip(others).enumerate() {
+            record(at / cells, reader, other);
+        }
+        self.settle(range);
+        true
+    }
+
+    /// Whether no read of these cells needs to be noted.
+    #[inline(always)]
+    fn is_settled(&self, first: usize, last: usize) -> bool {
+        let (first, last) = (first / WIDTH, last / WIDTH);
+        self.settled[first] == self.now
+            && self.settled[last] == self.now
+            && (last <= first + 1 || self.settled[first..last].iter().all(|&time| time == self.now))
+    }
+
+    /// After a read that was noted: whether the cells' further reads need to be.
+    #[inline(always)]
+    fn settle(&mut self, range: Range<usize>) {
+        const WARP: i64 = 0x3e0 << (PC_BITS + 1);
+        let now = i64::from(self.now) << 32;
+        let is_settled = |reader: Stamp, other: Stamp| {
+            reader.0 >= now && other.0 >= now && (reader.0 ^ other.0) & WARP != 0
+        };
+        if !is_settled(self.readers[range.start], self.others[range.start]) {
+            return;
+        }
+        let oldest = self.oldest();
+        for group in range.start.div_ceil(WIDTH)..range.end / WIDTH {
+            let cells = group * WIDTH..(group + 1) * WIDTH;
+            let readers = self.readers[cells.clone()].iter().zip(&self.others[cells.clone()]);
+            let mut all = true;
+            for ((&reader, &other), write) in readers.zip(&self.writes[cells]) {
+                all &= is_settled(reader, other) & (write.0 < oldest);
+            }
+            if all {
+                self.settled[group] = self.now;
+            }
+        }
+    }
+
+    /// As [`Self::read_row`], for threads of one warp that all read the same bytes: the lowest and the highest thread.
+    #[inline(always)]
+    pub(crate) fn read_same(&mut self, offset: u64, unit: u64, ends: [usize; 2], pc: usize) -> bool {
+        let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
+        self.is_settled(start, start + cells - 1) || self.read_same_cells(start..start + cells, ends, pc)
+    }
+
+    #[inline(never)]
+    fn read_same_cells(&mut self, cells: Range<usize>, [low, high]: [usize; 2], pc: usize) -> bool {
+        let oldest = self.oldest();
+        for cell in cells.clone() {
+            let write = self.writes[cell];
+            if write.0 >= oldest && !self.is_of_synchronized_warp(write, low) {
+                return false;
+            }
+        }
+        for cell in cells {
+            let (reader, other) = (&mut self.readers[cell], &mut self.others[cell]);
+            if reader.0 < oldest {
+                (*reader, *other) = (Stamp::new(self.now, low, pc), Stamp(0));
+            }
+            let another = if reader.thread() == high { low } else { high };
+            if reader.thread() != another {
+                *other = Stamp::new(self.now, another, pc);
+            }
+        }
+        true
+    }
+
+    /// As [`Self::read_row`], for writes.
+    #[inline(always)]
+    pub(crate) fn write_row(
+        &mut self,
+        offset: u64,
+        unit: u64,
+        threads: usize,
+        thread: usize,
+        pc: usize,
+    ) -> bool {
+        let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
+        let range = start..start + threads * cells;
+        match threads {
+            1 => self.write_one(range, cells, thread, pc),
+            _ => write_row(self, range, cells, thread, pc),
+        }
+    }
+
+    #[inline(never)]
+    fn write_one(&mut self, range: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool {
+        self.write_row_body(range, cells, thread, pc)
+    }
+
+    #[inline(always)]
+    fn write_row_body(&mut self, range: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool {
+        let (start, threads) = (range.start, range.len() / cells);
+        let oldest = self.oldest();
+        let mut recent = false;
+        for (write, reader) in self.writes[range.clone()].iter().zip(&self.readers[range.clone()]) {
+            recent |= write.0 >= oldest || reader.0 >= oldest;
+        }
+        if recent
+            && !(self.wrote_themselves(start, cells, threads, thread)
+                && self.read_themselves(start, cells, threads, thread))
+        {
+            return false;
+        }
+        self.unsettle(range.start, range.end - 1);
+        let now = Stamp::new(self.now, thread, pc).0;
+        let (writes, readers) = (&mut self.writes[range.clone()], &mut self.readers[range]);
+        if cells == 1 {
+            for (at, write) in writes.iter_mut().enumerate() {
+                *write = Stamp(now + ((at as i64) << (PC_BITS + 1)));
+            }
+        } else {
+            for (at, write) in writes.iter_mut().enumerate() {
+                *write = Stamp(now + (((at / cells) as i64) << (PC_BITS + 1)));
+            }
+        }
+        readers.fill(Stamp(0));
+        true
+    }
+
+    /// Whether no earlier write of the cells of a row races with the row's threads.
+    fn wrote_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
+        let row = self.writes[start..start + threads * cells].iter().enumerate();
+        row.into_iter().all(|(at, &write)| self.is_harmless(write, thread + at / cells))
+    }
+
+    /// Whether no earlier read of the cells of a row races with the row's threads.
+    fn read_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
+        let range = start..start + threads * cells;
+        let row = self.readers[range.clone()].iter().zip(&self.others[range]).enumerate();
+        row.into_iter().all(|(at, (&reader, &other))| {
+            let thread = thread + at / cells;
+            reader.0 < self.oldest() || self.is_harmless(reader, thread) && self.is_harmless(other, thread)
+        })
+    }
+}
+
+vectorized! {
+    #[inline(never)]
+    /// Notes that a row of cells is read, `cells` of them by each thread.
+    fn read_row(shadow: &mut Shadow, row: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool = Shadow::read_row_body
+}
+
+vectorized! {
+    #[inline(never)]
+    /// Notes that a row of cells is written, `cells` of them by each thread.
+    fn write_row(shadow: &mut Shadow, row: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool = Shadow::write_row_body
+}

@@ -1,0 +1,248 @@
+//! Integer operations.
+
+use super::register::{Predicate, Value};
+
+/// Integer operations on 32 bits; `a`, `b`, `c` are the sources in PTX order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+pub enum WordOp {
+    Move,
+    Add,
+    Sub,
+    Mul,
+    MulHighS,
+    MulHighU,
+    Mad,
+    MadHighS,
+    MadHighU,
+    /// The upper half of a 16-bit product, of sign- or zero-extended sources.
+    MulHigh16,
+    Mul24HighS,
+    Mul24HighU,
+    Mul24S,
+    Mul24U,
+    AddSaturated,
+    SubSaturated,
+    DivS,
+    DivU,
+    RemS,
+    RemU,
+    MinS,
+    MinU,
+    MaxS,
+    MaxU,
+    Abs,
+    Neg,
+    SadS,
+    SadU,
+    And,
+    Or,
+    Xor,
+    Not,
+    Cnot,
+    Shl,
+    ShrS,
+    ShrU,
+    ShfLeftWrap,
+    ShfLeftClamp,
+    ShfRightWrap,
+    ShfRightClamp,
+    Popc,
+    Clz,
+    Brev,
+    BfindS,
+    BfindU,
+    BfindShiftS,
+    BfindShiftU,
+    BfeS,
+    BfeU,
+    /// Byte permute; the selector is `c`.
+    Prmt,
+    /// Byte permute in one of its modes; the selector is `c`.
+    PrmtMode(PermuteMode),
+    /// Any function of three bits, given by its table.
+    Lop3(u8),
+    /// Sign-extends the low `n` bits.
+    SignExtend(u8),
+    /// Zero-extends the low `n` bits.
+    ZeroExtend(u8),
+    /// Four products of bytes, added to `c`; `a` and `b` are signed or not.
+    Dp4a {
+        signed: [bool; 2],
+    },
+    /// Products of `a`'s halves with two bytes of `b`, the high or the low ones, added to `c`.
+    Dp2a {
+        high: bool,
+        signed: [bool; 2],
+    },
+    /// `fns`: where in `a`, from bit `b` on, the `c`th bit is set.
+    Fns,
+    /// `bmsk`: `b` ones from bit `a` on.
+    BitMask {
+        clamp: bool,
+    },
+    /// `szext`: the low `b` bits of `a`, extended.
+    Extend {
+        clamp: bool,
+        signed: bool,
+    },
+    /// On both halves.
+    Packed(Packed),
+    /// On all bytes or halves.
+    Video(Video),
+    /// A single-precision number rounded to 10 bits of fraction, ties away from zero: `.tf32`.
+    RoundToTf32,
+    /// Sources' low halves packed: `a | b << 16`.
+    Pack16,
+    /// The upper 16 bits.
+    High16,
+}
+
+/// `prmt`'s modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the manual's words for .f4e, .b4e, .rc8, .ecl, .ecr and .rc16")]
+pub enum PermuteMode {
+    Forward,
+    Backward,
+    Replicate8,
+    ClampLeft,
+    ClampRight,
+    Replicate16,
+}
+
+/// Operations on both halves of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum Packed {
+    Add,
+    MinS,
+    MinU,
+    MaxS,
+    MaxU,
+}
+
+/// What a SIMD video instruction does to each part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum VideoOp {
+    Add,
+    Sub,
+    Average,
+    AbsDiff,
+    Min,
+    Max,
+}
+
+/// A SIMD video instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Video {
+    /// What it does to each part.
+    pub op: VideoOp,
+    /// Parts of a word: 2 or 4.
+    pub parts: u8,
+    /// Whether the destination, `a` and `b` are signed.
+    pub signed: [bool; 3],
+    /// Whether a result is clamped to the destination's part.
+    pub saturate: bool,
+    /// Whether the results are summed and added to `c`.
+    pub sum: bool,
+}
+
+/// Integer operations on 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+pub enum LongOp {
+    Move,
+    Add,
+    Sub,
+    Mul,
+    MulHighS,
+    MulHighU,
+    Mad,
+    MadHighS,
+    MadHighU,
+    DivS,
+    DivU,
+    RemS,
+    RemU,
+    MinS,
+    MinU,
+    MaxS,
+    MaxU,
+    Abs,
+    Neg,
+    SadS,
+    SadU,
+    And,
+    Or,
+    Xor,
+    Not,
+    Cnot,
+    Brev,
+    SignExtend(u8),
+    ZeroExtend(u8),
+}
+
+/// 64-bit operations whose later sources are 32-bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+pub enum LongWordOp {
+    Shl,
+    ShrS,
+    ShrU,
+    BfeS,
+    BfeU,
+}
+
+/// Operations from 32 to 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+pub enum WidenOp {
+    /// `mul.wide`, and `mad.wide` with the 64-bit `c` added.
+    MulS,
+    MulU,
+    SignExtend,
+    ZeroExtend,
+    /// `a | b << 32`
+    Pack,
+}
+
+/// Operations from 64 to 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+pub enum NarrowOp {
+    Low,
+    High,
+    Popc,
+    Clz,
+    BfindS,
+    BfindU,
+    BfindShiftS,
+    BfindShiftU,
+}
+
+/// What an instruction with carry does: `add.cc` to `madc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum CarryOp {
+    Add,
+    Sub,
+    MadLow,
+    MadHighU,
+    MadHighS,
+}
+
+/// Arithmetic on numbers of several words: with carry in, carry out, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// What is added to `c`, or to `a`.
+    pub op: CarryOp,
+    /// The carry from the word before.
+    pub carry_in: Option<Predicate>,
+    /// The carry to the next word.
+    pub carry_out: Option<Predicate>,
+    /// The result.
+    pub d: Value,
+    /// The sources, in PTX order; all of the same width.
+    pub sources: [Value; 3],
+}

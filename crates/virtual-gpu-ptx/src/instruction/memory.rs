@@ -1,0 +1,100 @@
+//! Loads, stores, and atomics.
+
+use super::register::{Address, Value};
+
+/// State spaces of loads, stores and atomics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum Space {
+    Generic,
+    Global,
+    Const,
+    Shared,
+    Local,
+    /// The kernel's parameters.
+    Param,
+}
+
+/// What an atomic does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum AtomicOp {
+    Add,
+    And,
+    Or,
+    Xor,
+    Exch,
+    Cas,
+    Min,
+    Max,
+    Inc,
+    Dec,
+}
+
+/// How an atomic reads memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's types")]
+pub enum AtomicType {
+    U32,
+    S32,
+    U64,
+    S64,
+    F32,
+    F64,
+    F16,
+    F16x2,
+    Bf16,
+    Bf16x2,
+    /// `.b16`, for `cas` only.
+    B16,
+}
+
+impl AtomicType {
+    /// Bytes of a value.
+    #[inline]
+    pub fn bytes(self) -> u8 {
+        match self {
+            Self::B16 | Self::F16 | Self::Bf16 => 2,
+            Self::U32 | Self::S32 | Self::F32 | Self::F16x2 | Self::Bf16x2 => 4,
+            Self::U64 | Self::S64 | Self::F64 => 8,
+        }
+    }
+}
+
+/// `ld` and `st`: 1, 2 or 4 elements of 1, 2, 4 or 8 bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    /// The state space.
+    pub space: Space,
+    /// Where.
+    pub address: Address,
+    /// Bytes of one element.
+    pub bytes: u8,
+    /// Narrow loads only: whether the element is sign-extended.
+    pub signed: bool,
+    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may wait for it.
+    pub communicates: bool,
+    /// `.relaxed`, `.acquire`, `.release`: it races with no other atomic access.
+    pub is_atomic: bool,
+    /// One per element; `None` is `_`.
+    pub values: Box<[Option<Value>]>,
+}
+
+/// `atom` and `red`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Atomic {
+    /// What.
+    pub op: AtomicOp,
+    /// On what.
+    pub kind: AtomicType,
+    /// Global, shared or generic.
+    pub space: Space,
+    /// Where.
+    pub address: Address,
+    /// Receives the value before; `None` for `red`.
+    pub destination: Option<Value>,
+    /// The operand; for `cas`, what is compared.
+    pub a: Value,
+    /// For `cas`: the new value.
+    pub b: Option<Value>,
+}

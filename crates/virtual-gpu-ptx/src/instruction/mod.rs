@@ -1,0 +1,276 @@
+//! The lowered form of a kernel: what the machine executes.
+//!
+//! A register is an index into one of three files: 32-bit, 64-bit, and predicates. A register narrower than 32 bits
+//! lies in the low bits of a 32-bit one. The bits above are undefined, so each reader extends them.
+//! A *uniform* value is the same for every thread of a block and is kept once.
+
+mod compare;
+mod control;
+mod convert;
+mod float;
+mod integer;
+mod memory;
+mod register;
+mod warp;
+
+pub use compare::*;
+pub use control::*;
+pub use convert::*;
+pub use float::*;
+pub use integer::*;
+pub use memory::*;
+pub use register::*;
+pub use warp::*;
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instruction {
+    /// `@%p`: only threads where it holds execute.
+    pub guard: Option<Condition>,
+    /// What it does.
+    pub operation: Operation,
+}
+
+/// What an instruction does.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
+pub enum Operation {
+    /// Has no effect here: prefetches.
+    Nothing,
+    /// `membar`, `fence`, and the sides of `.acquire` and `.release`.
+    Fence,
+    Word {
+        op: WordOp,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    /// As `Word`, on sources extended from 16 bits, the result cut to 16 bits.
+    Half {
+        op: WordOp,
+        signed: bool,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Long {
+        op: LongOp,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    LongWord {
+        op: LongWordOp,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Widen {
+        op: WidenOp,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Narrow {
+        op: NarrowOp,
+        d: Slot,
+        a: Slot,
+    },
+    /// `bfi`: the low `length` bits of `a`, from bit `position`, into `b`.
+    InsertWord {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        position: Slot,
+        length: Slot,
+    },
+    InsertLong {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        position: Slot,
+        length: Slot,
+    },
+    Float32 {
+        op: FloatOp,
+        mode: FloatMode,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Float64 {
+        op: FloatOp,
+        mode: FloatMode,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    /// Sixteen-bit formats, packed pairs too.
+    Float16 {
+        op: FloatOp,
+        kind: FloatType,
+        mode: FloatMode,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Convert {
+        conversion: Conversion,
+        d: Value,
+        a: Value,
+    },
+    Carry(Carry),
+    /// `setp`: `d = (a ? b) op c`, `complement = !(a ? b) op c`.
+    Compare {
+        comparison: Comparison,
+        kind: CompareAs,
+        a: Value,
+        b: Value,
+        combine: BoolOp,
+        c: Option<Condition>,
+        d: Option<Predicate>,
+        complement: Option<Predicate>,
+    },
+    TestNumber {
+        kind: NumberKind,
+        d: Predicate,
+        a: Value,
+    },
+    SelectWord {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        condition: Condition,
+    },
+    SelectLong {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        condition: Condition,
+    },
+    Logic {
+        op: BoolOp,
+        d: Predicate,
+        a: Condition,
+        b: Condition,
+    },
+    /// `mov.pred` of a constant.
+    SetPredicate {
+        d: Predicate,
+        value: bool,
+    },
+    ReadClock {
+        clock: Clock,
+        shift: u8,
+        d: Value,
+    },
+    Load(Access),
+    Store(Access),
+    Atomic(Atomic),
+    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, and zeros after
+    /// them.
+    CopyToShared {
+        to: Address,
+        from: Address,
+        bytes: u8,
+        present: Slot,
+    },
+    /// `cp.async.commit_group`
+    CommitCopies,
+    /// `cp.async.wait_group`: waits for all groups of the thread but the last `pending`.
+    WaitForCopies {
+        pending: u32,
+    },
+    /// Whether a generic address lies in a space.
+    IsSpace {
+        space: Space,
+        d: Predicate,
+        a: Slot,
+    },
+    Branch {
+        target: u32,
+    },
+    Call(Call),
+    /// The end of a function that was called.
+    Return,
+    Exit,
+    Trap,
+    Barrier(Barrier),
+    WarpBarrier {
+        members: Slot,
+    },
+    Shuffle {
+        mode: ShuffleMode,
+        d: Option<Slot>,
+        valid: Option<Predicate>,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+        members: Slot,
+    },
+    Vote {
+        mode: VoteMode,
+        d: ReductionTarget,
+        condition: Condition,
+        members: Slot,
+    },
+    /// `match.any` or, with `all`, `match.all`.
+    Match {
+        all: bool,
+        d: Slot,
+        valid: Option<Predicate>,
+        a: Value,
+        members: Slot,
+    },
+    /// `redux.sync`: `op` over the members' values.
+    Redux {
+        op: WordOp,
+        d: Slot,
+        a: Slot,
+        members: Slot,
+    },
+    LoadMatrices(Box<MatrixLoad>),
+    MultiplyMatrices(Box<MatrixProduct>),
+    ActiveMask {
+        d: Slot,
+    },
+    Sleep {
+        nanoseconds: Slot,
+    },
+    System(Box<SystemCall>),
+}
+
+impl Operation {
+    /// Whether other threads could be waiting for it, or its outcome depend on them or on time.
+    #[inline]
+    pub fn communicates(&self) -> bool {
+        match self {
+            Self::Load(access) | Self::Store(access) => access.communicates,
+            Self::Atomic(_) | Self::Fence | Self::Sleep { .. } | Self::ReadClock { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The mask of the lanes that take part, of operations that a warp carries out together.
+    #[inline]
+    pub fn members(&self) -> Option<Slot> {
+        match self {
+            Self::WarpBarrier { members }
+            | Self::Shuffle { members, .. }
+            | Self::Vote { members, .. }
+            | Self::Match { members, .. }
+            | Self::Redux { members, .. } => Some(*members),
+            Self::LoadMatrices(load) => Some(load.members),
+            Self::MultiplyMatrices(product) => Some(product.members),
+            _ => None,
+        }
+    }
+}

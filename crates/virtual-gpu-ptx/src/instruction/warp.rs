@@ -1,0 +1,68 @@
+//! Operations of the lanes of a warp together.
+
+use super::memory::Space;
+use super::register::{Address, Slot};
+
+/// `shfl`'s direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum ShuffleMode {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+/// What `vote` computes of the lanes' predicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's names")]
+pub enum VoteMode {
+    All,
+    Any,
+    Uniform,
+    Ballot,
+}
+
+/// What `mma` multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's types")]
+pub enum MatrixElement {
+    F16,
+    Bf16,
+    /// The upper 19 bits of a single-precision number.
+    Tf32,
+}
+
+/// `ldmatrix`: one matrix of 8 by 8 elements of 16 bits for each destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixLoad {
+    /// Shared or generic.
+    pub space: Space,
+    /// Where a row lies: lanes 0 to 7 have those of the first matrix, and so on.
+    pub address: Address,
+    /// Whether a lane receives elements of a column.
+    pub transposed: bool,
+    /// Each lane's two elements of each matrix.
+    pub destinations: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
+/// `mma`: `d = a * b + c` of matrices that are spread over a warp's registers: `a` has 16 rows, `b` 8 columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixProduct {
+    /// What `a` and `b` consist of.
+    pub element: MatrixElement,
+    /// Whether `c` and `d` are pairs of half-precision numbers, or else single-precision ones.
+    pub in_halves: bool,
+    /// Registers of the fragment of `a`: 2 or 4.
+    pub a: Box<[Slot]>,
+    /// Half as many, of `b`.
+    pub b: Box<[Slot]>,
+    /// 2 or 4.
+    pub c: Box<[Slot]>,
+    /// As many.
+    pub d: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}

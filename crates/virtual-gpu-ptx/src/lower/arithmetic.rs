@@ -1,0 +1,170 @@
+//! Arithmetic on registers.
+
+use super::builder::{Lowering, unused};
+use super::operand::Lowered;
+use crate::instruction::{
+    Carry, CarryOp, FloatMode, FloatOp, FloatType, LongOp, NarrowOp, NumberKind, Operation, Packed, Slot,
+    Value, WidenOp, WordOp,
+};
+use crate::syntax::Operand;
+use crate::types::Type;
+
+impl<'a> Lowering<'_, 'a> {
+    /// Sources of up to 32 bits.
+    pub(crate) fn words(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
+        let mut slots = [unused(); 3];
+        for (slot, operand) in slots.iter_mut().zip(sources) {
+            *slot = self.word(operand, kind)?;
+        }
+        Ok(slots)
+    }
+
+    /// Sources of 64 bits.
+    fn longs(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
+        let mut slots = [unused(); 3];
+        for (slot, operand) in slots.iter_mut().zip(sources) {
+            *slot = self.long(operand, kind)?;
+        }
+        Ok(slots)
+    }
+
+    pub(crate) fn word_operation(
+        &mut self,
+        op: WordOp,
+        kind: Type,
+        d: &Operand<'a>,
+        sources: &[Operand<'a>],
+    ) -> Lowered {
+        let sources = self.words(sources, kind)?;
+        let d = self.word_destination(d)?;
+        self.emit_word(op, d, sources);
+        Ok(())
+    }
+
+    pub(crate) fn half_operation(
+        &mut self,
+        op: WordOp,
+        kind: Type,
+        d: &Operand<'a>,
+        sources: &[Operand<'a>],
+    ) -> Lowered {
+        let [a, b, c] = self.words(sources, kind)?;
+        let d = self.word_destination(d)?;
+        self.emit(Operation::Half { op, signed: kind.is_signed(), d, a, b, c });
+        Ok(())
+    }
+
+    pub(crate) fn long_operation(
+        &mut self,
+        op: LongOp,
+        kind: Type,
+        d: &Operand<'a>,
+        sources: &[Operand<'a>],
+    ) -> Lowered {
+        let sources = self.longs(sources, kind)?;
+        let d = self.long_destination(d)?;
+        self.emit_long(op, d, sources);
+        Ok(())
+    }
+
+    pub(crate) fn narrow(&mut self, op: NarrowOp, kind: Type, d: &Operand<'a>, a: &Operand<'a>) -> Lowered {
+        let a = self.long(a, kind)?;
+        let d = self.word_destination(d)?;
+        self.emit(Operation::Narrow { op, d, a });
+        Ok(())
+    }
+
+    /// `mul.wide` and `mad.wide`: a product of twice the width.
+    pub(crate) fn wide_product(&mut self, kind: Type, d: &Operand<'a>, sources: &[Operand<'a>]) -> Lowered {
+        let [mut a, mut b, _] = self.words(&sources[..2], kind)?;
+        let c = sources.get(2);
+        if kind.bits() == 32 {
+            let (op, wide) = match kind.is_signed() {
+                true => (WidenOp::MulS, Type::S64),
+                false => (WidenOp::MulU, Type::U64),
+            };
+            let c = c.map_or(Ok(unused()), |c| self.long(c, wide))?;
+            let d = self.long_destination(d)?;
+            self.emit(Operation::Widen { op, d, a, b, c });
+            return Ok(());
+        }
+        let extend = if kind.is_signed() { WordOp::SignExtend(16) } else { WordOp::ZeroExtend(16) };
+        for source in [&mut a, &mut b] {
+            let extended = self.new_word();
+            self.emit_word(extend, extended, [*source]);
+            *source = extended;
+        }
+        let c = c.map_or(Ok(unused()), |c| self.word(c, Type::B32))?;
+        let d = self.word_destination(d)?;
+        self.emit_word(WordOp::Mad, d, [a, b, c]);
+        Ok(())
+    }
+
+    pub(crate) fn mad24(&mut self, product: WordOp, sum: WordOp, [d, a, b, c]: &[Operand<'a>; 4]) -> Lowered {
+        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
+        let (c, d) = (self.word(c, Type::B32)?, self.word_destination(d)?);
+        let between = self.new_word();
+        self.emit_word(product, between, sources);
+        self.emit_word(sum, d, [between, c]);
+        Ok(())
+    }
+
+    pub(crate) fn pair(&mut self, op: Packed, relu: bool, [d, a, b]: &[Operand<'a>; 3]) -> Lowered {
+        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
+        let d = self.word_destination(d)?;
+        self.emit_word(WordOp::Packed(op), d, sources);
+        if relu {
+            self.emit_word(WordOp::Packed(Packed::MaxS), d, [d, unused()]);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn carry_operation(
+        &mut self,
+        op: CarryOp,
+        kind: Type,
+        [reads, writes]: [bool; 2],
+        d: &Operand<'a>,
+        from: &[Operand<'a>],
+    ) -> Lowered {
+        let mut sources = [if kind.bits() == 64 { Value::Long(unused()) } else { Value::Word(unused()) }; 3];
+        for (source, operand) in sources.iter_mut().zip(from) {
+            *source = self.value(operand, kind)?;
+        }
+        let carry_in = reads.then(|| self.carry());
+        let carry_out = writes.then(|| self.carry());
+        let d = self.value_destination(d, kind)?;
+        self.emit(Operation::Carry(Carry { op, carry_in, carry_out, d, sources }));
+        Ok(())
+    }
+
+    pub(crate) fn float(
+        &mut self,
+        op: FloatOp,
+        float_type: FloatType,
+        kind: Type,
+        mode: FloatMode,
+        d: &Operand<'a>,
+        sources: &[Operand<'a>],
+    ) -> Lowered {
+        let [a, b, c] = match float_type {
+            FloatType::F64 => self.longs(sources, kind)?,
+            _ => self.words(sources, kind)?,
+        };
+        let operation = match float_type {
+            FloatType::F32 => Operation::Float32 { op, mode, d: self.word_destination(d)?, a, b, c },
+            FloatType::F64 => Operation::Float64 { op, mode, d: self.long_destination(d)?, a, b, c },
+            kind => Operation::Float16 { op, kind, mode, d: self.word_destination(d)?, a, b, c },
+        };
+        self.emit(operation);
+        Ok(())
+    }
+
+    /// `testp`
+    pub(crate) fn test_number(&mut self, test: NumberKind, kind: Type, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+        let a = self.value(a, kind)?;
+        let d = self.predicate_destination(d)?;
+        self.emit(Operation::TestNumber { kind: test, d, a });
+        Ok(())
+    }
+}

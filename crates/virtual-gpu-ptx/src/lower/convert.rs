@@ -1,0 +1,131 @@
+//! `cvt`
+
+use super::builder::{Lowering, unused};
+use super::operand::Lowered;
+use crate::instruction::{
+    Conversion, FloatMode, FloatType, IntegerType, LongOp, NarrowOp, Operation, Rounding, Slot, Value,
+    WidenOp, WordOp,
+};
+use crate::syntax::Operand;
+use crate::types::Type;
+
+impl<'a> Lowering<'_, 'a> {
+    /// Converts into a register of the type's width, then extends to the destination's.
+    pub(crate) fn convert(
+        &mut self,
+        conversion: Conversion,
+        from: Type,
+        to: Type,
+        [d, a]: &[Operand<'a>; 2],
+    ) -> Lowered {
+        let a = self.wide_value(a, from)?;
+        let (d, bits) = self.destination(d)?;
+        match d {
+            Value::Long(d) if to.bits() < 64 => {
+                let word = self.new_word();
+                self.emit(Operation::Convert { conversion, d: Value::Word(word), a });
+                let op = if to.is_signed() { WidenOp::SignExtend } else { WidenOp::ZeroExtend };
+                self.extend_word(to, bits, word, word);
+                self.emit_widen(op, d, word, unused());
+            }
+            Value::Word(word) => {
+                self.emit(Operation::Convert { conversion, d, a });
+                self.extend_word(to, bits, word, word);
+            }
+            Value::Long(_) => self.emit(Operation::Convert { conversion, d, a }),
+        }
+        Ok(())
+    }
+
+    /// Extends a value narrower than its register.
+    fn extend_word(&mut self, to: Type, bits: u8, d: Slot, a: Slot) {
+        if to.bits() < 32 && bits > to.bits() {
+            let op =
+                if to.is_signed() { WordOp::SignExtend(to.bits()) } else { WordOp::ZeroExtend(to.bits()) };
+            self.emit_word(op, d, [a]);
+        }
+    }
+
+    /// Between integers without `.sat`: truncation or extension.
+    pub(crate) fn convert_integer(
+        &mut self,
+        kind: Type,
+        from: IntegerType,
+        to: IntegerType,
+        [d, a]: &[Operand<'a>; 2],
+    ) -> Lowered {
+        let a = self.wide_value(a, kind)?;
+        let (d, _) = self.destination(d)?;
+        // The value is read as the source's type, then as the destination's where that is not wider.
+        let narrow = if to.bits <= from.bits { to } else { from };
+        match (a, d) {
+            (Value::Word(a), Value::Word(d)) => {
+                self.emit_word(extension(narrow), d, [a]);
+                self.cut(from, to, d);
+            }
+            (Value::Long(a), Value::Word(d)) => {
+                self.emit(Operation::Narrow { op: NarrowOp::Low, d, a });
+                if narrow.bits < 32 {
+                    self.emit_word(extension(narrow), d, [d]);
+                    self.cut(from, to, d);
+                }
+            }
+            (Value::Word(a), Value::Long(d)) => {
+                let word = self.new_word();
+                self.emit_word(extension(narrow), word, [a]);
+                self.cut(from, to, word);
+                let to_unsigned_word = !to.signed && to.bits <= 32;
+                let op = match narrow.signed && !to_unsigned_word {
+                    true => WidenOp::SignExtend,
+                    false => WidenOp::ZeroExtend,
+                };
+                self.emit_widen(op, d, word, unused());
+            }
+            (Value::Long(a), Value::Long(d)) => {
+                let op = match (narrow.bits, narrow.signed) {
+                    (64, _) => LongOp::Move,
+                    (bits, true) => LongOp::SignExtend(bits),
+                    (bits, false) => LongOp::ZeroExtend(bits),
+                };
+                self.emit_long(op, d, [a]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A signed number in a wider unsigned type keeps its sign bits up to that type's width.
+    fn cut(&mut self, from: IntegerType, to: IntegerType, word: Slot) {
+        if from.signed && !to.signed && to.bits < 32 && to.bits > from.bits {
+            self.emit_word(WordOp::ZeroExtend(to.bits), word, [word]);
+        }
+    }
+
+    /// `cvt.rn.f16x2.f32 d, a, b`, of halves that are `to`: `a` goes into the upper half.
+    pub(crate) fn convert_to_pair(
+        &mut self,
+        to: FloatType,
+        rounding: Rounding,
+        mode: FloatMode,
+        [d, a, b]: &[Operand<'a>; 3],
+    ) -> Lowered {
+        let halves = [self.new_word(), self.new_word()];
+        for (half, operand) in halves.into_iter().zip([b, a]) {
+            let a = Value::Word(self.word(operand, Type::F32)?);
+            let conversion =
+                Conversion::FloatToFloat { from: FloatType::F32, to, rounding, to_integer: false, mode };
+            self.emit(Operation::Convert { conversion, d: Value::Word(half), a });
+        }
+        let d = self.word_destination(d)?;
+        self.emit_word(WordOp::Pack16, d, halves);
+        Ok(())
+    }
+}
+
+/// Reads the low bits of a word as an integer type.
+fn extension(narrow: IntegerType) -> WordOp {
+    match (narrow.bits, narrow.signed) {
+        (32.., _) => WordOp::Move,
+        (bits, true) => WordOp::SignExtend(bits),
+        (bits, false) => WordOp::ZeroExtend(bits),
+    }
+}

@@ -1,0 +1,92 @@
+//! Which lowering each form has.
+
+use super::builder::Lowering;
+use super::operand::Lowered;
+use crate::instruction::Operation;
+use crate::resolved::Form;
+use crate::syntax::Written;
+
+impl<'a> Lowering<'_, 'a> {
+    /// Lowers one instruction, but for calls and returns, into one or more operations.
+    pub(crate) fn form(&mut self, written: &Written<'a>, form: &Form<'a>) -> Lowered {
+        match form {
+            Form::Word { op, kind, d, sources } => self.word_operation(*op, *kind, d, sources),
+            Form::Half { op, kind, d, sources } => self.half_operation(*op, *kind, d, sources),
+            Form::Long { op, kind, d, sources } => self.long_operation(*op, *kind, d, sources),
+            Form::Narrow { op, kind, d, a } => self.narrow(*op, *kind, d, a),
+            Form::WideProduct { kind, d, sources } => self.wide_product(*kind, d, sources),
+            Form::Mad24 { product, sum, operands } => self.mad24(*product, *sum, operands),
+            Form::Pair { op, relu, operands } => self.pair(*op, *relu, operands),
+            Form::Carry { op, kind, reads, writes, d, sources } => {
+                self.carry_operation(*op, *kind, [*reads, *writes], d, sources)
+            }
+            Form::Float { op, float_type, kind, mode, d, sources } => {
+                self.float(*op, *float_type, *kind, *mode, d, sources)
+            }
+            Form::TestNumber { test, kind, operands } => self.test_number(*test, *kind, operands),
+            Form::Shift { left, kind, operands } => self.shift(*left, *kind, operands),
+            Form::Extract { kind, operands } => self.extract(*kind, operands),
+            Form::Insert { kind, operands } => self.insert(*kind, operands),
+            Form::Logic { op, negates, d, a, b } => self.logic(*op, *negates, d, [a, b]),
+            Form::Compare(compare) => self.compare(compare),
+            Form::Select { kind, operands } => self.select(*kind, operands),
+            Form::SelectBySign { kind, by, compare_as, operands } => {
+                self.select_by_sign(*kind, *by, *compare_as, operands)
+            }
+            Form::Convert { conversion, from, to, operands } => {
+                self.convert(*conversion, *from, *to, operands)
+            }
+            Form::ConvertInteger { kind, from, to, operands } => {
+                self.convert_integer(*kind, *from, *to, operands)
+            }
+            Form::ConvertToPair { to, rounding, mode, operands } => {
+                self.convert_to_pair(*to, *rounding, *mode, operands)
+            }
+            Form::Move { kind, d, a } => self.move_(*kind, d, a),
+            Form::Unpack { kind, parts, a } => self.unpack(*kind, parts, a),
+            Form::Pack { d, parts } => self.pack(d, parts),
+            Form::ConvertAddress { base, kind, operands } => self.convert_address(*base, *kind, operands),
+            Form::IsSpace { space, operands } => self.is_space(*space, operands),
+            Form::Load { access, values, address } => self.load(written, *access, values, address),
+            Form::Store { access, values, address } => self.store(written, *access, values, address),
+            Form::Atomic(atomic) => self.atomic(atomic),
+            Form::CopyAsync { to, from, bytes, present } => {
+                self.copy_async(written, [to, from, present], *bytes)
+            }
+            Form::CommitCopies => self.emitted(Operation::CommitCopies),
+            Form::WaitForCopies { pending } => self.emitted(Operation::WaitForCopies { pending: *pending }),
+            Form::WaitForAllCopies => {
+                self.emit(Operation::CommitCopies);
+                self.emitted(Operation::WaitForCopies { pending: 0 })
+            }
+            Form::Nothing => self.emitted(Operation::Nothing),
+            Form::Fence => self.emitted(Operation::Fence),
+            Form::Exit | Form::Return => self.emitted(Operation::Exit),
+            Form::Trap => self.emitted(Operation::Trap),
+            Form::Call(_) => Ok(()),
+            Form::Branch { target } => self.branch(target),
+            Form::IndexedBranch { index, list } => self.indexed_branch(index, list),
+            Form::Barrier { id, threads, arrives_only, aligned, reduction } => {
+                self.barrier([Some(id), threads.as_ref()], *arrives_only, *aligned, reduction.as_ref())
+            }
+            Form::WarpBarrier { members } => self.warp_barrier(members),
+            Form::Sleep { time } => self.sleep(time),
+            Form::Shuffle { mode, d, sources } => self.shuffle(*mode, d, sources),
+            Form::Vote { mode, operands } => self.vote(*mode, operands),
+            Form::Match { all, kind, operands } => self.match_lanes(*all, *kind, operands),
+            Form::Redux { op, operands } => self.redux(*op, operands),
+            Form::ActiveMask { d } => self.active_mask(d),
+            Form::LoadMatrices { space, transposed, d, address } => {
+                self.load_matrices(written, *space, *transposed, d, address)
+            }
+            Form::MultiplyMatrices { element, in_halves, fragments } => {
+                self.multiply_matrices(*element, *in_halves, fragments)
+            }
+        }
+    }
+
+    fn emitted(&mut self, operation: Operation) -> Lowered {
+        self.emit(operation);
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! Loads, stores, atomics, asynchronous copies.
+
+use super::builder::{Lowering, unused};
+use super::names::Binding;
+use super::operand::Lowered;
+use crate::instruction::{Access, Address, Atomic, Condition, LongOp, Operation, Slot, Space, Value, WordOp};
+use crate::kernel::Uniform;
+use crate::resolved::{Atomic as ResolvedAtomic, MemoryAccess};
+use crate::syntax::{Operand, Written};
+use crate::types::Type;
+
+impl<'a> Lowering<'_, 'a> {
+    /// An address operand, and the state space that it lies in.
+    pub(crate) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<(Space, Address)> {
+        let Operand::Address { name, offset } = operand else {
+            return Err("an address in brackets is missing".to_owned());
+        };
+        let zero = Value::Long(unused());
+        let Some(name) = name else { return Ok((space, Address { base: zero, offset: *offset })) };
+        let binding = self.find(name).ok_or_else(|| format!("`{name}` is not declared"))?;
+        let fixed = |base: u32| Address { base: zero, offset: i64::from(base).wrapping_add(*offset) };
+        Ok(match binding {
+            Binding::Long(index) => {
+                (space, Address { base: Value::Long(Slot::register(index)), offset: *offset })
+            }
+            Binding::Word(index, 32) => {
+                (space, Address { base: Value::Word(Slot::register(index)), offset: *offset })
+            }
+            Binding::Shared(base) => (Space::Shared, fixed(base)),
+            Binding::Local(base) => (Space::Local, fixed(base)),
+            Binding::Framed(frame, base) => {
+                let offset = i64::from(base).wrapping_add(*offset);
+                (Space::Local, Address { base: Value::Long(Slot::register(frame)), offset })
+            }
+            Binding::Parameter(base) => (Space::Param, fixed(base)),
+            Binding::DynamicShared => {
+                let base = Value::Long(self.uniform_long(Uniform::DynamicStart { offset: *offset }));
+                (Space::Shared, Address { base, offset: 0 })
+            }
+            Binding::Global(index) => {
+                let base = Value::Long(self.uniform_long(Uniform::Global { index, offset: *offset }));
+                (Space::Global, Address { base, offset: 0 })
+            }
+            _ => return Err(format!("`{name}` is no address")),
+        })
+    }
+
+    /// `ld`
+    pub(crate) fn load(
+        &mut self,
+        written: &Written<'a>,
+        access: MemoryAccess,
+        destinations: &[Operand<'a>],
+        address: &Operand<'a>,
+    ) -> Lowered {
+        let (space, address) = self.address(address, access.space)?;
+        let (kind, bytes) = (access.kind, access.kind.bits() / 8);
+        let parameter = match (space, address) {
+            (Space::Param, Address { base: Value::Long(base), offset }) if base.is_uniform() => {
+                u32::try_from(offset).ok()
+            }
+            _ => None,
+        };
+        let mut values = Vec::new();
+        for (element, operand) in destinations.iter().enumerate() {
+            if *operand == Operand::Sink {
+                values.push(None);
+                continue;
+            }
+            let (d, bits) = self.destination(operand)?;
+            if bits < kind.bits() {
+                return Err(format!("`{}`: the destination has only {bits} bits", written.name()));
+            }
+            match parameter {
+                Some(offset) => self.move_parameter(d, offset + element as u32 * u32::from(bytes), kind),
+                None => values.push(Some(d)),
+            }
+        }
+        if parameter.is_some() {
+            return Ok(());
+        }
+        self.emit(Operation::Load(Access {
+            space,
+            address,
+            bytes,
+            signed: kind.is_signed(),
+            communicates: access.communicates,
+            is_atomic: access.is_atomic,
+            values: values.into(),
+        }));
+        if access.acquires {
+            self.emit(Operation::Fence);
+        }
+        Ok(())
+    }
+
+    /// Moves a parameter of the kernel, which is the same for all threads of a launch.
+    fn move_parameter(&mut self, d: Value, offset: u32, kind: Type) {
+        let parameter = Uniform::Parameter { offset, bytes: kind.bits() / 8, signed: kind.is_signed() };
+        match d {
+            Value::Word(d) => {
+                let a = self.uniform_word(parameter);
+                self.emit_word(WordOp::Move, d, [a]);
+            }
+            Value::Long(d) => {
+                let a = self.uniform_long(parameter);
+                self.emit_long(LongOp::Move, d, [a]);
+            }
+        }
+    }
+
+    /// `st`
+    pub(crate) fn store(
+        &mut self,
+        written: &Written<'a>,
+        access: MemoryAccess,
+        sources: &[Operand<'a>],
+        address: &Operand<'a>,
+    ) -> Lowered {
+        let (space, address) = self.address(address, access.space)?;
+        if matches!(space, Space::Const | Space::Param) {
+            return Err(written.unsupported());
+        }
+        let mut values = Vec::new();
+        for operand in sources {
+            values.push(Some(self.wide_value(operand, access.kind)?));
+        }
+        if access.releases {
+            self.emit(Operation::Fence);
+        }
+        self.emit(Operation::Store(Access {
+            space,
+            address,
+            bytes: access.kind.bits() / 8,
+            signed: false,
+            communicates: access.communicates,
+            is_atomic: access.is_atomic,
+            values: values.into(),
+        }));
+        Ok(())
+    }
+
+    /// `atom` and `red`
+    pub(crate) fn atomic(&mut self, atomic: &ResolvedAtomic<'a>) -> Lowered {
+        let ResolvedAtomic { op, atomic_type, kind, .. } = *atomic;
+        let (space, address) = self.address(&atomic.address, atomic.space)?;
+        let a = self.value(&atomic.a, kind)?;
+        let b = atomic.b.as_ref().map(|b| self.value(b, kind)).transpose()?;
+        let destination = match &atomic.d {
+            None | Some(Operand::Sink) => None,
+            Some(d) => Some(self.value_destination(d, kind)?),
+        };
+        if atomic.releases {
+            self.emit(Operation::Fence);
+        }
+        self.emit(Operation::Atomic(Atomic { op, kind: atomic_type, space, address, destination, a, b }));
+        if atomic.acquires {
+            self.emit(Operation::Fence);
+        }
+        Ok(())
+    }
+
+    /// `cp.async`
+    pub(crate) fn copy_async(
+        &mut self,
+        written: &Written<'a>,
+        [to, from, present]: [&Operand<'a>; 3],
+        bytes: u8,
+    ) -> Lowered {
+        let (space, to) = self.address(to, Space::Shared)?;
+        let (_, from) = self.address(from, Space::Global)?;
+        if space != Space::Shared {
+            return Err(written.unsupported());
+        }
+        let ignored = match present {
+            Operand::Name { name, component: None, offset: 0 } => self.find(name),
+            _ => None,
+        };
+        let present = match ignored {
+            // The predicate says whether nothing is read.
+            Some(Binding::Predicate(predicate)) => {
+                let [a, b] = [0, u64::from(bytes)].map(|bytes| self.uniform_word(Uniform::Constant(bytes)));
+                let condition = Condition { predicate, negated: false };
+                let d = self.new_word();
+                self.emit(Operation::SelectWord { d, a, b, condition });
+                d
+            }
+            _ => self.word(present, Type::U32)?,
+        };
+        self.emit(Operation::CopyToShared { to, from, bytes, present });
+        Ok(())
+    }
+}

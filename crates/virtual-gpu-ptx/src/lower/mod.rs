@@ -1,0 +1,48 @@
+//! From a resolved file to kernels: names become registers and addresses, forms become operations.
+
+mod arithmetic;
+mod bits;
+mod builder;
+mod call_graph;
+mod compare;
+mod control;
+mod convert;
+mod form;
+mod function;
+mod index;
+mod indirect;
+mod kernel;
+mod memory;
+mod names;
+mod operand;
+mod subroutine;
+mod transfer;
+mod warp;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::diagnostic::Diagnostic;
+use crate::kernel::Module;
+use crate::resolved::ResolvedFile;
+use builder::Lowering;
+use index::Index;
+
+/// Lowers everything; errors are added to `diagnostics`.
+pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) -> Module {
+    let index = Index::new(file, diagnostics);
+    let mut kernels = BTreeMap::new();
+    for function in &file.functions {
+        if function.body.is_none() {
+            continue;
+        }
+        // A function is lowered on its own too: its errors are then listed even where nothing calls it.
+        let mut lowering = Lowering::new(&index);
+        let kernel = lowering.kernel(function);
+        diagnostics.append(&mut lowering.diagnostics);
+        if function.is_entry {
+            kernels.insert(function.name.to_owned(), Arc::new(kernel));
+        }
+    }
+    Module { target: file.target, kernels, variables: index.globals }
+}

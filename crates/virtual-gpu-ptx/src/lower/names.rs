@@ -1,0 +1,166 @@
+//! The scopes of a function, and what its names stand for.
+
+use std::collections::HashMap;
+
+use crate::instruction::Predicate;
+use crate::syntax::Variable;
+use crate::types::Type;
+
+/// Nested `{` in a function; compilers nest far less.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// A register of at most 32 bits, with its index and width.
+    Word(u32, u8),
+    Long(u32),
+    Predicate(Predicate),
+    /// Its offset in shared memory.
+    Shared(u32),
+    /// Dynamic shared memory; its offset is known when all static variables are.
+    DynamicShared,
+    /// Its offset in a thread's local memory.
+    Local(u32),
+    /// Its offset in the frame whose address is in the 64-bit register of that index.
+    Framed(u32, u32),
+    /// Its offset among the kernel's parameters.
+    Parameter(u32),
+    /// Index of a module variable.
+    Global(u32),
+    /// Index into the label table.
+    Label(u32),
+    /// Index among the file's functions.
+    Function(u32),
+}
+
+/// Which register file a type belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Word(u8),
+    Long,
+    Predicate,
+}
+
+impl Class {
+    pub(crate) fn of(kind: Type) -> Self {
+        match kind {
+            Type::Pred => Self::Predicate,
+            _ if kind.bits() == 64 => Self::Long,
+            _ => Self::Word(kind.bits()),
+        }
+    }
+}
+
+/// The names declared between one pair of braces.
+#[derive(Debug, Default)]
+pub(crate) struct Scope<'a> {
+    names: HashMap<&'a str, Binding>,
+    /// `%r<30>`: prefix, count, class.
+    families: Vec<(&'a str, u32, Class)>,
+    /// A function's outermost scope: the scopes around it are its caller's.
+    is_function: bool,
+}
+
+/// Registers handed out so far.
+#[derive(Debug, Default)]
+pub(crate) struct RegisterCount {
+    pub(crate) words: u32,
+    pub(crate) longs: u32,
+    pub(crate) predicates: u32,
+}
+
+impl RegisterCount {
+    pub(crate) fn next_predicate(&mut self) -> u32 {
+        self.predicates += 1;
+        self.predicates - 1
+    }
+
+    pub(crate) fn take(&mut self, class: Class) -> Binding {
+        let next = |count: &mut u32| {
+            *count += 1;
+            *count - 1
+        };
+        match class {
+            Class::Word(bits) => Binding::Word(next(&mut self.words), bits),
+            Class::Long => Binding::Long(next(&mut self.longs)),
+            Class::Predicate => Binding::Predicate(Predicate(next(&mut self.predicates))),
+        }
+    }
+}
+
+/// The scopes around a statement, innermost last.
+#[derive(Debug, Default)]
+pub(crate) struct Scopes<'a> {
+    scopes: Vec<Scope<'a>>,
+}
+
+impl<'a> Scopes<'a> {
+    pub(crate) fn depth(&self) -> usize {
+        self.scopes.len()
+    }
+
+    pub(crate) fn open(&mut self, is_function: bool) {
+        self.scopes.push(Scope { is_function, ..Scope::default() });
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.scopes.pop();
+    }
+
+    /// Whether the innermost scope already declares that very name.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        self.scopes.last().is_some_and(|scope| {
+            scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
+        })
+    }
+
+    pub(crate) fn bind(&mut self, name: &'a str, binding: Binding) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.names.insert(name, binding);
+        }
+    }
+
+    /// Declares registers; they get an index when they are first used.
+    pub(crate) fn declare(&mut self, variable: &Variable<'a>, class: Class) {
+        if let Some(scope) = self.scopes.last_mut() {
+            // A single register is a family without a count.
+            scope.families.push((variable.name, variable.count.unwrap_or(u32::MAX), class));
+        }
+    }
+
+    /// What `name` stands for inside the current function.
+    pub(crate) fn find(&mut self, name: &'a str, registers: &mut RegisterCount) -> Option<Binding> {
+        for scope in self.scopes.iter_mut().rev() {
+            if let Some(&binding) = scope.names.get(name) {
+                return Some(binding);
+            }
+            let class = scope
+                .families
+                .iter()
+                .rev()
+                .find_map(|&(prefix, count, class)| (belongs_to(name, prefix, count)).then_some(class));
+            if let Some(class) = class {
+                let binding = registers.take(class);
+                scope.names.insert(name, binding);
+                return Some(binding);
+            }
+            if scope.is_function {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+/// Whether `name` is one of the registers declared as `prefix<count>`, or as `prefix` alone.
+fn belongs_to(name: &str, prefix: &str, count: u32) -> bool {
+    match name.strip_prefix(prefix) {
+        Some("") => count == u32::MAX,
+        Some(digits) if count != u32::MAX && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let is_canonical = digits == "0" || !digits.starts_with('0');
+            is_canonical && digits.parse::<u32>().is_ok_and(|index| index < count)
+        }
+        _ => false,
+    }
+}

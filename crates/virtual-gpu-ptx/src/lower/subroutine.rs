@@ -1,0 +1,97 @@
+//! Calls that are really made, of functions that may call themselves, directly or through others, and of the driver's
+//! functions.
+//!
+//! A function that may call itself can't be inlined: it is lowered once, after the kernel. Its variables lie in a
+//! frame on the thread's stack.
+
+use super::builder::{Lowering, Subroutine};
+use super::names::Binding;
+use super::operand::Lowered;
+use crate::instruction::{self, Address, Operation, Slot, SystemCall, Value};
+use crate::resolved::{Call, ResolvedFunction};
+use crate::syntax::VariableSpace;
+
+/// Bytes that a frame's size is a multiple of, and its least size. A frame here has the function's variables, parameters
+/// among them; a compiler has parameters in registers, and in the frame registers and the address to return to.
+pub(crate) const FRAME_ALIGNMENT: u64 = 16;
+
+/// Where a variable in local memory lies.
+fn local_address(binding: Binding) -> Address {
+    match binding {
+        Binding::Framed(frame, offset) => {
+            Address { base: Value::Long(Slot::register(frame)), offset: offset.into() }
+        }
+        Binding::Local(offset) => Address { base: Value::Long(Slot::uniform(0)), offset: offset.into() },
+        _ => Address { base: Value::Long(Slot::uniform(0)), offset: 0 },
+    }
+}
+
+impl<'f, 'a> Lowering<'f, 'a> {
+    /// A call of a function that may call itself.
+    pub(super) fn call_subroutine(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
+        let mut addresses = Vec::new();
+        for (_, binding) in self.match_arguments(function, call)? {
+            addresses.push(local_address(binding));
+        }
+        let known = self.subroutines.iter().position(|known| known.function.name == function.name);
+        let number = known.unwrap_or_else(|| {
+            let entry = self.new_label();
+            self.subroutines.push(Subroutine { function, entry });
+            self.subroutines.len() - 1
+        });
+        let arguments = addresses.split_off(function.returns.len());
+        self.emit(Operation::Call(instruction::Call {
+            frame: number as u32,
+            target: self.subroutines[number].entry,
+            arguments: arguments.into(),
+            results: addresses.into(),
+        }));
+        Ok(())
+    }
+
+    /// The function's results and parameters, with the variables that the call has for them.
+    pub(crate) fn match_arguments(
+        &mut self,
+        function: &'f ResolvedFunction<'a>,
+        call: &Call<'a>,
+    ) -> Lowered<Vec<(&'a str, Binding)>> {
+        let formal = function.returns.iter().chain(&function.parameters);
+        if function.returns.len() != call.returns.len() || function.parameters.len() != call.arguments.len() {
+            return Err(format!("`{}` is called with the wrong number of arguments", function.name));
+        }
+        let mut bindings = Vec::new();
+        for (formal, actual) in formal.zip(call.returns.iter().chain(&call.arguments)) {
+            match self.find(actual) {
+                Some(local @ (Binding::Local(_) | Binding::Framed(..)))
+                    if formal.space == VariableSpace::Param =>
+                {
+                    bindings.push((formal.name, local));
+                }
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        Ok(bindings)
+    }
+
+    /// A call of a function of the driver. Returns false if the driver has none of that name and shape.
+    pub(crate) fn system_call(&mut self, call: &Call<'a>) -> Lowered<bool> {
+        let mut addresses = Vec::new();
+        for actual in call.arguments.iter().chain(&call.returns) {
+            match self.find(actual) {
+                Some(local @ (Binding::Local(_) | Binding::Framed(..))) => {
+                    addresses.push(local_address(local))
+                }
+                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+            }
+        }
+        let call = match (call.name, call.returns.len(), addresses.as_slice()) {
+            ("vprintf", 1, &[format, arguments, result]) => SystemCall::Print { format, arguments, result },
+            ("__assertfail", 0, &[message, file, line, function, _]) => {
+                SystemCall::AssertFail { message, file, line, function }
+            }
+            _ => return Ok(false),
+        };
+        self.emit(Operation::System(call.into()));
+        Ok(true)
+    }
+}

@@ -1,0 +1,133 @@
+//! Moves between registers, and conversions of addresses.
+
+use super::builder::{Lowering, unused};
+use super::operand::{Lowered, clock};
+use crate::instruction::{BoolOp, LongOp, NarrowOp, Operation, Space, Value, WidenOp, WordOp};
+use crate::kernel::Uniform;
+use crate::resolved::Vector;
+use crate::syntax::Operand;
+use crate::types::Type;
+
+impl<'a> Lowering<'_, 'a> {
+    /// `mov`
+    pub(crate) fn move_(&mut self, kind: Type, d: &Operand<'a>, a: &Operand<'a>) -> Lowered {
+        if let Operand::Name { name, component: None, offset: 0 } = a
+            && let Some((clock, shift)) = clock(name)
+        {
+            let d = self.value_destination(d, kind)?;
+            self.emit(Operation::ReadClock { clock, shift, d });
+            return Ok(());
+        }
+        match kind.bits() {
+            1 => {
+                let d = self.predicate_destination(d)?;
+                let operation = match a {
+                    Operand::Integer(value) => Operation::SetPredicate { d, value: *value != 0 },
+                    _ => {
+                        let a = self.condition(a)?;
+                        Operation::Logic { op: BoolOp::First, d, a, b: a }
+                    }
+                };
+                self.emit(operation);
+            }
+            64 => {
+                let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+                self.emit_long(LongOp::Move, d, [a]);
+            }
+            _ => {
+                let (a, d) = (self.word(a, kind)?, self.word_destination(d)?);
+                self.emit_word(WordOp::Move, d, [a]);
+            }
+        }
+        Ok(())
+    }
+
+    /// `mov.b64 {%r1,%r2}, %rd1`
+    pub(crate) fn unpack(&mut self, kind: Type, parts: &Vector<'a>, a: &Operand<'a>) -> Lowered {
+        match parts {
+            Vector::Halves32([low, high]) => {
+                let a = self.long(a, kind)?;
+                for (part, op) in [(low, NarrowOp::Low), (high, NarrowOp::High)] {
+                    if *part != Operand::Sink {
+                        let d = self.word_destination(part)?;
+                        self.emit(Operation::Narrow { op, d, a });
+                    }
+                }
+            }
+            Vector::Halves16([low, high]) => {
+                let a = self.word(a, kind)?;
+                for (part, op) in [(low, WordOp::ZeroExtend(16)), (high, WordOp::High16)] {
+                    if *part != Operand::Sink {
+                        let d = self.word_destination(part)?;
+                        self.emit_word(op, d, [a]);
+                    }
+                }
+            }
+            Vector::Quarters16([first, second, third, fourth]) => {
+                let a = self.long(a, kind)?;
+                for (op, pair) in [(NarrowOp::Low, [first, second]), (NarrowOp::High, [third, fourth])] {
+                    let half = self.new_word();
+                    self.emit(Operation::Narrow { op, d: half, a });
+                    for (part, op) in pair.into_iter().zip([WordOp::ZeroExtend(16), WordOp::High16]) {
+                        let d = self.word_destination(part)?;
+                        self.emit_word(op, d, [half]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `mov.b64 %rd1, {%r1,%r2}`
+    pub(crate) fn pack(&mut self, d: &Operand<'a>, parts: &Vector<'a>) -> Lowered {
+        match parts {
+            Vector::Halves32([low, high]) => {
+                let (a, b) = (self.word(low, Type::B32)?, self.word(high, Type::B32)?);
+                let d = self.long_destination(d)?;
+                self.emit_widen(WidenOp::Pack, d, a, b);
+            }
+            Vector::Halves16([low, high]) => {
+                let (a, b) = (self.word(low, Type::B16)?, self.word(high, Type::B16)?);
+                let d = self.word_destination(d)?;
+                self.emit_word(WordOp::Pack16, d, [a, b]);
+            }
+            Vector::Quarters16([first, second, third, fourth]) => {
+                let halves = [self.new_word(), self.new_word()];
+                for (half, [low, high]) in halves.into_iter().zip([[first, second], [third, fourth]]) {
+                    let (a, b) = (self.word(low, Type::B16)?, self.word(high, Type::B16)?);
+                    self.emit_word(WordOp::Pack16, half, [a, b]);
+                }
+                let d = self.long_destination(d)?;
+                self.emit_widen(WidenOp::Pack, d, halves[0], halves[1]);
+            }
+        }
+        Ok(())
+    }
+
+    /// `cvta`
+    pub(crate) fn convert_address(&mut self, base: u64, kind: Type, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+        let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+        if base == 0 {
+            self.emit_long(LongOp::Move, d, [a]);
+        } else {
+            let base = self.uniform_long(Uniform::Constant(base));
+            self.emit_long(LongOp::Add, d, [a, base]);
+        }
+        Ok(())
+    }
+
+    /// `isspacep`
+    pub(crate) fn is_space(&mut self, space: Space, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+        let a = match self.wide_value(a, Type::B32)? {
+            Value::Long(a) => a,
+            Value::Word(a) => {
+                let long = self.new_long();
+                self.emit_widen(WidenOp::ZeroExtend, long, a, unused());
+                long
+            }
+        };
+        let d = self.predicate_destination(d)?;
+        self.emit(Operation::IsSpace { space, d, a });
+        Ok(())
+    }
+}

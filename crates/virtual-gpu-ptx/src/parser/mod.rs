@@ -1,0 +1,10 @@
+//! From tokens to the syntax of a file. Errors are collected; after each one, parsing continues with the next statement.
+
+mod cursor;
+mod declaration;
+mod file;
+mod function;
+mod operand;
+mod statement;
+
+pub(crate) use file::{ParsedFile, parse};

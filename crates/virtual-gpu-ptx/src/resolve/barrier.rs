@@ -1,0 +1,87 @@
+//! Parallel Synchronization and Communication Instructions: barriers and fences.
+
+use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
+use crate::instruction::Reduction;
+use crate::opcode::Opcode;
+use crate::resolved::{BarrierReduction, Form};
+use crate::syntax::Written;
+
+/// `bar`, `barrier`, `bar.warp.sync`
+///
+/// ```text
+/// barrier{.cta}.sync{.aligned}     a{, b};      bar{.cta}.sync    a{, b};
+/// barrier{.cta}.arrive{.aligned}   a, b;        bar{.cta}.arrive  a, b;
+/// barrier{.cta}.red.popc{.aligned}.u32   d, a{, b}, {!}c;    bar{.cta}.red.popc.u32   d, a{, b}, {!}c;
+/// barrier{.cta}.red.op{.aligned}.pred    p, a{, b}, {!}c;    bar{.cta}.red.op.pred    p, a{, b}, {!}c;
+/// .op = { .and, .or };
+/// bar.warp.sync  membermask;
+/// ```
+pub(super) fn barrier<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    modifiers.take("cta");
+    if modifiers.take("warp") {
+        let ["sync"] = modifiers.rest.as_slice() else { return unsupported(written) };
+        let [members] = operands(written)?;
+        return Ok(Form::WarpBarrier { members });
+    }
+    let aligned = opcode == Opcode::Bar || modifiers.take("aligned");
+    let arrives_only = match modifiers.rest.as_slice() {
+        ["sync"] => false,
+        ["arrive"] => true,
+        ["red", op, kind] => {
+            let (op, kind) = (*op, *kind);
+            return reduce(op, kind, aligned, written);
+        }
+        _ => return unsupported(written),
+    };
+    let mut operands = std::mem::take(&mut written.operands).into_iter();
+    match (operands.next(), operands.next(), operands.next()) {
+        (Some(id), threads, None) if threads.is_some() || !arrives_only => {
+            Ok(Form::Barrier { id, threads, arrives_only, aligned, reduction: None })
+        }
+        _ => wrong_number(written),
+    }
+}
+
+fn reduce<'a>(op: &str, kind: &str, aligned: bool, written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let reduction = match (op, kind) {
+        ("popc", "u32") => Reduction::Count,
+        ("and", "pred") => Reduction::All,
+        ("or", "pred") => Reduction::Any,
+        _ => return unsupported(written),
+    };
+    let mut operands = std::mem::take(&mut written.operands);
+    let condition = operands.pop();
+    let mut operands = operands.into_iter();
+    match (operands.next(), operands.next(), operands.next(), operands.next(), condition) {
+        (Some(d), Some(id), threads, None, Some(condition)) => {
+            let reduction = Some(BarrierReduction { reduction, d, condition });
+            Ok(Form::Barrier { id, threads, arrives_only: false, aligned, reduction })
+        }
+        _ => wrong_number(written),
+    }
+}
+
+/// `membar`
+///
+/// ```text
+/// membar.level;    .level = { .cta, .gl, .sys };
+/// ```
+pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
+    match written.modifiers.as_slice() {
+        ["cta" | "gl" | "sys"] => Ok(Form::Fence),
+        _ => unsupported(written),
+    }
+}
+
+/// `fence`
+///
+/// ```text
+/// fence{.sem}.scope;    .sem = { .sc, .acq_rel, .acquire, .release };  .scope = { .cta, .cluster, .gpu, .sys };
+/// ```
+pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
+    match written.modifiers.as_slice() {
+        ["sc" | "acq_rel" | "acquire" | "release", "cta" | "gpu" | "sys" | "cluster"] => Ok(Form::Fence),
+        _ => unsupported(written),
+    }
+}

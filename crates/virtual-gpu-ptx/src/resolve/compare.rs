@@ -1,0 +1,181 @@
+//! Comparison and Selection Instructions.
+
+use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported, wrong_number};
+use crate::instruction::{BoolOp, CompareAs, Comparison};
+use crate::resolved::{Compare, CompareResult, Form};
+use crate::syntax::{Operand, Written};
+use crate::types::Type;
+
+/// 1.0 in half precision.
+const HALF_ONE: u64 = 0x3c00;
+
+/// 1.0 as a bfloat.
+const BRAIN_ONE: u64 = 0x3f80;
+
+/// `setp`
+///
+/// ```text
+/// setp.CmpOp{.ftz}.type         p[|q], a, b;
+/// setp.CmpOp.BoolOp{.ftz}.type  p[|q], a, b, {!}c;
+/// .CmpOp = { eq, ne, lt, le, gt, ge, lo, ls, hi, hs, equ, neu, ltu, leu, gtu, geu, num, nan };
+/// .BoolOp = { and, or, xor };
+/// .type = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f16, .f16x2, .bf16, .bf16x2, .f32, .f64 };
+/// ```
+pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let kind = modifiers.kind()?;
+    let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
+    let (d, a, b, c) = compared(written, test.combine)?;
+    let result = match (kind.half(), d) {
+        (None, d) => CompareResult::Predicate(d),
+        (Some(_), Operand::Pair(low, high)) => CompareResult::Predicates([low, high]),
+        (Some(_), _) => return wrong_number(written),
+    };
+    Ok(test.compare(a, b, c, result))
+}
+
+/// `set`: the result is a number, all ones or 1.0 for true.
+///
+/// ```text
+/// set.CmpOp{.ftz}.dtype.stype         d, a, b;
+/// set.CmpOp.BoolOp{.ftz}.dtype.stype  d, a, b, {!}c;
+/// .dtype = { .u16, .s16, .u32, .s32, .f16, .f16x2, .bf16, .bf16x2, .f32 };  .stype as the type of setp
+/// ```
+pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let kind = modifiers.kind()?;
+    let to = modifiers.kind()?;
+    let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
+    let yes = match (kind.half(), to) {
+        (None, Type::U32 | Type::S32) => 0xffff_ffff,
+        (None, Type::U16 | Type::S16) => 0xffff,
+        (None, Type::F32) => u64::from(1.0_f32.to_bits()),
+        (None, Type::F16) | (Some(Type::F16), Type::F16x2) => HALF_ONE,
+        (None, Type::Bf16) | (Some(Type::Bf16), Type::Bf16x2) => BRAIN_ONE,
+        (Some(_), Type::U32 | Type::S32) => 0xffff,
+        _ => return unsupported(written),
+    };
+    let (d, a, b, c) = compared(written, test.combine)?;
+    let result = match kind.half() {
+        None => CompareResult::Number(d, yes),
+        Some(_) => CompareResult::Numbers(d, yes),
+    };
+    Ok(test.compare(a, b, c, result))
+}
+
+/// The operands of a comparison: `d`, `a`, `b`, and `c` if the result is combined with it.
+type Compared<'a> = (Operand<'a>, Operand<'a>, Operand<'a>, Option<Operand<'a>>);
+
+fn compared<'a>(written: &mut Written<'a>, combine: BoolOp) -> Resolution<Compared<'a>> {
+    let count = if combine == BoolOp::First { 3 } else { 4 };
+    let mut operands = std::mem::take(&mut written.operands).into_iter();
+    match (operands.len() == count, operands.next(), operands.next(), operands.next()) {
+        (true, Some(d), Some(a), Some(b)) => Ok((d, a, b, operands.next())),
+        _ => wrong_number(written),
+    }
+}
+
+/// The modifiers of a comparison.
+struct Test {
+    comparison: Comparison,
+    compare_as: CompareAs,
+    combine: BoolOp,
+    kind: Type,
+}
+
+impl Test {
+    fn take(mut modifiers: Modifiers<'_, '_>, kind: Type) -> Resolution<Self> {
+        let flush = modifiers.take("ftz");
+        let combine = modifiers.choose(|name| match name {
+            "and" => Some(BoolOp::And),
+            "or" => Some(BoolOp::Or),
+            "xor" => Some(BoolOp::Xor),
+            _ => None,
+        });
+        let Some((comparison, is_unsigned)) = modifiers.choose(comparison_named) else {
+            return modifiers.unsupported();
+        };
+        let compare_as = match kind {
+            Type::F32 if flush => CompareAs::F32Flush,
+            Type::F32 => CompareAs::F32,
+            Type::F16 if flush => CompareAs::F16Flush,
+            _ if flush => return modifiers.unsupported(),
+            Type::F64 => CompareAs::F64,
+            Type::F16 => CompareAs::F16,
+            Type::Bf16 => CompareAs::Bf16,
+            Type::S32 | Type::S64 if !is_unsigned => CompareAs::Signed,
+            Type::S16 if !is_unsigned => CompareAs::Signed16,
+            Type::U16 | Type::B16 | Type::S16 => CompareAs::Unsigned16,
+            Type::U32 | Type::B32 | Type::S32 | Type::U64 | Type::B64 | Type::S64 => CompareAs::Unsigned,
+            _ => return modifiers.unsupported(),
+        };
+        modifiers.finish()?;
+        Ok(Self { comparison, compare_as, combine: combine.unwrap_or(BoolOp::First), kind })
+    }
+
+    fn compare<'a>(
+        self,
+        a: Operand<'a>,
+        b: Operand<'a>,
+        c: Option<Operand<'a>>,
+        result: CompareResult<'a>,
+    ) -> Form<'a> {
+        let Self { comparison, compare_as, combine, kind } = self;
+        Form::Compare(Compare { comparison, compare_as, combine, kind, a, b, c, result })
+    }
+}
+
+/// The comparison, and whether it is one of unsigned numbers, whatever the type.
+fn comparison_named(name: &str) -> Option<(Comparison, bool)> {
+    let comparison = match name {
+        "eq" => Comparison::Eq,
+        "ne" => Comparison::Ne,
+        "lt" | "lo" => Comparison::Lt,
+        "le" | "ls" => Comparison::Le,
+        "gt" | "hi" => Comparison::Gt,
+        "ge" | "hs" => Comparison::Ge,
+        "equ" => Comparison::Equ,
+        "neu" => Comparison::Neu,
+        "ltu" => Comparison::Ltu,
+        "leu" => Comparison::Leu,
+        "gtu" => Comparison::Gtu,
+        "geu" => Comparison::Geu,
+        "num" => Comparison::Num,
+        "nan" => Comparison::Nan,
+        _ => return None,
+    };
+    Some((comparison, matches!(name, "lo" | "ls" | "hi" | "hs")))
+}
+
+/// `selp`: `a` if the predicate holds, else `b`.
+///
+/// ```text
+/// selp.type  d, a, b, c;
+/// .type = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
+/// ```
+pub(super) fn selp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    Ok(Form::Select { kind: only_kind(written)?, operands: operands(written)? })
+}
+
+/// `slct`: `a` if `c` is not negative, else `b`.
+///
+/// ```text
+/// slct.dtype.s32        d, a, b, c;
+/// slct{.ftz}.dtype.f32  d, a, b, c;
+/// .dtype = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
+/// ```
+pub(super) fn slct<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let by = modifiers.kind()?;
+    let kind = modifiers.kind()?;
+    let flush = modifiers.take("ftz");
+    modifiers.finish()?;
+    let operands = operands(written)?;
+    let compare_as = match by {
+        Type::S32 => CompareAs::Signed,
+        Type::F32 if flush => CompareAs::F32Flush,
+        Type::F32 => CompareAs::F32,
+        _ => return unsupported(written),
+    };
+    Ok(Form::SelectBySign { kind, by, compare_as, operands })
+}

@@ -1,0 +1,100 @@
+//! Data Movement and Conversion Instructions: `cvt`.
+
+use super::float::{float_type, rounding};
+use super::modifiers::{Modifiers, Resolution, operands, unsupported};
+use crate::instruction::{Conversion, FloatMode, IntegerType, Rounding, WordOp};
+use crate::resolved::Form;
+use crate::syntax::Written;
+use crate::types::Type;
+
+fn integer_type(kind: Type) -> Option<IntegerType> {
+    if kind.is_float() || kind == Type::Pred {
+        return None;
+    }
+    Some(IntegerType { bits: kind.bits(), signed: kind.is_signed() })
+}
+
+/// Rounding to an integer.
+fn integer_rounding(name: &str) -> Option<Rounding> {
+    Some(match name {
+        "rni" => Rounding::Nearest,
+        "rzi" => Rounding::Zero,
+        "rmi" => Rounding::Down,
+        "rpi" => Rounding::Up,
+        _ => return None,
+    })
+}
+
+/// `cvt`
+///
+/// ```text
+/// cvt{.irnd}{.ftz}{.sat}.dtype.atype  d, a;    .irnd = { .rni, .rzi, .rmi, .rpi };
+/// cvt{.frnd}{.ftz}{.sat}.dtype.atype  d, a;    .frnd = { .rn, .rz, .rm, .rp };
+/// cvt.frnd{.relu}.f16.f32     d, a;            cvt.frnd{.relu}.bf16.f32    d, a;
+/// cvt.frnd{.relu}.f16x2.f32   d, a, b;         cvt.frnd{.relu}.bf16x2.f32  d, a, b;
+/// cvt.rna.tf32.f32  d, a;
+/// .dtype = .atype = { .u8, .u16, .u32, .u64, .s8, .s16, .s32, .s64, .bf16, .f16, .f32, .f64 };
+/// ```
+pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    if let ["rna", "tf32", "f32"] = written.modifiers.as_slice() {
+        let [d, a] = operands(written)?;
+        return Ok(Form::Word { op: WordOp::RoundToTf32, kind: Type::F32, d, sources: vec![a] });
+    }
+    let mut modifiers = Modifiers::of(written);
+    let from = modifiers.kind()?;
+    let to = modifiers.kind()?;
+    let mode = FloatMode {
+        flush: modifiers.take("ftz"),
+        saturate: modifiers.take("sat"),
+        relu: modifiers.take("relu"),
+        rounding: Rounding::Nearest,
+    };
+    let to_integer = modifiers.choose(integer_rounding);
+    let rounded = modifiers.choose(rounding);
+    modifiers.finish()?;
+    if let (Some(half), 3) = (to.half().and_then(float_type), written.operands.len()) {
+        let (Type::F32, Some(rounding)) = (from, rounded) else { return unsupported(written) };
+        return Ok(Form::ConvertToPair { to: half, rounding, mode, operands: operands(written)? });
+    }
+    if mode.relu && !(from == Type::F32 && matches!(to, Type::F16 | Type::Bf16)) {
+        return unsupported(written);
+    }
+    let operands = operands(written)?;
+    if let (Some(from_type), Some(to), false) = (integer_type(from), integer_type(to), mode.saturate) {
+        return Ok(Form::ConvertInteger { kind: from, from: from_type, to, operands });
+    }
+    match conversion(from, to, mode, to_integer, rounded) {
+        Some(conversion) => Ok(Form::Convert { conversion, from, to, operands }),
+        None => unsupported(written),
+    }
+}
+
+/// A conversion with a floating-point format, or with saturation.
+fn conversion(
+    from: Type,
+    to: Type,
+    mode: FloatMode,
+    to_integer: Option<Rounding>,
+    rounded: Option<Rounding>,
+) -> Option<Conversion> {
+    if from.half().is_some() || to.half().is_some() {
+        return None;
+    }
+    Some(match (float_type(from), float_type(to), integer_type(from), integer_type(to)) {
+        (Some(from), Some(to), ..) => Conversion::FloatToFloat {
+            from,
+            to,
+            rounding: to_integer.or(rounded).unwrap_or_default(),
+            to_integer: to_integer.is_some(),
+            mode,
+        },
+        (Some(from), _, _, Some(to)) => {
+            Conversion::FloatToInteger { from, to, rounding: to_integer?, flush: mode.flush }
+        }
+        (_, Some(to), Some(from), _) => {
+            Conversion::IntegerToFloat { from, to, rounding: rounded?, saturate: mode.saturate }
+        }
+        (_, _, Some(from), Some(to)) => Conversion::IntegerToInteger { from, to },
+        _ => return None,
+    })
+}

@@ -1,0 +1,78 @@
+//! Warp Level Matrix Multiply-Accumulate Instructions.
+
+use super::modifiers::{Resolution, operands, unsupported};
+use crate::instruction::{MatrixElement, Space};
+use crate::resolved::Form;
+use crate::syntax::{Operand, Written};
+
+/// `ldmatrix`
+///
+/// ```text
+/// ldmatrix.sync.aligned.m8n8.num{.trans}{.ss}.b16  r, [p];    .num = { .x1, .x2, .x4 };  .ss = { .shared{::cta} };
+/// ```
+pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let ["sync", "aligned", "m8n8", count, options @ .., "b16"] = written.modifiers.as_slice() else {
+        return unsupported(written);
+    };
+    let count = match *count {
+        "x1" => 1,
+        "x2" => 2,
+        "x4" => 4,
+        _ => return unsupported(written),
+    };
+    let (transposed, space) = match options {
+        ["trans", space @ ..] => (true, space),
+        space => (false, space),
+    };
+    let space = match space {
+        [] => Space::Generic,
+        ["shared" | "shared::cta"] => Space::Shared,
+        _ => return unsupported(written),
+    };
+    let [d, address] = operands(written)?;
+    let d = fragment(written, d, count)?;
+    Ok(Form::LoadMatrices { space, transposed, d, address })
+}
+
+/// `mma`
+///
+/// ```text
+/// mma.sync.aligned.m16n8k8.row.col.dtype.f16.f16.ctype   d, a, b, c;    .dtype = .ctype = { .f16, .f32 };
+/// mma.sync.aligned.m16n8k16.row.col.dtype.f16.f16.ctype  d, a, b, c;
+/// mma.sync.aligned.shape.row.col.f32.bf16.bf16.f32       d, a, b, c;    .shape = { .m16n8k8, .m16n8k16 };
+/// mma.sync.aligned.shape.row.col.f32.tf32.tf32.f32       d, a, b, c;    .shape = { .m16n8k4, .m16n8k8 };
+/// ```
+pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    use MatrixElement::{Bf16, F16, Tf32};
+    let ["sync", "aligned", shape, "row", "col", types @ ..] = written.modifiers.as_slice() else {
+        return unsupported(written);
+    };
+    let (element, in_halves) = match types {
+        ["f16", "f16", "f16", "f16"] => (F16, true),
+        ["f32", "f16", "f16", "f32"] => (F16, false),
+        ["f32", "bf16", "bf16", "f32"] => (Bf16, false),
+        ["f32", "tf32", "tf32", "f32"] => (Tf32, false),
+        _ => return unsupported(written),
+    };
+    let sources = match (*shape, element) {
+        ("m16n8k8", F16 | Bf16) | ("m16n8k4", Tf32) => 2,
+        ("m16n8k16", F16 | Bf16) | ("m16n8k8", Tf32) => 4,
+        _ => return unsupported(written),
+    };
+    let results = if in_halves { 2 } else { 4 };
+    let [d, a, b, c] = operands(written)?;
+    let (a, b) = (fragment(written, a, sources)?, fragment(written, b, sources / 2)?);
+    let (c, d) = (fragment(written, c, results)?, fragment(written, d, results)?);
+    Ok(Form::MultiplyMatrices { element, in_halves, fragments: [d, a, b, c] })
+}
+
+/// The registers in braces.
+fn fragment<'a>(written: &Written<'a>, operand: Operand<'a>, count: usize) -> Resolution<Vec<Operand<'a>>> {
+    let Operand::Vector(parts) = operand else {
+        return Err(format!("`{}` takes registers in braces", written.name()));
+    };
+    if parts.len() != count {
+        return Err(format!("`{}` takes {count} registers here, not {}", written.name(), parts.len()));
+    }
+    Ok(parts)
+}

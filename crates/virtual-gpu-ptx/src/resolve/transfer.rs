@@ -1,0 +1,98 @@
+//! Data Movement and Conversion Instructions between registers.
+
+use super::logic::words;
+use super::memory::space_named;
+use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported};
+use crate::instruction::{PermuteMode, WordOp};
+use crate::resolved::{Form, Vector};
+use crate::syntax::{Operand, Written};
+use crate::window;
+
+/// `mov`: copies, packs, unpacks, reads special registers, takes addresses.
+///
+/// ```text
+/// mov.type  d, a;          mov.type  d, sreg;
+/// mov.type  d, avar;       mov.type  d, avar+imm;      mov.type  d, label;
+/// .type = { .pred, .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
+/// mov.type  d, {a,b};      mov.type  d, {a,b,c,d};     mov.type  {a,b}, s;      mov.type  {a,b,c,d}, s;
+/// .type = { .b32, .b64 };
+/// ```
+pub(super) fn mov<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let kind = only_kind(written)?;
+    let [d, a] = operands(written)?;
+    let form = match (d, a) {
+        (Operand::Vector(parts), a) => {
+            vector(parts, kind.bits()).map(|parts| Form::Unpack { kind, parts, a })
+        }
+        (d, Operand::Vector(parts)) => vector(parts, kind.bits()).map(|parts| Form::Pack { d, parts }),
+        (d, a) => Some(Form::Move { kind, d, a }),
+    };
+    form.map_or_else(|| unsupported(written), Ok)
+}
+
+/// The parts of a register of `bits` bits.
+fn vector(parts: Vec<Operand<'_>>, bits: u8) -> Option<Vector<'_>> {
+    match (bits, parts.len()) {
+        (64, 2) => parts.try_into().ok().map(Vector::Halves32),
+        (32, 2) => parts.try_into().ok().map(Vector::Halves16),
+        (64, 4) => parts.try_into().ok().map(Vector::Quarters16),
+        _ => None,
+    }
+}
+
+/// `prmt`: a selector for each byte, or one of the modes.
+///
+/// ```text
+/// prmt.b32{.mode}  d, a, b, c;    .mode = { .f4e, .b4e, .rc8, .ecl, .ecr, .rc16 };
+/// ```
+pub(super) fn prmt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let op = match written.modifiers.as_slice() {
+        ["b32"] => WordOp::Prmt,
+        ["b32", mode] => WordOp::PrmtMode(match *mode {
+            "f4e" => PermuteMode::Forward,
+            "b4e" => PermuteMode::Backward,
+            "rc8" => PermuteMode::Replicate8,
+            "ecl" => PermuteMode::ClampLeft,
+            "ecr" => PermuteMode::ClampRight,
+            "rc16" => PermuteMode::Replicate16,
+            _ => return unsupported(written),
+        }),
+        _ => return unsupported(written),
+    };
+    words::<4>(written, op)
+}
+
+/// `cvta`: between a generic address and one of a state space.
+///
+/// ```text
+/// cvta.space.size  p, a;    cvta.space.size  p, var;    cvta.to.space.size  p, a;
+/// .space = { .const, .global, .local, .shared{::cta}, .param };  .size = { .u64 };
+/// ```
+pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let to_space = modifiers.take("to");
+    let kind = modifiers.kind()?;
+    let base = modifiers.choose(|name| match name {
+        "global" | "const" => Some(0),
+        "shared" | "shared::cta" => Some(window::SHARED),
+        "local" => Some(window::LOCAL),
+        "param" => Some(window::PARAM),
+        _ => None,
+    });
+    let (Some(base), 64) = (base, kind.bits()) else { return modifiers.unsupported() };
+    modifiers.finish()?;
+    let base = if to_space { base.wrapping_neg() } else { base };
+    Ok(Form::ConvertAddress { base, kind, operands: operands(written)? })
+}
+
+/// `isspacep`: whether a generic address lies in a state space.
+///
+/// ```text
+/// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param };
+/// ```
+pub(super) fn isspacep<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let Some(space) = modifiers.choose(space_named) else { return unsupported(written) };
+    modifiers.finish()?;
+    Ok(Form::IsSpace { space, operands: operands(written)? })
+}

@@ -1,0 +1,365 @@
+//! Resolved instructions: opcode, types and modifiers have a meaning, operands are still names.
+
+use super::instruction::{
+    AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
+    IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding, ShuffleMode,
+    Space, VoteMode, WordOp,
+};
+use super::syntax::{File, Function, Operand, Statement, Written};
+use super::types::Type;
+
+/// A file whose instructions are resolved.
+pub(crate) type ResolvedFile<'a> = File<'a, Resolved<'a>>;
+
+/// A function whose instructions are resolved.
+pub(crate) type ResolvedFunction<'a> = Function<'a, Resolved<'a>>;
+
+/// A statement whose instruction is resolved.
+pub(crate) type ResolvedStatement<'a> = Statement<'a, Resolved<'a>>;
+
+/// An instruction with its meaning.
+#[derive(Debug)]
+pub(crate) struct Resolved<'a> {
+    /// Line, guard, and name as they are written; the operands are in the form.
+    pub(crate) written: Written<'a>,
+    /// The meaning, or why there is none.
+    pub(crate) form: Result<Form<'a>, String>,
+}
+
+/// What an instruction does, and with which operands. `d` is the destination; literals are read as `kind`.
+#[derive(Debug)]
+pub(crate) enum Form<'a> {
+    /// An operation on 32-bit registers.
+    Word {
+        op: WordOp,
+        kind: Type,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// The same on 16 bits.
+    Half {
+        op: WordOp,
+        kind: Type,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// An operation on 64-bit registers.
+    Long {
+        op: LongOp,
+        kind: Type,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// An operation from 64 to 32 bits.
+    Narrow {
+        op: NarrowOp,
+        kind: Type,
+        d: Operand<'a>,
+        a: Operand<'a>,
+    },
+    /// `mul.wide` and `mad.wide` of 16 or 32 bits.
+    WideProduct {
+        kind: Type,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// `mad24`: a product, then a sum.
+    Mad24 {
+        product: WordOp,
+        sum: WordOp,
+        operands: [Operand<'a>; 4],
+    },
+    /// An operation on both halves of a word; with `relu`, negative results become 0.
+    Pair {
+        op: Packed,
+        relu: bool,
+        operands: [Operand<'a>; 3],
+    },
+    Shift {
+        left: bool,
+        kind: Type,
+        operands: [Operand<'a>; 3],
+    },
+    /// `bfe`
+    Extract {
+        kind: Type,
+        operands: [Operand<'a>; 4],
+    },
+    /// `bfi`
+    Insert {
+        kind: Type,
+        operands: [Operand<'a>; 5],
+    },
+    /// `add.cc` to `madc`.
+    Carry {
+        op: CarryOp,
+        kind: Type,
+        reads: bool,
+        writes: bool,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// Logic on predicates; with `negates`, on the complement of `a`.
+    Logic {
+        op: BoolOp,
+        negates: bool,
+        d: Operand<'a>,
+        a: Operand<'a>,
+        b: Operand<'a>,
+    },
+    Compare(Compare<'a>),
+    Select {
+        kind: Type,
+        operands: [Operand<'a>; 4],
+    },
+    /// `slct`: `a` where `c`, of type `by`, is not negative.
+    SelectBySign {
+        kind: Type,
+        by: Type,
+        compare_as: CompareAs,
+        operands: [Operand<'a>; 4],
+    },
+    Float {
+        op: FloatOp,
+        float_type: FloatType,
+        kind: Type,
+        mode: FloatMode,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// `testp`
+    TestNumber {
+        test: NumberKind,
+        kind: Type,
+        operands: [Operand<'a>; 2],
+    },
+    /// `cvt` to or from a floating-point format, or with `.sat`.
+    Convert {
+        conversion: Conversion,
+        from: Type,
+        to: Type,
+        operands: [Operand<'a>; 2],
+    },
+    /// `cvt` between integers.
+    ConvertInteger {
+        kind: Type,
+        from: IntegerType,
+        to: IntegerType,
+        operands: [Operand<'a>; 2],
+    },
+    /// `cvt` of two numbers to a packed pair of halves that are `to`.
+    ConvertToPair {
+        to: FloatType,
+        rounding: Rounding,
+        mode: FloatMode,
+        operands: [Operand<'a>; 3],
+    },
+    Move {
+        kind: Type,
+        d: Operand<'a>,
+        a: Operand<'a>,
+    },
+    /// `mov` from a register to the parts of a vector.
+    Unpack {
+        kind: Type,
+        parts: Vector<'a>,
+        a: Operand<'a>,
+    },
+    /// `mov` from the parts of a vector to a register.
+    Pack {
+        d: Operand<'a>,
+        parts: Vector<'a>,
+    },
+    /// `cvta`: adds a constant.
+    ConvertAddress {
+        base: u64,
+        kind: Type,
+        operands: [Operand<'a>; 2],
+    },
+    /// `isspacep`
+    IsSpace {
+        space: Space,
+        operands: [Operand<'a>; 2],
+    },
+    /// `ld`, with one destination per element.
+    Load {
+        access: MemoryAccess,
+        values: Vec<Operand<'a>>,
+        address: Operand<'a>,
+    },
+    /// `st`, with one source per element.
+    Store {
+        access: MemoryAccess,
+        values: Vec<Operand<'a>>,
+        address: Operand<'a>,
+    },
+    Atomic(Atomic<'a>),
+    /// `cp.async`
+    CopyAsync {
+        to: Operand<'a>,
+        from: Operand<'a>,
+        bytes: u8,
+        present: Operand<'a>,
+    },
+    CommitCopies,
+    /// Waits for all groups but the last `pending`.
+    WaitForCopies {
+        pending: u32,
+    },
+    /// Commits, and waits for all groups.
+    WaitForAllCopies,
+    /// Prefetches, which have no effect here.
+    Nothing,
+    Fence,
+    Branch {
+        target: Operand<'a>,
+    },
+    /// `brx.idx`: `list` names the targets.
+    IndexedBranch {
+        index: Operand<'a>,
+        list: &'a str,
+    },
+    Call(Call<'a>),
+    Return,
+    Exit,
+    Trap,
+    Barrier {
+        id: Operand<'a>,
+        threads: Option<Operand<'a>>,
+        arrives_only: bool,
+        aligned: bool,
+        reduction: Option<BarrierReduction<'a>>,
+    },
+    /// `bar.warp.sync`
+    WarpBarrier {
+        members: Operand<'a>,
+    },
+    Sleep {
+        time: Operand<'a>,
+    },
+    /// `shfl.sync`; `sources` are `a`, `b`, `c`, and the member mask.
+    Shuffle {
+        mode: ShuffleMode,
+        d: Operand<'a>,
+        sources: [Operand<'a>; 4],
+    },
+    /// `vote.sync`
+    Vote {
+        mode: VoteMode,
+        operands: [Operand<'a>; 3],
+    },
+    /// `match.sync`
+    Match {
+        all: bool,
+        kind: Type,
+        operands: [Operand<'a>; 3],
+    },
+    /// `redux.sync`
+    Redux {
+        op: WordOp,
+        operands: [Operand<'a>; 3],
+    },
+    ActiveMask {
+        d: Operand<'a>,
+    },
+    /// `ldmatrix`
+    LoadMatrices {
+        space: Space,
+        transposed: bool,
+        d: Vec<Operand<'a>>,
+        address: Operand<'a>,
+    },
+    /// `mma`
+    MultiplyMatrices {
+        element: MatrixElement,
+        in_halves: bool,
+        /// `d`, `a`, `b`, `c`.
+        fragments: [Vec<Operand<'a>>; 4],
+    },
+}
+
+/// `setp` and `set`.
+#[derive(Debug)]
+pub(crate) struct Compare<'a> {
+    pub(crate) comparison: Comparison,
+    pub(crate) compare_as: CompareAs,
+    /// How the result is combined with `c`.
+    pub(crate) combine: BoolOp,
+    /// The type of the sources; of a packed pair, that of its halves.
+    pub(crate) kind: Type,
+    pub(crate) a: Operand<'a>,
+    pub(crate) b: Operand<'a>,
+    pub(crate) c: Option<Operand<'a>>,
+    pub(crate) result: CompareResult<'a>,
+}
+
+/// Where a comparison puts its result.
+#[derive(Debug)]
+pub(crate) enum CompareResult<'a> {
+    /// `setp`: a predicate, or the result and its complement.
+    Predicate(Operand<'a>),
+    /// `setp` on a packed pair: a predicate for each half.
+    Predicates([&'a str; 2]),
+    /// `set`: this number for true, 0 for false.
+    Number(Operand<'a>, u64),
+    /// `set` on a packed pair: the same for each half.
+    Numbers(Operand<'a>, u64),
+}
+
+/// A register's parts, lowest first.
+#[derive(Debug)]
+pub(crate) enum Vector<'a> {
+    /// Two halves of 32 bits.
+    Halves16([Operand<'a>; 2]),
+    /// Two halves of 64 bits.
+    Halves32([Operand<'a>; 2]),
+    /// Four quarters of 64 bits.
+    Quarters16([Operand<'a>; 4]),
+}
+
+/// The modifiers of `ld` and `st`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryAccess {
+    pub(crate) space: Space,
+    /// The type of one element.
+    pub(crate) kind: Type,
+    pub(crate) communicates: bool,
+    /// `.relaxed` or stronger.
+    pub(crate) is_atomic: bool,
+    pub(crate) acquires: bool,
+    pub(crate) releases: bool,
+}
+
+/// `atom` and `red`.
+#[derive(Debug)]
+pub(crate) struct Atomic<'a> {
+    pub(crate) op: AtomicOp,
+    pub(crate) atomic_type: AtomicType,
+    /// The type of the operands.
+    pub(crate) kind: Type,
+    pub(crate) space: Space,
+    pub(crate) acquires: bool,
+    pub(crate) releases: bool,
+    /// `None` for `red`.
+    pub(crate) d: Option<Operand<'a>>,
+    pub(crate) address: Operand<'a>,
+    pub(crate) a: Operand<'a>,
+    /// For `cas`: the new value.
+    pub(crate) b: Option<Operand<'a>>,
+}
+
+/// The parts of `call (returns), name, (arguments)`.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) returns: Vec<&'a str>,
+    pub(crate) arguments: Vec<&'a str>,
+}
+
+/// `bar.red`: what is reduced, and where the result goes.
+#[derive(Debug)]
+pub(crate) struct BarrierReduction<'a> {
+    pub(crate) reduction: Reduction,
+    pub(crate) d: Operand<'a>,
+    pub(crate) condition: Operand<'a>,
+}
