@@ -172,7 +172,8 @@ fn predict(
     for says in &mistake.says {
         let _ = writeln!(notes, "- … {} …", code::escaped(says));
     }
-    let _ = writeln!(notes, "\n`{}`. The others: `cargo course teach mistakes {}`.", mistake.path(), exercise.id);
+    let _ =
+        writeln!(notes, "\n`{}`. The others: `cargo course teach mistakes {}`.", mistake.path(), exercise.id);
     Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
 }
 
