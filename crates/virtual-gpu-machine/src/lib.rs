@@ -22,6 +22,7 @@ mod printed;
 mod printf;
 mod progress;
 mod race;
+pub mod reduction;
 mod registers;
 mod resident;
 mod schedule;

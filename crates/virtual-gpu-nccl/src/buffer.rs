@@ -9,7 +9,6 @@ use super::call::Request;
 use super::collective::{Part, PartLocation};
 use super::event::Arrived;
 use super::operation::{Buffers, Operation, Piece};
-use super::reduce::Reduction;
 use super::scale::Scale;
 use super::wire::Payload;
 use super::{Locked, Nccl};
@@ -20,6 +19,7 @@ use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
+use virtual_gpu_machine::reduction::Reduction;
 
 /// Bytes that are combined at a time: small enough to stay in a core's cache.
 pub(crate) const BLOCK: u64 = 32 << 10;
@@ -243,7 +243,9 @@ pub(crate) fn move_pieces(
                 .collect();
             match reduction {
                 Some(reduction) => {
-                    reduction.reduce(out, inputs.iter().map(|(rank, input)| (*rank, input.as_ref())));
+                    let inputs: Vec<(usize, &[u8])> =
+                        inputs.iter().map(|(rank, input)| (*rank, input.as_ref())).collect();
+                    reduction.reduce(out, &inputs);
                 }
                 None => inputs.iter().for_each(|(_, input)| out.copy_from_slice(input)),
             }

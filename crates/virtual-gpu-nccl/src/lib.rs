@@ -26,7 +26,6 @@ mod membership;
 mod operation;
 mod point_to_point;
 mod publish;
-mod reduce;
 mod remote;
 mod run;
 mod scale;
@@ -41,10 +40,10 @@ pub use connection::Interface;
 pub use id::UniqueId;
 pub use management::{Deliver, NO_COLOR};
 pub use operation::{Buffers, Collective, Operation};
-pub use reduce::{DataType, Operator};
 pub use scale::Scale;
 pub use state::Nccl;
 pub use transfer::{Direction, Transfer};
+pub use virtual_gpu_machine::reduction::{DataType, Operator};
 
 use state::{Guard, Locked, State};
 

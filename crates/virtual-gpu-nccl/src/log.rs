@@ -10,9 +10,9 @@ use std::sync::{Mutex, OnceLock};
 
 use super::State;
 use super::communicator::Communicator;
-use super::reduce::Operator;
 use super::{Request, VERSION};
 use virtual_gpu_core::handle::{CommHandle, CommId, StreamHandle};
+use virtual_gpu_machine::reduction::Operator;
 
 /// What is printed: `NCCL_DEBUG`, each with all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,11 @@
 //! What a collective is: its arguments, how much each rank gives and gets, and what may lie where.
 
-use super::reduce::{DataType, Operator};
 use super::scale::Scale;
 use virtual_gpu::time::choice::Enabled;
 use virtual_gpu::time::preset::Preset;
 use virtual_gpu::time::trace::Label;
 use virtual_gpu::time::tuning::{self, Choice, Function, World};
+use virtual_gpu_machine::reduction::{DataType, Operator};
 
 /// A collective operation. A root is a rank's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use super::buffer::{BufferLocation, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
 use super::operation::Piece;
 use super::point_to_point::{End, Moving, MovingEnd};
-use super::reduce::Reduction;
 use super::transfer::Direction;
 use super::{Guard, Locked, Nccl};
 use virtual_gpu::engine::{Failure, Touched};
@@ -12,6 +11,7 @@ use virtual_gpu::order::View;
 use virtual_gpu::time::Cost;
 use virtual_gpu::time::tuning::point_to_point;
 use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
+use virtual_gpu_machine::reduction::Reduction;
 
 /// What can run now.
 pub(crate) enum Job {

@@ -1,9 +1,9 @@
 //! Reduction operators that a program makes: each rank's data is multiplied by a scalar of its own, and summed.
 
 use super::Nccl;
-use super::reduce::{DataType, Operator};
 use virtual_gpu_core::handle::CommHandle;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
+use virtual_gpu_machine::reduction::{DataType, Operator};
 
 /// Values of `ncclRedOp_t` from here on are operators that were made.
 const FIRST: u32 = Operator::PreMulSum as u32;

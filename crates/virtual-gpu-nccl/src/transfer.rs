@@ -1,6 +1,6 @@
 //! What a point-to-point call is.
 
-use super::reduce::DataType;
+use virtual_gpu_machine::reduction::DataType;
 
 /// Which end of a message a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

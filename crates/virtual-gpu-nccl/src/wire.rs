@@ -3,12 +3,12 @@
 //! Nothing that comes from outside is trusted: what can't be read is `None`, and ends the connection.
 
 use super::operation::{Collective, Operation};
-use super::reduce::{DataType, Operator};
 use super::session::{CommTag, ProcessNumber};
 use super::transfer::{Direction, Transfer};
 use virtual_gpu_core::handle::SequenceNumber;
 use virtual_gpu_core::source_location::{CallSite, PortableCallSite};
 use virtual_gpu_core::status::NcclStatus;
+use virtual_gpu_machine::reduction::{DataType, Operator};
 
 /// Bytes that are written one after the other.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! A kernel: a function that a GPU runs in many threads at once.
 //!
-//! This one is `axpy` of `kernels/elementwise.cu`. Every thread runs the same code, and knows its place among the others:
+//! This one is `axpy` of `crates/lab/kernels/elementwise.cu`. Every thread runs the same code, and knows its place among the others:
 //! ```c
 //! extern "C" __global__ void axpy(float* y, const float* x, float a, unsigned int n) {
 //!     unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -7,7 +7,7 @@ use virtual_gpu_ptx::{self as ptx, LoadError};
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 
 /// What a refusal may take, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A kernel with this body, which starts on line 6.
 fn kernel(body: &str) -> String {
@@ -22,7 +22,7 @@ fn refused(source: &str) -> LoadError {
         Ok(_) => panic!("this must not load: {}", &source[..source.len().min(300)]),
         Err(error) => error,
     };
-    assert!(start.elapsed() < PATIENCE, "{:?}: {error}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT, "{:?}: {error}", start.elapsed());
     error
 }
 
@@ -143,7 +143,7 @@ fn calls_without_end() {
     let source = format!("{HEAD}{table}{functions}.visible .entry k() {body}\n");
     let start = Instant::now();
     let _ = ptx::load(&source);
-    assert!(start.elapsed() < PATIENCE);
+    assert!(start.elapsed() < TIMEOUT);
 }
 
 #[test]

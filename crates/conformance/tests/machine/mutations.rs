@@ -159,7 +159,7 @@ fn load_and_run(source: &str) -> bool {
 }
 
 /// The longest that one module may take, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Tries so many changed modules; how many of them loaded.
 fn try_modules(seed: u64, count: usize) -> usize {
@@ -173,7 +173,7 @@ fn try_modules(seed: u64, count: usize) -> usize {
             Err(_) => panic!("seed {seed}, round {round}:\n{source}"),
         }
         assert!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < TIMEOUT,
             "seed {seed}, round {round} took {:?}:\n{source}",
             start.elapsed()
         );

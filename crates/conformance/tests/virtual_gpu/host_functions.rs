@@ -111,7 +111,7 @@ fn never_returns() -> anyhow::Result<()> {
     let words = [
         "a host function that does not return",
         "crates/conformance/tests/virtual_gpu/host_functions.rs:",
-        &format!("given up after {} s", crate::PATIENCE.as_secs()),
+        &format!("given up after {} s", crate::TIMEOUT.as_secs()),
     ];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, &words);
     // It returns after all, to a stream that no longer waits for it.

@@ -48,7 +48,7 @@ use cudarc::driver::sys::CUresult;
 
 /// How long the virtual GPU waits in these checks before it gives up: longer than a busy machine takes for a report. Only one of
 /// them has to wait so long.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     if let Some(ended) = child::run() {
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_COUNT", "8");
         std::env::set_var("VIRTUAL_GPU_CHECKS", "error");
         std::env::set_var("VIRTUAL_GPU_TOPOLOGY", "classroom");
-        std::env::set_var("VIRTUAL_GPU_TIMEOUT", PATIENCE.as_secs_f64().to_string());
+        std::env::set_var("VIRTUAL_GPU_TIMEOUT", TIMEOUT.as_secs_f64().to_string());
     }
     let checks = [
         calls::checks(),

@@ -23,7 +23,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
 ];
 
 /// Seconds. What needs a look into another process may be decided by the wall clock: a busy machine takes more than the first.
-const PATIENCE: [&str; 2] = ["0.5", "10"];
+const TIMEOUT: [&str; 2] = ["0.5", "10"];
 
 /// As [`twins`], with a process for each rank.
 fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result
         let plan = Plan { program, layout: &layout, wrong, env: &[("VIRTUAL_GPU_TIMEOUT", timeout)] };
         Ok(rank_processes::run(&plan)?.into_iter().filter_map(Result::err).collect())
     };
-    let [short, long] = PATIENCE;
+    let [short, long] = TIMEOUT;
     let of_right = reports(long, false)?;
     anyhow::ensure!(of_right.is_empty(), "the right twin: {}", of_right.join("\n---\n"));
     let other =

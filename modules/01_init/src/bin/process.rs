@@ -22,7 +22,7 @@ struct Arguments {
     meet: String,
     /// Seconds in which the ranks have to find each other
     #[arg(long, default_value_t = 60)]
-    patience: u64,
+    timeout: u64,
 }
 
 /// Exits with 0 if this rank has heard all others, and with 2 if it couldn't.
@@ -49,7 +49,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let tier = lab::attach(1)?;
     let stream = own_stream(&assignment)?;
     let id =
-        exchange(assignment.rank, assignment.world_size, address, Duration::from_secs(arguments.patience))?;
+        exchange(assignment.rank, assignment.world_size, address, Duration::from_secs(arguments.timeout))?;
     stream.context().bind_to_thread()?;
     let comm = Comm::from_rank(stream, assignment.rank, assignment.world_size, id).readable()?;
     let heard: Vec<String> = roll_call(&comm)?.iter().map(ToString::to_string).collect();

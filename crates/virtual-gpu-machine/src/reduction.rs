@@ -1,4 +1,4 @@
-//! The arithmetic of reductions, in the order in which a ring of ranks does it.
+//! Reductions of the buffers of several ranks, as NCCL's kernels do them: in the order in which a ring of ranks does it.
 
 use half::{bf16, f16};
 
@@ -48,14 +48,14 @@ impl DataType {
     }
 
     /// Whether elements can be combined here. The others can only be moved.
-    pub(crate) fn is_reducible(self) -> bool {
+    pub fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 }
 
 impl DataType {
     /// The name of its constant in C.
-    pub(crate) fn c_name(self) -> String {
+    pub fn c_name(self) -> String {
         let name = self.to_string();
         let (first, rest) = name.split_at(1);
         format!("nccl{}{rest}", first.to_uppercase())
@@ -92,7 +92,7 @@ impl Operator {
 
 impl Operator {
     /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
-    pub(crate) fn is_reduced_in_switches(self, data_type: DataType) -> bool {
+    pub fn is_reduced_in_switches(self, data_type: DataType) -> bool {
         use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
         match data_type {
             Int32 | Uint32 | Int64 | Uint64 | Float16 | Bfloat16 => {
@@ -122,17 +122,20 @@ impl std::fmt::Display for Operator {
 /// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
 /// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
 #[derive(Clone, Debug)]
-pub(crate) struct Reduction {
-    pub(crate) data_type: DataType,
-    pub(crate) operator: Operator,
-    pub(crate) ranks: usize,
+pub struct Reduction {
+    /// The elements' type.
+    pub data_type: DataType,
+    /// How two elements become one.
+    pub operator: Operator,
+    /// The number of ranks.
+    pub ranks: usize,
     /// Each rank's scalar, for `PreMulSum`: as many of its bytes as the type has.
-    pub(crate) scales: Vec<[u8; 8]>,
+    pub scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
     /// Reduces inputs of equally many little-endian elements into `out`, in their order. Each is given with its rank.
-    pub(crate) fn reduce<'a>(&self, out: &mut [u8], inputs: impl Iterator<Item = (usize, &'a [u8])>) {
+    pub fn reduce(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
             DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),
@@ -148,12 +151,8 @@ impl Reduction {
         }
     }
 
-    fn of_type<'a, T: Element<SIZE>, const SIZE: usize>(
-        &self,
-        out: &mut [u8],
-        inputs: impl Iterator<Item = (usize, &'a [u8])>,
-    ) {
-        for (at, (rank, input)) in inputs.enumerate() {
+    fn of_type<T: Element<SIZE>, const SIZE: usize>(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
+        for (at, &(rank, input)) in inputs.iter().enumerate() {
             let factor = match self.operator {
                 Operator::Average => T::reciprocal(self.ranks),
                 Operator::PreMulSum => {
@@ -250,7 +249,7 @@ mod tests {
         let mut out = vec![0; inputs[0].len()];
         let scales = vec![2.0f32.to_le_bytes().to_vec().repeat(2).try_into().unwrap(); inputs.len()];
         let reduction = Reduction { data_type, operator, ranks: inputs.len(), scales };
-        reduction.reduce(&mut out, inputs.iter().copied().enumerate());
+        reduction.reduce(&mut out, &inputs.iter().copied().enumerate().collect::<Vec<_>>());
         out
     }
 
