@@ -86,10 +86,11 @@ struct Caller {
 
 impl Caller {
     fn new(seed: u64) -> Self {
-        let memory: Box<[[u8; ROOM]; 4]> = vec![[0; ROOM]; 4].into_boxed_slice().try_into().expect("four");
+        // In one piece: an array of this size is too large for a thread's stack.
+        let memory = Box::leak(vec![0; 4 * ROOM].into_boxed_slice());
+        let memory = memory.as_chunks_mut().0.try_into().expect("four");
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (given, results) = (BTreeMap::new(), Vec::new());
-        let memory = Box::leak(memory);
         Self { random, given, memory, function: "", is_wild: false, results, has_null_result: false }
     }
 
