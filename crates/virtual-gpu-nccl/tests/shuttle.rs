@@ -142,7 +142,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// Adds up a number of each rank, in place.
+    /// Sums a number of each rank, in place.
     fn all_reduce(&self, comm: CommHandle, at: u64) {
         let operation = Operation {
             collective: Collective::AllReduce(Operator::Sum),

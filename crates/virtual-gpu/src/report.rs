@@ -1,4 +1,4 @@
-//! Findings: what a real GPU would not say, with both sides and their source lines.
+//! Reports: problems that a real GPU hides, with both sides and their source lines.
 
 use std::io::{IsTerminal, Write};
 use std::ops::Range;

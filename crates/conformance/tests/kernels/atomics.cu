@@ -82,7 +82,7 @@ __global__ void shared_floats(const float *a, float *out, double *wide) {
     if (threadIdx.x == 0) out[0] = sum, wide[0] = sum_wide, wide[1] = (double)__popcll(bits);
 }
 
-// The last block to arrive adds up what all have written.
+// The last block to arrive sums what all have written.
 __global__ void last_block(const float *a, float *partial, unsigned *arrived, float *total) {
     __shared__ bool is_last;
     __shared__ float room[64];

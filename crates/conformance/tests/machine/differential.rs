@@ -76,7 +76,7 @@ fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
                 0 => odd[numbers.next() as usize % odd.len()],
                 // Subnormal.
                 1 => random & !format.infinity(),
-                // Beside the last one, so that sums cancel and quotients are near 1.
+                // Next to the last one, so that sums cancel and quotients are near 1.
                 2 => (last & (format.sign() - 1)) ^ (numbers.next() % 4),
                 // Near 1.
                 3 => (one & format.infinity()) + numbers.next() % 64 - 32,

@@ -57,7 +57,7 @@ extern "C" __global__ void between_warps(const int *x, int *y, int how) {
     }
 }
 
-// Atomics among themselves race with nothing; a plain read beside them does.
+// Atomics among themselves race with nothing; a plain read races with them.
 extern "C" __global__ void counts(const int *x, int *y, int plain) {
     __shared__ int bins[4];
     if (threadIdx.x < 4) bins[threadIdx.x] = 0;

@@ -60,7 +60,7 @@ fn alike(used: Use<'_>) -> anyhow::Result<()> {
             let_go();
         }
         let all = streams.iter().try_for_each(|stream| stream.synchronize());
-        let Err(error) = all else { anyhow::bail!("no race was reported with {held:?} held up") };
+        let Err(error) = all else { anyhow::bail!("no race was reported with {held:?} blocked") };
         reports.push(text(error).replace(&format!("GPU {gpu}"), "GPU"));
     }
     contains(&reports[0], &["data race on GPU", "on stream 2", "freed on stream 1"]);
@@ -151,7 +151,7 @@ fn freed_twice() -> anyhow::Result<()> {
     Ok(one.synchronize()?)
 }
 
-/// Also while the stream that frees it is held up, as a pool hands out what it has got back.
+/// Also while the stream that frees it is blocked, as a pool hands out what it has got back.
 fn allocated_anew() -> anyhow::Result<()> {
     let [one, _] = two_streams(0)?;
     let (_, all) = result::mem_get_info()?;

@@ -139,7 +139,7 @@ fn none_after_a_failure() -> anyhow::Result<()> {
     let nowhere = stream.context().load_module(Ptx::from_src(WRITES_NOWHERE))?.load_function("nowhere")?;
     let (send, receive): (Sender<()>, Receiver<()>) = channel();
     let called = Arc::new(AtomicBool::new(false));
-    // Held up, so that all of it is enqueued before the failure.
+    // Blocked, so that all of it is enqueued before the failure.
     launch(&stream, move || receive.recv().unwrap_or_default())?;
     let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: none: this is the write that has to fail.

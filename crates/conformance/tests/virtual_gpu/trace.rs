@@ -69,7 +69,7 @@ fn pipeline(
         stream.wait(&mark(compute)?)?;
         comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
         pause();
-        // Beside it: what shares the GPU with the collective.
+        // At the same time: what shares the GPU with the collective.
         kernels.scale(compute, &mut other.as_view_mut(), 1.0)?;
         let reduced = mark(&stream)?;
         if step == 2 {

@@ -74,7 +74,7 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
-    /// The sequence number, among all operations, of the call that freed it: later operations no longer find it.
+    /// The sequence number of the call that freed it: later operations no longer find it.
     pub(super) freed_by: Option<u64>,
 }
 

@@ -197,7 +197,7 @@ impl DeviceMemory {
         Ok(freed)
     }
 
-    /// Frees the allocation that starts at `base` for the operation with this sequence number among all, and for later
+    /// Frees the allocation that starts at `base` for the operation with this sequence number, and for later
     /// ones. Earlier operations still find it, until [`Self::release`].
     pub fn free_from(
         &mut self,
@@ -225,7 +225,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number among all finds it: allocations that a later call freed
+    /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed
     /// are still there.
     pub fn as_of(&mut self, sequence: u64) -> &mut Self {
         self.seen_by = sequence;

@@ -19,7 +19,7 @@ pub(crate) struct Accessor {
     pub(crate) number: u64,
     /// The thread that enqueued it.
     pub(crate) thread: ThreadKey,
-    /// Its sequence number among all operations.
+    /// Its sequence number.
     pub(crate) enqueued: u64,
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,

@@ -316,7 +316,7 @@ mod tests {
         };
         assert_eq!(refused("memory_bytes_per_s = 3.35e12", ""), "gpu.memory_bytes_per_s is missing");
         assert_eq!(refused("gpus_per_node = 8", ""), "gpus_per_node is missing");
-        assert_eq!(refused("[host]", "[guest]"), "[host] is missing");
+        assert_eq!(refused("[host]", "[other]"), "[host] is missing");
         assert_eq!(
             refused("call_ns = 1000", "call_ns = -1"),
             "host.call_ns = -1: it is a number from 0 to 1000000000"

@@ -90,10 +90,10 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     let mut time = dgx(1);
     let part = time.enqueue(thread, (0, StreamHandle(1)), Class::Communication, vec![]);
     time.communicates(&part.when, 500_000, || Label::new("", ""));
-    let beside = engine(&mut time, 0, 2, vec![]);
+    let meanwhile = engine(&mut time, 0, 2, vec![]);
     let waits = engine(&mut time, 0, 3, vec![]);
-    let [slow, spin] = [&beside, &waits].map(|ticket| ticket.when.clone());
-    time.finish(beside, reader(132, 3_350_000_000));
+    let [slow, spin] = [&meanwhile, &waits].map(|ticket| ticket.when.clone());
+    time.finish(meanwhile, reader(132, 3_350_000_000));
     time.finish(waits, kernel(1, 700_000));
     time.settle();
     // The collective is not done; other ranks may come late. It holds its share from its own stream's coming on.

@@ -151,7 +151,7 @@ impl Chart {
     }
 }
 
-/// A span's name, or its last word, whichever goes into so many units.
+/// A span's name, or its last word, whichever fits into this many units.
 fn fitting(name: &str, width: f64) -> Option<&str> {
     let fits = |word: &&str| word.chars().count() as f64 * LETTER * FONT < width;
     [name, name.rsplit(' ').next().unwrap_or(name)].into_iter().find(fits)
