@@ -120,7 +120,7 @@ impl Tests {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        // A check says where it failed; the frames of the harness help nobody.
+        // A check says where it failed; a backtrace through the harness adds nothing.
         command.args(arguments).current_dir(&self.folder).env("RUST_BACKTRACE", "0");
         command
     }

@@ -35,7 +35,7 @@ fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     Ok(diagnoses)
 }
 
-/// Which of so many GPUs can't reach which other's memory.
+/// Which of the first `count` GPUs can't access the memory of which others.
 fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
     let mut unreachable = Vec::new();
     for ordinal in 0..count {

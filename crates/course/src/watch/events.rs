@@ -23,18 +23,18 @@ pub(super) enum Happened {
     Lost(anyhow::Error),
 }
 
-/// Watches the folders, not the files: many editors put a new file in the place of the old one.
+/// Watches the folders, not the files: many editors save by replacing the file with a new one.
 pub(super) fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Result<impl Watcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let told = match event {
+        let events = match event {
             Ok(event) if event.kind.is_access() => return,
             Ok(event) => {
                 event.paths.into_iter().filter(|path| is_source(path)).map(Happened::Saved).collect()
             }
             Err(error) => vec![Happened::Lost(error.into())],
         };
-        // Nobody listens any more when the student has quit.
-        let _ = told.into_iter().try_for_each(|told| happened.send(told));
+        // The receiver is gone once the student has quit.
+        let _ = events.into_iter().try_for_each(|event| happened.send(event));
     })?;
     watcher
         .watch(folder, RecursiveMode::Recursive)
@@ -48,11 +48,11 @@ fn is_source(path: &Path) -> bool {
     !is_hidden && path.extension().is_some_and(|extension| extension == "rs")
 }
 
-/// Sends every key, until nobody listens.
+/// Sends every key, until the receiver is gone.
 pub(super) fn read_keys(happened: Sender<Happened>) {
     std::thread::spawn(move || {
         loop {
-            let told = match event::read() {
+            let event = match event::read() {
                 Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => {
                     match (key.modifiers.contains(KeyModifiers::CONTROL), key.code) {
                         (true, KeyCode::Char('c' | 'd')) => Happened::Key(KeyCode::Char('q')),
@@ -65,8 +65,8 @@ pub(super) fn read_keys(happened: Sender<Happened>) {
                 Ok(_) => continue,
                 Err(error) => Happened::Lost(error.into()),
             };
-            let is_lost = matches!(told, Happened::Lost(_));
-            if happened.send(told).is_err() || is_lost {
+            let is_lost = matches!(event, Happened::Lost(_));
+            if happened.send(event).is_err() || is_lost {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! The terminal: single keys, Ctrl-Z, and a screen that is drawn anew.
+//! The terminal: single keys, Ctrl-Z, and a screen that is redrawn.
 
 use std::io::Write;
 

@@ -25,7 +25,7 @@ pub(super) fn contract(source: &str) -> Vec<String> {
     paragraphs
 }
 
-/// A text whose lines are at most so many columns wide where they can be broken at a space. What they start with stays.
+/// Breaks lines at spaces so that they are at most `columns` wide where possible. Indentation stays.
 pub(super) fn wrapped(text: &str, columns: usize) -> String {
     let width = |text: &str| strip_str(text).to_string().chars().count();
     let mut wrapped = String::new();

@@ -19,7 +19,7 @@ fn watched_from_red_to_green() {
     terminal.shows("one/first is not right yet");
     terminal.press("h");
     terminal.shows("hint 1 of 2: It is a number.");
-    // Some editors write a new file and put it in the place of the old one.
+    // Some editors write a new file and rename it over the old one.
     let file = "modules/01_one/src/first.rs";
     student.write("modules/01_one/src/.first.rs.swp", "pub fn first() -> u32 { \"1\" }");
     fs::rename(student.root.join("modules/01_one/src/.first.rs.swp"), student.root.join(file)).unwrap();

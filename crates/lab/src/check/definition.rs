@@ -25,7 +25,7 @@ impl Check {
         Self { name: name.into(), min_ranks: 1, function: Arc::new(function), process: None, program: None }
     }
 
-    /// Asks for a tier on which at least so many ranks can run. Where there is none, the check is reported as ignored.
+    /// Asks for a tier on which at least `ranks` ranks can run. Where there is none, the check is reported as ignored.
     #[must_use]
     pub fn min_ranks(mut self, ranks: usize) -> Self {
         self.min_ranks = ranks;
