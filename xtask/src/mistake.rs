@@ -10,10 +10,10 @@ use clap::{Args, Subcommand};
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
 use course::syllabus::Course;
-use diffy::DiffOptions;
+use diffy::{DiffOptions, Hunk, Line};
 
-/// Lines around each change. With one, a diff may fit where it doesn't belong; with three, the patches of the course are 1,000 lines longer.
-const CONTEXT: usize = 2;
+/// Lines around each change, at most.
+const MOST_CONTEXT: usize = 3;
 
 /// What `cargo xtask mistake` was asked to do.
 #[derive(Subcommand)]
@@ -160,12 +160,30 @@ fn refreshed(mistake: &Mistake, file: &str, solution: &str, earlier: &[String]) 
     }
 }
 
-/// The diff from a solution to a wrong answer, as `git apply` takes it.
+/// The diff from a solution to a wrong answer, as `git apply` takes it. It has as few lines of context as identify the
+/// place of each change, so that it is short and still applies nowhere else.
 fn diff(file: &str, solution: &str, wrong: &str) -> String {
-    let mut options = DiffOptions::new();
-    options.set_context_len(CONTEXT);
-    options.set_original_filename(format!("a/{file}")).set_modified_filename(format!("b/{file}"));
-    options.create_patch(solution, wrong).to_string()
+    let with_context = |lines| {
+        let mut options = DiffOptions::new();
+        options.set_context_len(lines);
+        options.set_original_filename(format!("a/{file}")).set_modified_filename(format!("b/{file}"));
+        options.create_patch(solution, wrong)
+    };
+    let lines: Vec<&str> = solution.split_inclusive('\n').collect();
+    let is_unique = |hunk: &Hunk<'_, str>| {
+        let old: Vec<&str> = hunk.lines().iter().filter_map(old_line).collect();
+        lines.windows(old.len()).filter(|window| *window == old).count() == 1
+    };
+    let fewest = (1..MOST_CONTEXT).find(|&lines| with_context(lines).hunks().iter().all(is_unique));
+    with_context(fewest.unwrap_or(MOST_CONTEXT)).to_string()
+}
+
+/// The line of the solution that a line of a diff repeats.
+fn old_line<'a>(line: &Line<'a, str>) -> Option<&'a str> {
+    match line {
+        Line::Context(text) | Line::Delete(text) => Some(text),
+        Line::Insert(_) => None,
+    }
 }
 
 /// The committed versions of a file, latest first.
@@ -189,6 +207,10 @@ mod tests {
     const SOLUTION: &str = "one\ntwo\nthree\nfour\nfive\nsix\n";
     const WRONG: &str = "one\ntwo\nthree\n4\nfive\nsix\n";
 
+    /// Has two lines `four` between the same neighbors.
+    const TWICE: &str = "three\nfour\nfive\none\nthree\nfour\nfive\nsix\n";
+    const TWICE_WRONG: &str = "three\nfour\nfive\none\nthree\n4\nfive\nsix\n";
+
     fn head() -> Add {
         Add { name: "four".into(), mistake: "it's 4".into(), fails: "a::b".into(), says: vec!["no 4".into()] }
     }
@@ -198,10 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_becomes_a_patch_with_two_lines_around_it() {
+    fn an_edit_becomes_a_patch_with_as_few_lines_around_it_as_identify_its_place() {
         let expected = "mistake: it's 4\nfails: a::b\nsays: no 4\n--- a/solutions/x.rs\n+++ b/solutions/x.rs\n\
-                        @@ -2,5 +2,5 @@\n two\n three\n-four\n+4\n five\n six\n";
+                        @@ -3,3 +3,3 @@\n three\n-four\n+4\n five\n";
         assert_eq!(mistake().text(), expected);
+        assert!(
+            diff(FILE, TWICE, TWICE_WRONG)
+                .contains("@@ -4,5 +4,5 @@\n one\n three\n-four\n+4\n five\n six\n")
+        );
     }
 
     #[test]
@@ -218,19 +244,23 @@ mod tests {
 
     #[test]
     fn a_patch_follows_its_solution() {
-        let moved = |solution: &str, earlier: &[String]| match refreshed(&mistake(), FILE, solution, earlier)
-        {
-            Refreshed::Same => "same".to_owned(),
-            Refreshed::Moved(diff) => diff,
-            Refreshed::NeedsPerson => "needs a person".to_owned(),
+        let follow = |mistake: &Mistake, solution: &str, earlier: &[&str]| {
+            let earlier: Vec<String> = earlier.iter().map(|&text| text.to_owned()).collect();
+            match refreshed(mistake, FILE, solution, &earlier) {
+                Refreshed::Same => "same".to_owned(),
+                Refreshed::Moved(diff) => diff,
+                Refreshed::NeedsPerson => "needs a person".to_owned(),
+            }
         };
+        let moved = |solution: &str, earlier: &[&str]| follow(&mistake(), solution, earlier);
         assert_eq!(moved(SOLUTION, &[]), "same");
-        assert!(moved(&format!("zero\n{SOLUTION}"), &[]).contains("@@ -3,5 +3,5 @@"));
-        let renamed = SOLUTION.replace("two", "TWO");
-        assert_eq!(moved(&renamed, &[]), "needs a person");
-        let merged = moved(&renamed, &["other\n".to_owned(), SOLUTION.to_owned()]);
-        assert!(merged.contains(" TWO\n three\n-four\n+4\n"), "{merged}");
-        assert_eq!(moved(&SOLUTION.replace("four", "FOUR"), &[SOLUTION.to_owned()]), "needs a person");
-        assert_eq!(moved(WRONG, &[SOLUTION.to_owned()]), "needs a person");
+        assert!(moved(&format!("zero\n{SOLUTION}"), &[]).contains("@@ -4,3 +4,3 @@"));
+        let twice = new(&head(), "init/devices", FILE, TWICE, TWICE_WRONG).unwrap();
+        let renamed = TWICE.replace("one", "ONE");
+        assert_eq!(follow(&twice, &renamed, &[]), "needs a person");
+        let merged = follow(&twice, &renamed, &["other\n", TWICE]);
+        assert!(merged.contains(" ONE\n three\n-four\n+4\n"), "{merged}");
+        assert_eq!(moved(&SOLUTION.replace("four", "FOUR"), &[SOLUTION]), "needs a person");
+        assert_eq!(moved(WRONG, &[SOLUTION]), "needs a person");
     }
 }
