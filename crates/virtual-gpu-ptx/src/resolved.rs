@@ -63,10 +63,11 @@ pub(crate) enum Form<'a> {
         d: Operand<'a>,
         sources: Vec<Operand<'a>>,
     },
-    /// `mad24`: a product, then a sum.
-    Mad24 {
-        product: WordOp,
-        sum: WordOp,
+    /// Two operations on 32 or 16 bits, such as `mad24`: `second` takes the result of `first`, and `c`.
+    Chain {
+        first: WordOp,
+        second: WordOp,
+        kind: Type,
         operands: [Operand<'a>; 4],
     },
     /// An operation on both halves of a word; with `relu`, negative results become 0.

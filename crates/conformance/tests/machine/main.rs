@@ -8,6 +8,7 @@ mod faults;
 mod forms;
 mod gpu;
 mod kernels;
+mod manual;
 mod matrix;
 mod mutations;
 mod opcodes;

@@ -100,12 +100,24 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    pub(crate) fn mad24(&mut self, product: WordOp, sum: WordOp, [d, a, b, c]: &[Operand<'a>; 4]) -> Lowered {
-        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
-        let (c, d) = (self.word(c, Type::B32)?, self.word_destination(d)?);
+    /// `first` of `a` and `b`, then `second` of the result and `c`.
+    pub(crate) fn chain(
+        &mut self,
+        [first, second]: [WordOp; 2],
+        kind: Type,
+        [d, a, b, c]: &[Operand<'a>; 4],
+    ) -> Lowered {
+        let (a, b, c) = (self.word(a, kind)?, self.word(b, kind)?, self.word(c, kind)?);
+        let d = self.word_destination(d)?;
         let between = self.new_word();
-        self.emit_word(product, between, sources);
-        self.emit_word(sum, d, [between, c]);
+        for (op, d, [a, b]) in [(first, between, [a, b]), (second, d, [between, c])] {
+            if kind.bits() == 16 {
+                let signed = kind.is_signed();
+                self.emit(Operation::Half { op, signed, d, a, b, c: unused() });
+            } else {
+                self.emit_word(op, d, [a, b]);
+            }
+        }
         Ok(())
     }
 

@@ -15,7 +15,7 @@ impl<'a> Lowering<'_, 'a> {
             Form::Long { op, kind, d, sources } => self.long_operation(*op, *kind, d, sources),
             Form::Narrow { op, kind, d, a } => self.narrow(*op, *kind, d, a),
             Form::WideProduct { kind, d, sources } => self.wide_product(*kind, d, sources),
-            Form::Mad24 { product, sum, operands } => self.mad24(*product, *sum, operands),
+            Form::Chain { first, second, kind, operands } => self.chain([*first, *second], *kind, operands),
             Form::Pair { op, relu, operands } => self.pair(*op, *relu, operands),
             Form::Carry { op, kind, reads, writes, d, sources } => {
                 self.carry_operation(*op, *kind, [*reads, *writes], d, sources)

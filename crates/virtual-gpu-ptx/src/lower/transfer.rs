@@ -2,7 +2,7 @@
 
 use super::builder::{Lowering, unused};
 use super::operand::{Lowered, clock};
-use crate::instruction::{BoolOp, LongOp, NarrowOp, Operation, Space, Value, WidenOp, WordOp};
+use crate::instruction::{BoolOp, Condition, LongOp, NarrowOp, Operation, Space, Value, WidenOp, WordOp};
 use crate::kernel::Uniform;
 use crate::resolved::Vector;
 use crate::syntax::Operand;
@@ -128,6 +128,13 @@ impl<'a> Lowering<'_, 'a> {
         };
         let d = self.predicate_destination(d)?;
         self.emit(Operation::IsSpace { space, d, a });
+        if space == Space::Global {
+            // The window of the kernel's parameters is a part of the global window.
+            let predicate = self.new_predicate();
+            self.emit(Operation::IsSpace { space: Space::Param, d: predicate, a });
+            let [a, b] = [d, predicate].map(|predicate| Condition { predicate, negated: false });
+            self.emit(Operation::Logic { op: BoolOp::Or, d, a, b });
+        }
         Ok(())
     }
 }

@@ -17,13 +17,12 @@ use crate::syntax::Written;
 /// bar.warp.sync  membermask;
 /// ```
 pub(super) fn barrier<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    let mut modifiers = Modifiers::of(written);
-    modifiers.take("cta");
-    if modifiers.take("warp") {
-        let ["sync"] = modifiers.rest.as_slice() else { return unsupported(written) };
+    if let (Opcode::Bar, ["warp", "sync"]) = (opcode, written.modifiers.as_slice()) {
         let [members] = operands(written)?;
         return Ok(Form::WarpBarrier { members });
     }
+    let mut modifiers = Modifiers::of(written);
+    modifiers.take("cta");
     let aligned = opcode == Opcode::Bar || modifiers.take("aligned");
     let arrives_only = match modifiers.rest.as_slice() {
         ["sync"] => false,
@@ -80,8 +79,12 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 /// fence{.sem}.scope;    .sem = { .sc, .acq_rel, .acquire, .release };  .scope = { .cta, .cluster, .gpu, .sys };
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
-    match written.modifiers.as_slice() {
-        ["sc" | "acq_rel" | "acquire" | "release", "cta" | "gpu" | "sys" | "cluster"] => Ok(Form::Fence),
+    let scope = match written.modifiers.as_slice() {
+        ["sc" | "acq_rel" | "acquire" | "release", scope] | [scope] => *scope,
+        _ => return unsupported(written),
+    };
+    match scope {
+        "cta" | "cluster" | "gpu" | "sys" => Ok(Form::Fence),
         _ => unsupported(written),
     }
 }

@@ -17,7 +17,16 @@ use crate::types::Type;
 pub(super) fn bits<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
-    let shift = modifiers.take("shiftamt");
+    let finds = opcode == Opcode::Bfind;
+    let shift = finds && modifiers.take("shiftamt");
+    let is_allowed = match kind {
+        Type::B32 | Type::B64 => !finds,
+        Type::U32 | Type::U64 | Type::S32 | Type::S64 => finds,
+        _ => false,
+    };
+    if !is_allowed {
+        return modifiers.unsupported();
+    }
     modifiers.finish()?;
     let [d, a] = operands(written)?;
     let narrow = match (opcode, kind.is_signed(), shift) {
@@ -40,8 +49,7 @@ pub(super) fn bits<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<
     Ok(match (kind.bits(), opcode) {
         (64, Opcode::Brev) => Form::Long { op: LongOp::Brev, kind, d, sources: vec![a] },
         (64, _) => Form::Narrow { op: narrow, kind, d, a },
-        (32, _) => Form::Word { op: word, kind, d, sources: vec![a] },
-        _ => return unsupported(written),
+        _ => Form::Word { op: word, kind, d, sources: vec![a] },
     })
 }
 

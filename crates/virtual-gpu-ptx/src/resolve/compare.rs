@@ -1,4 +1,4 @@
-//! Comparison and Selection Instructions.
+//! Comparison and Selection Instructions, and Half Precision Comparison Instructions.
 
 use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported, wrong_number};
 use crate::instruction::{BoolOp, CompareAs, Comparison};
@@ -19,7 +19,13 @@ const BRAIN_ONE: u64 = 0x3f80;
 /// setp.CmpOp.BoolOp{.ftz}.type  p[|q], a, b, {!}c;
 /// .CmpOp = { eq, ne, lt, le, gt, ge, lo, ls, hi, hs, equ, neu, ltu, leu, gtu, geu, num, nan };
 /// .BoolOp = { and, or, xor };
-/// .type = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f16, .f16x2, .bf16, .bf16x2, .f32, .f64 };
+/// .type = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
+///
+/// setp.CmpOp{.ftz}.f16           p, a, b;      setp.CmpOp.BoolOp{.ftz}.f16    p, a, b, {!}c;
+/// setp.CmpOp{.ftz}.f16x2         p|q, a, b;    setp.CmpOp.BoolOp{.ftz}.f16x2  p|q, a, b, {!}c;
+/// setp.CmpOp.bf16                p, a, b;      setp.CmpOp.BoolOp.bf16         p, a, b, {!}c;
+/// setp.CmpOp.bf16x2              p|q, a, b;    setp.CmpOp.BoolOp.bf16x2       p|q, a, b, {!}c;
+/// .CmpOp = { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
 /// ```
 pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -27,6 +33,7 @@ pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
     let (d, a, b, c) = compared(written, test.combine)?;
     let result = match (kind.half(), d) {
+        (None, Operand::Pair(..)) if matches!(kind, Type::F16 | Type::Bf16) => return wrong_number(written),
         (None, d) => CompareResult::Predicate(d),
         (Some(_), Operand::Pair(low, high)) => CompareResult::Predicates([low, high]),
         (Some(_), _) => return wrong_number(written),
@@ -39,22 +46,35 @@ pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// ```text
 /// set.CmpOp{.ftz}.dtype.stype         d, a, b;
 /// set.CmpOp.BoolOp{.ftz}.dtype.stype  d, a, b, {!}c;
-/// .dtype = { .u16, .s16, .u32, .s32, .f16, .f16x2, .bf16, .bf16x2, .f32 };  .stype as the type of setp
+/// .dtype = { .u32, .s32, .f32 };
+/// .stype = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
+///
+/// set.CmpOp{.ftz}.f16.stype      d, a, b;     .stype = { .b16 to .f64 as above, .f16 };
+/// set.CmpOp.bf16.stype           d, a, b;     .stype = { .b16 to .f64 as above, .f16 };
+/// set.CmpOp{.ftz}.dtype.f16      d, a, b;     .dtype = { .u16, .s16, .u32, .s32 };
+/// set.CmpOp.dtype.bf16           d, a, b;     .dtype = { .u16, .s16, .u32, .s32 };
+/// set.CmpOp{.ftz}.dtype.f16x2    d, a, b;     .dtype = { .f16x2, .u32, .s32 };
+/// set.CmpOp.dtype.bf16x2         d, a, b;     .dtype = { .bf16x2, .u32, .s32 };
+/// Each of these also with .BoolOp after .CmpOp and with {!}c.
 /// ```
 pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
     let to = modifiers.kind()?;
-    let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
-    let yes = match (kind.half(), to) {
-        (None, Type::U32 | Type::S32) => 0xffff_ffff,
-        (None, Type::U16 | Type::S16) => 0xffff,
-        (None, Type::F32) => u64::from(1.0_f32.to_bits()),
-        (None, Type::F16) | (Some(Type::F16), Type::F16x2) => HALF_ONE,
-        (None, Type::Bf16) | (Some(Type::Bf16), Type::Bf16x2) => BRAIN_ONE,
-        (Some(_), Type::U32 | Type::S32) => 0xffff,
+    let is_half = matches!(kind, Type::F16 | Type::Bf16);
+    let yes = match (kind, to) {
+        (Type::F16x2, Type::F16x2) => HALF_ONE,
+        (Type::Bf16x2, Type::Bf16x2) => BRAIN_ONE,
+        (Type::F16x2 | Type::Bf16x2, Type::U32 | Type::S32) => 0xffff,
+        (_, Type::U16 | Type::S16) if is_half => 0xffff,
+        (Type::F16x2 | Type::Bf16x2, _) => return unsupported(written),
+        (_, Type::U32 | Type::S32) => 0xffff_ffff,
+        (_, Type::F32) if !is_half => u64::from(1.0_f32.to_bits()),
+        (_, Type::F16) if kind != Type::Bf16 => HALF_ONE,
+        (_, Type::Bf16) if kind != Type::Bf16 && !modifiers.rest.contains(&"ftz") => BRAIN_ONE,
         _ => return unsupported(written),
     };
+    let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
     let (d, a, b, c) = compared(written, test.combine)?;
     let result = match kind.half() {
         None => CompareResult::Number(d, yes),
@@ -92,7 +112,7 @@ impl Test {
             "xor" => Some(BoolOp::Xor),
             _ => None,
         });
-        let Some((comparison, is_unsigned)) = modifiers.choose(comparison_named) else {
+        let Some((comparison, numbers)) = modifiers.choose(comparison_named) else {
             return modifiers.unsupported();
         };
         let compare_as = match kind {
@@ -103,12 +123,15 @@ impl Test {
             Type::F64 => CompareAs::F64,
             Type::F16 => CompareAs::F16,
             Type::Bf16 => CompareAs::Bf16,
-            Type::S32 | Type::S64 if !is_unsigned => CompareAs::Signed,
-            Type::S16 if !is_unsigned => CompareAs::Signed16,
-            Type::U16 | Type::B16 | Type::S16 => CompareAs::Unsigned16,
-            Type::U32 | Type::B32 | Type::S32 | Type::U64 | Type::B64 | Type::S64 => CompareAs::Unsigned,
+            Type::S32 | Type::S64 => CompareAs::Signed,
+            Type::S16 => CompareAs::Signed16,
+            Type::U16 | Type::B16 => CompareAs::Unsigned16,
+            Type::U32 | Type::B32 | Type::U64 | Type::B64 => CompareAs::Unsigned,
             _ => return modifiers.unsupported(),
         };
+        if !numbers.include(kind) {
+            return modifiers.unsupported();
+        }
         modifiers.finish()?;
         Ok(Self { comparison, compare_as, combine: combine.unwrap_or(BoolOp::First), kind })
     }
@@ -125,8 +148,21 @@ impl Test {
     }
 }
 
-/// The comparison, and whether it is one of unsigned numbers, whatever the type.
-fn comparison_named(name: &str) -> Option<(Comparison, bool)> {
+/// The types that a comparison takes.
+#[derive(Clone, Copy)]
+enum Numbers {
+    /// `eq`, `ne`
+    All,
+    /// `lt` to `ge`: all but those of untyped bits.
+    Ordered,
+    /// `lo` to `hs`
+    Unsigned,
+    /// `equ` to `nan`
+    Float,
+}
+
+/// The comparison of that name, and the types that it takes.
+fn comparison_named(name: &str) -> Option<(Comparison, Numbers)> {
     let comparison = match name {
         "eq" => Comparison::Eq,
         "ne" => Comparison::Ne,
@@ -144,7 +180,31 @@ fn comparison_named(name: &str) -> Option<(Comparison, bool)> {
         "nan" => Comparison::Nan,
         _ => return None,
     };
-    Some((comparison, matches!(name, "lo" | "ls" | "hi" | "hs")))
+    let numbers = match name {
+        "eq" | "ne" => Numbers::All,
+        "lt" | "le" | "gt" | "ge" => Numbers::Ordered,
+        "lo" | "ls" | "hi" | "hs" => Numbers::Unsigned,
+        _ => Numbers::Float,
+    };
+    Some((comparison, numbers))
+}
+
+impl Numbers {
+    /// Integer and Bit-Size Comparisons, and Floating Point Comparisons: whether a type is one of these.
+    fn include(self, kind: Type) -> bool {
+        let is_bits = matches!(kind, Type::B16 | Type::B32 | Type::B64);
+        match self {
+            Self::All => true,
+            Self::Ordered => !is_bits,
+            Self::Unsigned => matches!(kind, Type::U16 | Type::U32 | Type::U64),
+            Self::Float => kind.is_float(),
+        }
+    }
+}
+
+/// The types that `selp` and `slct` select.
+fn is_selectable(kind: Type) -> bool {
+    matches!(kind.bits(), 16 | 32 | 64) && (!kind.is_float() || matches!(kind, Type::F32 | Type::F64))
 }
 
 /// `selp`: `a` if the predicate holds, else `b`.
@@ -154,7 +214,11 @@ fn comparison_named(name: &str) -> Option<(Comparison, bool)> {
 /// .type = { .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
 /// ```
 pub(super) fn selp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    Ok(Form::Select { kind: only_kind(written)?, operands: operands(written)? })
+    let kind = only_kind(written)?;
+    if !is_selectable(kind) {
+        return unsupported(written);
+    }
+    Ok(Form::Select { kind, operands: operands(written)? })
 }
 
 /// `slct`: `a` if `c` is not negative, else `b`.
@@ -170,12 +234,13 @@ pub(super) fn slct<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let kind = modifiers.kind()?;
     let flush = modifiers.take("ftz");
     modifiers.finish()?;
-    let operands = operands(written)?;
-    let compare_as = match by {
-        Type::S32 => CompareAs::Signed,
-        Type::F32 if flush => CompareAs::F32Flush,
-        Type::F32 => CompareAs::F32,
+    let compare_as = match (by, flush) {
+        _ if !is_selectable(kind) => return unsupported(written),
+        (Type::S32, false) => CompareAs::Signed,
+        (Type::F32, true) => CompareAs::F32Flush,
+        (Type::F32, false) => CompareAs::F32,
         _ => return unsupported(written),
     };
+    let operands = operands(written)?;
     Ok(Form::SelectBySign { kind, by, compare_as, operands })
 }

@@ -7,7 +7,7 @@ use crate::syntax::{Operand, Written};
 /// `bra`
 ///
 /// ```text
-/// @p  bra{.uni}  tgt;
+/// @p  bra{.uni}  tgt;    bra{.uni}  tgt;
 /// ```
 pub(super) fn bra<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -20,7 +20,7 @@ pub(super) fn bra<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `brx.idx`: a branch to one of the labels of a list.
 ///
 /// ```text
-/// @p  brx.idx{.uni}  index, tlist;
+/// @p  brx.idx{.uni}  index, tlist;    brx.idx{.uni}  index, tlist;
 /// ```
 pub(super) fn brx<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -36,8 +36,9 @@ pub(super) fn brx<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `call`, direct or through a register
 ///
 /// ```text
-/// call{.uni}  (ret-param), func, (param-list);    call{.uni}  func, (param-list);    call{.uni}  func;
-/// call{.uni}  (ret-param), fptr, (param-list), flist;         (or a prototype instead of flist)
+/// call{.uni}  (ret-param), func, (param-list);            call{.uni}  func, (param-list);            call{.uni}  func;
+/// call{.uni}  (ret-param), fptr, (param-list), flist;     call{.uni}  fptr, (param-list), flist;     call{.uni}  fptr, flist;
+/// call{.uni}  (ret-param), fptr, (param-list), fproto;    call{.uni}  fptr, (param-list), fproto;    call{.uni}  fptr, fproto;
 /// ```
 pub(super) fn call<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -67,10 +68,23 @@ pub(super) fn call<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::Call(Call { name, returns, arguments }))
 }
 
+/// `ret`
+///
+/// ```text
+/// ret{.uni};
+/// ```
+pub(super) fn ret<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let [] = operands(written)?;
+    let mut modifiers = Modifiers::of(written);
+    modifiers.take("uni");
+    modifiers.finish()?;
+    Ok(Form::Return)
+}
+
 /// `exit` and, of the Miscellaneous Instructions, `trap`
 ///
 /// ```text
-/// @p  exit;    trap;
+/// exit;    trap;
 /// ```
 pub(super) fn alone<'a>(written: &mut Written<'a>, form: Form<'a>) -> Resolution<Form<'a>> {
     let [] = operands(written)?;

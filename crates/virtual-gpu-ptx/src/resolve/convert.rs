@@ -8,7 +8,7 @@ use crate::syntax::Written;
 use crate::types::Type;
 
 fn integer_type(kind: Type) -> Option<IntegerType> {
-    if kind.is_float() || kind == Type::Pred {
+    if kind.is_float() || matches!(kind, Type::Pred | Type::B8 | Type::B16 | Type::B32 | Type::B64) {
         return None;
     }
     Some(IntegerType { bits: kind.bits(), signed: kind.is_signed() })
@@ -30,9 +30,9 @@ fn integer_rounding(name: &str) -> Option<Rounding> {
 /// ```text
 /// cvt{.irnd}{.ftz}{.sat}.dtype.atype  d, a;    .irnd = { .rni, .rzi, .rmi, .rpi };
 /// cvt{.frnd}{.ftz}{.sat}.dtype.atype  d, a;    .frnd = { .rn, .rz, .rm, .rp };
-/// cvt.frnd{.relu}.f16.f32     d, a;            cvt.frnd{.relu}.bf16.f32    d, a;
-/// cvt.frnd{.relu}.f16x2.f32   d, a, b;         cvt.frnd{.relu}.bf16x2.f32  d, a, b;
-/// cvt.rna.tf32.f32  d, a;
+/// cvt.frnd2{.relu}.f16.f32    d, a;            cvt.frnd2{.relu}.bf16.f32    d, a;
+/// cvt.frnd2{.relu}.f16x2.f32  d, a, b;         cvt.frnd2{.relu}.bf16x2.f32  d, a, b;
+/// cvt.rna.tf32.f32            d, a;            .frnd2 = { .rn, .rz };
 /// .dtype = .atype = { .u8, .u16, .u32, .u64, .s8, .s16, .s32, .s64, .bf16, .f16, .f32, .f64 };
 /// ```
 pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
@@ -52,11 +52,20 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let to_integer = modifiers.choose(integer_rounding);
     let rounded = modifiers.choose(rounding);
     modifiers.finish()?;
-    if let (Some(half), 3) = (to.half().and_then(float_type), written.operands.len()) {
-        let (Type::F32, Some(rounding)) = (from, rounded) else { return unsupported(written) };
+    let is_second_form = from == Type::F32
+        && matches!(rounded, Some(Rounding::Nearest | Rounding::Zero))
+        && to_integer.is_none()
+        && !mode.flush
+        && !mode.saturate;
+    if let Some(half) = to.half().and_then(float_type) {
+        let (true, Some(rounding)) = (is_second_form, rounded) else { return unsupported(written) };
         return Ok(Form::ConvertToPair { to: half, rounding, mode, operands: operands(written)? });
     }
-    if mode.relu && !(from == Type::F32 && matches!(to, Type::F16 | Type::Bf16)) {
+    if mode.relu && !(is_second_form && matches!(to, Type::F16 | Type::Bf16))
+        || mode.flush && from != Type::F32 && to != Type::F32
+        || mode.saturate && to == Type::Bf16
+        || !may_round(from, to, to_integer.is_some(), rounded.is_some())
+    {
         return unsupported(written);
     }
     let operands = operands(written)?;
@@ -67,6 +76,22 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Some(conversion) => Ok(Form::Convert { conversion, from, to, operands }),
         None => unsupported(written),
     }
+}
+
+/// Whether a conversion takes these roundings: none where the result is exact, and exactly one elsewhere.
+fn may_round(from: Type, to: Type, to_integer: bool, rounded: bool) -> bool {
+    match (from.is_float(), to.is_float()) {
+        (true, true) if from.bits() == to.bits() && to_integer => !rounded,
+        (true, true) => !to_integer && rounded == (to.bits() < from.bits() || is_other_half(from, to)),
+        (true, false) => to_integer && !rounded,
+        (false, true) => rounded && !to_integer,
+        (false, false) => !rounded && !to_integer,
+    }
+}
+
+/// Whether these are both formats of 16 bits: neither holds all numbers of the other.
+fn is_other_half(from: Type, to: Type) -> bool {
+    from != to && from.bits() == 16 && to.bits() == 16
 }
 
 /// A conversion with a floating-point format, or with saturation.

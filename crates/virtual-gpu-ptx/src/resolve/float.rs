@@ -38,19 +38,20 @@ pub(super) fn float_type(kind: Type) -> Option<FloatType> {
 /// fma.rnd{.ftz}{.sat}.f32    d, a, b, c;       fma.rnd.f64    d, a, b, c;   (mad the same)
 /// div.approx{.ftz}.f32  d, a, b;  div.full{.ftz}.f32  d, a, b;  div.rnd{.ftz}.f32  d, a, b;  div.rnd.f64  d, a, b;
 /// min{.ftz}{.NaN}.f32  d, a, b;   max{.ftz}{.NaN}.f32  d, a, b;   min.f64  d, a, b;   max.f64  d, a, b;
-/// abs{.ftz}.f32  d, a;  abs.f64  d, a;  neg{.ftz}.f32  d, a;  neg.f64  d, a;  copysign.type  d, a, b;
+/// abs{.ftz}.f32  d, a;  abs.f64  d, a;  neg{.ftz}.f32  d, a;  neg.f64  d, a;
+/// copysign.type  d, a, b;   .type = { .f32, .f64 };
 /// rcp.approx{.ftz}.f32  d, a;   rcp.rnd{.ftz}.f32  d, a;   rcp.rnd.f64  d, a;   rcp.approx.ftz.f64  d, a;
 /// sqrt.approx{.ftz}.f32  d, a;  sqrt.rnd{.ftz}.f32  d, a;  sqrt.rnd.f64  d, a;
-/// rsqrt.approx{.ftz}.f32  d, a;  rsqrt.approx.f64  d, a;
-/// sin.approx{.ftz}.f32  d, a;  (cos, lg2, ex2 the same)   tanh.approx.type  d, a;
+/// rsqrt.approx{.ftz}.f32  d, a;  rsqrt.approx.f64  d, a;  rsqrt.approx.ftz.f64  d, a;
+/// sin.approx{.ftz}.f32  d, a;  (cos, lg2, ex2 the same)   tanh.approx.f32  d, a;
 /// .rnd = { .rn, .rz, .rm, .rp };
 ///
-/// add{.rnd}{.ftz}{.sat}.f16  d, a, b;          .f16x2 the same   (sub, mul the same)
-/// add{.rnd}.bf16  d, a, b;                     .bf16x2 the same  (sub, mul the same)
-/// fma.rnd{.ftz}{.sat}.f16  d, a, b, c;         fma.rnd{.ftz}.relu.f16  d, a, b, c;   fma.rnd{.relu}.bf16  d, a, b, c;
-/// neg{.ftz}.f16  d, a;   abs{.ftz}.f16  d, a;  min{.ftz}{.NaN}.f16  d, a, b;   max{.ftz}{.NaN}.f16  d, a, b;
-/// tanh.approx.f16  d, a;  ex2.approx.f16  d, a;  ex2.approx.ftz.bf16  d, a;
-/// .rnd = { .rn };
+/// add{.rnd}{.ftz}{.sat}.f16  d, a, b;    add{.rnd}.bf16  d, a, b;          (sub, mul the same)
+/// fma.rnd{.ftz}{.sat}.f16  d, a, b, c;   fma.rnd{.ftz}.relu.f16  d, a, b, c;   fma.rnd{.relu}.bf16  d, a, b, c;
+/// neg{.ftz}.f16  d, a;                   neg.bf16  d, a;                   (abs the same)
+/// min{.ftz}{.NaN}.f16  d, a, b;          min{.NaN}.bf16  d, a, b;          (max the same)
+/// tanh.approx.f16  d, a;   tanh.approx.bf16  d, a;   ex2.approx.f16  d, a;   ex2.approx.ftz.bf16  d, a;
+/// .f16x2 as .f16, .bf16x2 as .bf16;  .rnd = { .rn };
 /// ```
 pub(super) fn float<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -58,18 +59,28 @@ pub(super) fn float<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution
     let Some(float_type) = float_type(kind) else { return unsupported(written) };
     let nan = modifiers.take("NaN");
     let Some(op) = float_op(opcode, nan) else { return unsupported(written) };
-    let is_full = modifiers.take("full");
-    let is_approximate = modifiers.take("approx") | is_full;
-    let op = if op == FloatOp::Div && is_approximate && !is_full { FloatOp::DivApprox } else { op };
+    let rounding = modifiers.choose(rounding);
+    let precision = match (modifiers.take("approx"), modifiers.take("full"), rounding) {
+        (false, false, None) => Precision::Default,
+        (false, false, Some(rounding)) => Precision::Rounded(rounding),
+        (true, false, None) => Precision::Approximate,
+        (false, true, None) => Precision::Full,
+        _ => return modifiers.unsupported(),
+    };
     let mode = FloatMode {
         flush: modifiers.take("ftz"),
         saturate: modifiers.take("sat"),
         relu: modifiers.take("relu"),
-        rounding: modifiers.choose(rounding).unwrap_or_default(),
+        rounding: rounding.unwrap_or_default(),
     };
-    if !is_allowed(op, float_type, mode, is_approximate) {
+    let is_allowed = has_format(opcode, float_type)
+        && has_precision(opcode, float_type, precision)
+        && has_mode(opcode, float_type, mode, precision)
+        && !(nan && float_type == FloatType::F64);
+    if !is_allowed {
         return modifiers.unsupported();
     }
+    let op = if precision == Precision::Approximate && op == FloatOp::Div { FloatOp::DivApprox } else { op };
     modifiers.finish()?;
     let (d, sources) = destination_and_sources(written, source_count(op))?;
     Ok(Form::Float { op, float_type, kind, mode, d, sources })
@@ -112,46 +123,75 @@ fn source_count(op: FloatOp) -> usize {
     }
 }
 
-/// Whether an operation exists in a format with these modifiers.
-fn is_allowed(op: FloatOp, float_type: FloatType, mode: FloatMode, is_approximate: bool) -> bool {
-    let is_exact_only = matches!(op, FloatOp::Min | FloatOp::Max | FloatOp::Abs | FloatOp::Neg);
-    let is_half = !matches!(float_type, FloatType::F32 | FloatType::F64);
-    let is_refused = (is_approximate && !may_approximate(op, float_type))
-        || (must_approximate(op, float_type) && !is_approximate)
-        || (float_type == FloatType::F64 && (mode.flush && !is_approximate || mode.saturate))
-        || (mode.relu && !(is_half && op == FloatOp::Fma))
-        || (is_half && mode.rounding != Rounding::Nearest)
-        || (is_exact_only && (mode.rounding != Rounding::Nearest || mode.saturate))
-        || !has_format(op, float_type);
-    !is_refused
+/// How exact a result is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    /// No modifier says it.
+    Default,
+    Rounded(Rounding),
+    /// `.approx`
+    Approximate,
+    /// `.full`
+    Full,
 }
 
-/// Operations that exist only as `.approx` (the half formats' `ex2` included).
-fn must_approximate(op: FloatOp, kind: FloatType) -> bool {
-    match op {
-        FloatOp::Rsqrt | FloatOp::Ex2 | FloatOp::Lg2 | FloatOp::Sin | FloatOp::Cos | FloatOp::Tanh => true,
-        FloatOp::Rcp | FloatOp::Sqrt => kind != FloatType::F32 && kind != FloatType::F64,
+fn is_f16(kind: FloatType) -> bool {
+    matches!(kind, FloatType::F16 | FloatType::F16x2)
+}
+
+fn is_bf16(kind: FloatType) -> bool {
+    matches!(kind, FloatType::Bf16 | FloatType::Bf16x2)
+}
+
+/// Whether a format has an instruction.
+fn has_format(opcode: Opcode, kind: FloatType) -> bool {
+    use Opcode::*;
+    match kind {
+        FloatType::F32 => true,
+        FloatType::F64 => !matches!(opcode, Ex2 | Lg2 | Sin | Cos | Tanh),
+        _ => matches!(opcode, Add | Sub | Mul | Fma | Neg | Abs | Min | Max | Tanh | Ex2),
+    }
+}
+
+/// Whether an instruction exists with this precision in a format that has it.
+fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool {
+    use Opcode::*;
+    let is_half = is_f16(kind) || is_bf16(kind);
+    match (opcode, precision) {
+        (Add | Sub | Mul | Fma, Precision::Rounded(rounding)) => !is_half || rounding == Rounding::Nearest,
+        (Mad | Div | Rcp | Sqrt, Precision::Rounded(_)) => true,
+        (Add | Sub | Mul | Min | Max | Abs | Neg | Copysign, Precision::Default) => true,
+        // The text gives the half precision `fma` a default, though the syntax has none.
+        (Fma, Precision::Default) => is_half,
+        (Div, Precision::Approximate | Precision::Full) => kind == FloatType::F32,
+        (Sqrt, Precision::Approximate) => kind == FloatType::F32,
+        (Rcp | Rsqrt | Sin | Cos | Lg2 | Ex2 | Tanh, Precision::Approximate) => true,
         _ => false,
     }
 }
 
-fn may_approximate(op: FloatOp, kind: FloatType) -> bool {
-    must_approximate(op, kind)
-        || kind == FloatType::F32
-            && matches!(op, FloatOp::Rcp | FloatOp::Sqrt | FloatOp::Div | FloatOp::DivApprox)
-        || kind == FloatType::F64 && matches!(op, FloatOp::Rcp)
-}
-
-/// Whether a format has an operation.
-fn has_format(op: FloatOp, kind: FloatType) -> bool {
-    use FloatOp::*;
-    match kind {
-        FloatType::F32 => true,
-        FloatType::F64 => !matches!(op, Ex2 | Lg2 | Sin | Cos | Tanh),
-        _ => {
-            matches!(op, Add | Sub | Mul | Fma | Min | Max | MinNan | MaxNan | Abs | Neg | Ex2 | Tanh)
-        }
-    }
+/// Whether an instruction takes, and has all it needs of, `.ftz`, `.sat`, and `.relu`.
+fn has_mode(opcode: Opcode, kind: FloatType, mode: FloatMode, precision: Precision) -> bool {
+    use Opcode::*;
+    let is_approximate = precision == Precision::Approximate;
+    let may_flush = match kind {
+        FloatType::F32 => !matches!(opcode, Tanh | Copysign),
+        FloatType::F64 => is_approximate && matches!(opcode, Rcp | Rsqrt),
+        _ if is_f16(kind) => !matches!(opcode, Tanh | Ex2),
+        _ => opcode == Ex2,
+    };
+    let must_flush = match opcode {
+        Rcp => kind == FloatType::F64 && is_approximate,
+        Ex2 => is_bf16(kind),
+        _ => false,
+    };
+    let may_saturate =
+        matches!(opcode, Add | Sub | Mul | Fma | Mad) && (kind == FloatType::F32 || is_f16(kind));
+    let may_relu = opcode == Fma && (is_f16(kind) || is_bf16(kind)) && !mode.saturate;
+    (may_flush || !mode.flush)
+        && (mode.flush || !must_flush)
+        && (may_saturate || !mode.saturate)
+        && (may_relu || !mode.relu)
 }
 
 /// `testp`: a property of a number.

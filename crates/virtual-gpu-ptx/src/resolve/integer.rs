@@ -4,7 +4,7 @@ use super::modifiers::{Modifiers, Resolution, destination_and_sources, operands,
 use crate::instruction::{LongOp, WordOp};
 use crate::opcode::Opcode;
 use crate::resolved::Form;
-use crate::syntax::Written;
+use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 /// Which part of a product is wanted.
@@ -21,12 +21,13 @@ enum Part {
 /// add.type  d, a, b;    add{.sat}.s32  d, a, b;
 /// sub.type  d, a, b;    sub{.sat}.s32  d, a, b;
 /// mul.mode.type    d, a, b;           .mode = { .hi, .lo, .wide };
-/// mad.mode.type    d, a, b, c;        .mode = { .hi, .lo, .wide };
+/// mad.mode.type    d, a, b, c;        .mode = { .hi, .lo, .wide };    mad.hi.sat.s32  d, a, b, c;
 /// mul24.mode.type  d, a, b;           .mode = { .hi, .lo };  .type = { .u32, .s32 };
 /// sad.type  d, a, b, c;
 /// div.type  d, a, b;    rem.type  d, a, b;
 /// abs.type  d, a;       neg.type  d, a;             .type = { .s16, .s32, .s64 };
-/// min.type  d, a, b;    max.type  d, a, b;
+/// min.type  d, a, b;    min{.relu}.s32  d, a, b;
+/// max.type  d, a, b;    max{.relu}.s32  d, a, b;
 /// .type = { .u16, .u32, .u64, .s16, .s32, .s64 };
 /// ```
 pub(super) fn integer<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
@@ -39,10 +40,26 @@ pub(super) fn integer<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resoluti
         "wide" => Some(Part::Wide),
         _ => None,
     });
-    if kind.is_float() || !matches!(kind.bits(), 16 | 32 | 64) || (saturated && kind != Type::S32) {
+    let relu = matches!(opcode, Opcode::Min | Opcode::Max) && modifiers.take("relu");
+    let is_allowed = match kind {
+        Type::S32 => true,
+        Type::U32 => !saturated && !relu,
+        Type::U16 | Type::U64 | Type::S16 | Type::S64 => !saturated && !relu && opcode != Opcode::Mul24,
+        _ => false,
+    };
+    if !is_allowed {
         return modifiers.unsupported();
     }
     modifiers.finish()?;
+    if let Some((first, second)) = two_steps(opcode, kind, part, saturated, relu) {
+        let operands = if relu {
+            let [d, a, b] = operands(written)?;
+            [d, a, b, Operand::Integer(0)]
+        } else {
+            operands(written)?
+        };
+        return Ok(Form::Chain { first, second, kind, operands });
+    }
     let count = match opcode {
         Opcode::Abs | Opcode::Neg => 1,
         Opcode::Mad | Opcode::Sad => 3,
@@ -63,6 +80,24 @@ pub(super) fn integer<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resoluti
     form.map_or_else(|| unsupported(written), Ok)
 }
 
+/// An operation, and the one that takes its result and the last operand.
+fn two_steps(
+    opcode: Opcode,
+    kind: Type,
+    part: Option<Part>,
+    saturated: bool,
+    relu: bool,
+) -> Option<(WordOp, WordOp)> {
+    use Opcode::{Mad, Max, Min};
+    match (opcode, part, kind.bits()) {
+        (Mad, Some(Part::High), 32) if saturated => Some((WordOp::MulHighS, WordOp::AddSaturated)),
+        (Mad, Some(Part::High), 16) => Some((WordOp::MulHigh16, WordOp::Add)),
+        (Min, None, _) if relu => Some((WordOp::MinS, WordOp::MaxS)),
+        (Max, None, _) if relu => Some((WordOp::MaxS, WordOp::MaxS)),
+        _ => None,
+    }
+}
+
 fn word_op(opcode: Opcode, kind: Type, part: Option<Part>, saturated: bool) -> Option<WordOp> {
     use Opcode::*;
     let is_half = kind.bits() == 16;
@@ -77,8 +112,8 @@ fn word_op(opcode: Opcode, kind: Type, part: Option<Part>, saturated: bool) -> O
         (Mul, Some(Part::High), true) => WordOp::MulHighS,
         (Mul, Some(Part::High), false) => WordOp::MulHighU,
         (Mad, Some(Part::Low), _) => WordOp::Mad,
-        (Mad, Some(Part::High), true) if !is_half => WordOp::MadHighS,
-        (Mad, Some(Part::High), false) if !is_half => WordOp::MadHighU,
+        (Mad, Some(Part::High), true) => WordOp::MadHighS,
+        (Mad, Some(Part::High), false) => WordOp::MadHighU,
         (Mul24, Some(Part::Low), true) => WordOp::Mul24S,
         (Mul24, Some(Part::Low), false) => WordOp::Mul24U,
         (Mul24, Some(Part::High), true) => WordOp::Mul24HighS,
@@ -133,7 +168,7 @@ fn long_op(opcode: Opcode, signed: bool, part: Option<Part>) -> Option<LongOp> {
 /// mad24.hi.sat.s32   d, a, b, c;
 /// ```
 pub(super) fn mad24<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    let (product, sum) = match written.modifiers.as_slice() {
+    let (first, second) = match written.modifiers.as_slice() {
         ["lo", "s32"] => (WordOp::Mul24S, WordOp::Add),
         ["lo", "u32"] => (WordOp::Mul24U, WordOp::Add),
         ["hi", "s32"] => (WordOp::Mul24HighS, WordOp::Add),
@@ -141,5 +176,5 @@ pub(super) fn mad24<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         ["hi", "sat", "s32"] => (WordOp::Mul24HighS, WordOp::AddSaturated),
         _ => return unsupported(written),
     };
-    Ok(Form::Mad24 { product, sum, operands: operands(written)? })
+    Ok(Form::Chain { first, second, kind: Type::B32, operands: operands(written)? })
 }

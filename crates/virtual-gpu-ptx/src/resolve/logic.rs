@@ -62,7 +62,13 @@ fn two(sources: Vec<Operand<'_>>) -> [Operand<'_>; 2] {
 /// ```
 pub(super) fn shift<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let kind = only_kind(written)?;
-    Ok(Form::Shift { left: opcode == Opcode::Shl, kind, operands: operands(written)? })
+    let left = opcode == Opcode::Shl;
+    match kind {
+        Type::B16 | Type::B32 | Type::B64 => {}
+        Type::U16 | Type::U32 | Type::U64 | Type::S16 | Type::S32 | Type::S64 if !left => {}
+        _ => return unsupported(written),
+    }
+    Ok(Form::Shift { left, kind, operands: operands(written)? })
 }
 
 /// `shf`: shifts a pair of words.

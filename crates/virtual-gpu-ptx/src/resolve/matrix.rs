@@ -37,10 +37,11 @@ pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `mma`
 ///
 /// ```text
-/// mma.sync.aligned.m16n8k8.row.col.dtype.f16.f16.ctype   d, a, b, c;    .dtype = .ctype = { .f16, .f32 };
+/// mma.sync.aligned.m16n8k8.row.col.dtype.f16.f16.ctype   d, a, b, c;    .ctype = .dtype = { .f16, .f32 };
 /// mma.sync.aligned.m16n8k16.row.col.dtype.f16.f16.ctype  d, a, b, c;
-/// mma.sync.aligned.shape.row.col.f32.bf16.bf16.f32       d, a, b, c;    .shape = { .m16n8k8, .m16n8k16 };
-/// mma.sync.aligned.shape.row.col.f32.tf32.tf32.f32       d, a, b, c;    .shape = { .m16n8k4, .m16n8k8 };
+/// mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32     d, a, b, c;
+/// mma.sync.aligned.m16n8k8.row.col.f32.atype.btype.f32   d, a, b, c;    .atype = .btype = { .bf16, .tf32 };
+/// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32    d, a, b, c;
 /// ```
 pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     use MatrixElement::{Bf16, F16, Tf32};

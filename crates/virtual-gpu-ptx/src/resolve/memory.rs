@@ -2,6 +2,7 @@
 
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
 use crate::instruction::{AtomicOp, AtomicType, Space};
+use crate::opcode::Opcode;
 use crate::resolved::{Atomic, Form, MemoryAccess};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
@@ -18,31 +19,114 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-/// The modifiers of a load or store, and how many elements it has.
-fn access(written: &Written<'_>) -> Resolution<(MemoryAccess, usize)> {
+/// What orders a load or store among others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ordering {
+    Weak,
+    Volatile,
+    Relaxed,
+    /// `.acquire` of a load, `.release` of a store.
+    Strong,
+}
+
+/// The modifiers of `ld`, `ldu`, or `st`, and how many elements it has.
+fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, usize)> {
+    let is_load = opcode != Opcode::St;
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
-    let (acquires, releases) = (modifiers.take("acquire"), modifiers.take("release"));
-    let is_atomic = modifiers.take("relaxed") || acquires || releases;
-    let communicates = modifiers.take("volatile") | modifiers.take("mmio") | is_atomic;
-    for hint in ["weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys", "cluster"] {
-        modifiers.take(hint);
-    }
-    modifiers.choose(|name| {
-        (name.starts_with("L1::") || name.starts_with("L2::") && !name.contains("cache_hint")).then_some(())
+    let stated = modifiers.choose(|name| match name {
+        "weak" => Some(Ordering::Weak),
+        "volatile" => Some(Ordering::Volatile),
+        "relaxed" => Some(Ordering::Relaxed),
+        "acquire" if is_load => Some(Ordering::Strong),
+        "release" if !is_load => Some(Ordering::Strong),
+        _ => None,
     });
+    let ordering = stated.unwrap_or(Ordering::Weak);
+    let is_atomic = matches!(ordering, Ordering::Relaxed | Ordering::Strong);
+    let scope =
+        modifiers.choose(|name| ["cta", "cluster", "gpu", "sys"].into_iter().find(|&one| one == name));
+    let (is_mmio, is_coherent) = (modifiers.take("mmio"), !modifiers.take("nc"));
     let elements = modifiers.choose(|name| match name {
         "v2" => Some(2),
         "v4" => Some(4),
         _ => None,
     });
     let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
-    if kind == Type::Pred {
+    let hints = Hints::take(&mut modifiers, is_load);
+    let is_global = matches!(space, Space::Generic | Space::Global);
+    let is_ordered_space = is_global || space == Space::Shared;
+    let is_wide = elements == Some(4) && kind.bits() == 64;
+    let is_allowed = !(kind == Type::Pred || kind.is_float() && !matches!(kind, Type::F32 | Type::F64))
+        && is_atomic == scope.is_some()
+        && (is_ordered_space || !is_atomic)
+        && (is_ordered_space || space == Space::Local || ordering != Ordering::Volatile)
+        && (is_load || space != Space::Const && !written.modifiers.contains(&"param::entry"))
+        && (ordering == Ordering::Weak || !hints.has_operator)
+        && (ordering != Ordering::Volatile || !hints.has_priority)
+        && (is_global || !hints.are_global && !is_wide)
+        && (is_wide || !hints.has_level2);
+    let is_mmio_allowed = scope == Some("sys")
+        && ordering == Ordering::Relaxed
+        && is_global
+        && elements.is_none()
+        && !hints.are_any();
+    let is_nc_allowed = is_load && space == Space::Global && stated.is_none() && !hints.is_last_or_volatile;
+    let is_ldu_allowed = is_global && stated.is_none() && is_coherent && !hints.are_any() && !is_wide;
+    if !is_allowed
+        || is_mmio && !is_mmio_allowed
+        || !is_coherent && !is_nc_allowed
+        || opcode == Opcode::Ldu && !is_ldu_allowed
+    {
         return modifiers.unsupported();
     }
     modifiers.finish()?;
+    let strong = ordering == Ordering::Strong;
+    let communicates = ordering != Ordering::Weak;
+    let (acquires, releases) = (strong && is_load, strong && !is_load);
     let access = MemoryAccess { space, kind, communicates, is_atomic, acquires, releases };
     Ok((access, elements.unwrap_or(1)))
+}
+
+/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches: they change no result.
+struct Hints {
+    has_operator: bool,
+    /// `.lu` or `.cv`
+    is_last_or_volatile: bool,
+    has_priority: bool,
+    /// A priority in the second level.
+    has_level2: bool,
+    /// Those that only accesses to global memory take.
+    are_global: bool,
+}
+
+impl Hints {
+    /// Takes one hint of each kind. An operator and a priority exclude each other: the second is left.
+    fn take(modifiers: &mut Modifiers<'_, '_>, is_load: bool) -> Self {
+        let operators: &[&str] =
+            if is_load { &["ca", "cg", "cs", "lu", "cv"] } else { &["wb", "cg", "cs", "wt"] };
+        let operator = modifiers.choose(|name| operators.iter().copied().find(|&one| one == name));
+        let mut take = |level: &str, names: &[&str], is_allowed: bool| {
+            let names = |name: &str| name.strip_prefix(level).is_some_and(|name| names.contains(&name));
+            is_allowed && modifiers.choose(|name| names(name).then_some(())).is_some()
+        };
+        let priorities = ["evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"];
+        let has_level1 = take("L1::", &priorities, operator.is_none());
+        let has_level2 = take("L2::", &["evict_normal", "evict_first", "evict_last"], operator.is_none());
+        let prefetches = take("L2::", &["64B", "128B", "256B"], is_load);
+        let has_priority = has_level1 || has_level2;
+        Self {
+            has_operator: operator.is_some(),
+            is_last_or_volatile: matches!(operator, Some("lu" | "cv")),
+            has_priority,
+            has_level2,
+            are_global: has_priority || prefetches,
+        }
+    }
+
+    fn are_any(&self) -> bool {
+        self.has_operator || self.are_global
+    }
 }
 
 /// The elements of a vector, or a single one.
@@ -56,18 +140,27 @@ fn elements(operand: Operand<'_>) -> Vec<Operand<'_>> {
 /// Data Movement and Conversion Instructions: `ld`, `ld.global.nc`, `ldu`
 ///
 /// ```text
-/// ld{.weak}{.ss}{.cop}{.level::prefetch_size}{.vec}.type  d, [a];
-/// ld.volatile{.ss}{.vec}.type                     d, [a];
-/// ld.relaxed.scope{.ss}{.level::…}{.vec}.type     d, [a];
-/// ld.acquire.scope{.ss}{.level::…}{.vec}.type     d, [a];
-/// ld.mmio.relaxed.sys{.global}.type               d, [a];
-/// ld.global{.cop}.nc{.level::…}{.vec}.type        d, [a];
-/// ldu{.ss}{.vec}.type                             d, [a];
-/// .ss = { .const, .global, .local, .param{::entry, ::func}, .shared{::cta} };  .vec = { .v2, .v4 };
+/// ld{.weak}{.ss}{.cop}{.level::prefetch_size}{.vec}.type          d, [a];
+/// ld{.weak}{.ss}{.priorities}{.level::prefetch_size}{.vec}.type   d, [a];
+/// ld.volatile{.ss}{.level::prefetch_size}{.vec}.type              d, [a];
+/// ld.relaxed.scope{.ss}{.priorities}{.level::prefetch_size}{.vec}.type  d, [a];
+/// ld.acquire.scope{.ss}{.priorities}{.level::prefetch_size}{.vec}.type  d, [a];
+/// ld.mmio.relaxed.sys{.global}.type                               d, [a];
+/// .ss = { .const, .global, .local, .param{::entry, ::func}, .shared{::cta} };  .cop = { .ca, .cg, .cs, .lu, .cv };
+///
+/// ld.global{.cop}.nc{.level::prefetch_size}{.vec}.type            d, [a];    .cop = { .ca, .cg, .cs };
+/// ld.global.nc{.priorities}{.level::prefetch_size}{.vec}.type     d, [a];
+/// ldu{.ss}.type  d, [a];    ldu{.ss}.vec.type  d, [a];            .ss = { .global };
+///
+/// {.priorities} = {.level1::eviction_priority}{.level2::eviction_priority};
+/// .level1::eviction_priority = { .L1::evict_normal, .L1::evict_unchanged, .L1::evict_first, .L1::evict_last, .L1::no_allocate };
+/// .level2::eviction_priority = { .L2::evict_normal, .L2::evict_first, .L2::evict_last };
+/// .level::prefetch_size = { .L2::64B, .L2::128B, .L2::256B };
+/// .scope = { .cta, .cluster, .gpu, .sys };  .vec = { .v2, .v4 };
 /// .type = { .b8, .b16, .b32, .b64, .u8, .u16, .u32, .u64, .s8, .s16, .s32, .s64, .f32, .f64 };
 /// ```
-pub(super) fn ld<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    let (access, count) = access(written)?;
+pub(super) fn ld<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let (access, count) = access(opcode, written)?;
     let [d, address] = operands(written)?;
     let values = elements(d);
     match values.len() == count {
@@ -79,15 +172,16 @@ pub(super) fn ld<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// Data Movement and Conversion Instructions: `st`
 ///
 /// ```text
-/// st{.weak}{.ss}{.cop}{.vec}.type     [a], b;
-/// st.volatile{.ss}{.vec}.type         [a], b;
-/// st.relaxed.scope{.ss}{.vec}.type    [a], b;
-/// st.release.scope{.ss}{.vec}.type    [a], b;
-/// st.mmio.relaxed.sys{.global}.type   [a], b;
-/// .ss = { .global, .local, .param::func, .shared{::cta} };  .vec and .type as for ld
+/// st{.weak}{.ss}{.cop}{.vec}.type                  [a], b;
+/// st{.weak}{.ss}{.priorities}{.vec}.type           [a], b;
+/// st.volatile{.ss}{.vec}.type                      [a], b;
+/// st.relaxed.scope{.ss}{.priorities}{.vec}.type    [a], b;
+/// st.release.scope{.ss}{.priorities}{.vec}.type    [a], b;
+/// st.mmio.relaxed.sys{.global}.type                [a], b;
+/// .ss = { .global, .local, .param{::func}, .shared{::cta} };  .cop = { .wb, .cg, .cs, .wt };  the rest as for ld
 /// ```
-pub(super) fn st<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    let (access, count) = access(written)?;
+pub(super) fn st<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let (access, count) = access(opcode, written)?;
     let [address, source] = operands(written)?;
     let values = elements(source);
     match values.len() == count {
@@ -96,26 +190,60 @@ pub(super) fn st<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     }
 }
 
+/// Data Movement and Conversion Instructions: `prefetch`, `prefetchu`
+///
+/// ```text
+/// prefetch{.space}.level                    [a];    .space = { .global, .local };  .level = { .L1, .L2 };
+/// prefetch.global.level::eviction_priority  [a];    .level::eviction_priority = { .L2::evict_last, .L2::evict_normal };
+/// prefetchu.L1                              [a];
+/// ```
+pub(super) fn prefetch<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    match (opcode, written.modifiers.as_slice()) {
+        (Opcode::Prefetch, ["global" | "local", "L1" | "L2"] | ["L1" | "L2"]) => {}
+        (Opcode::Prefetch, ["global", "L2::evict_last" | "L2::evict_normal"]) => {}
+        (Opcode::Prefetchu, ["L1"]) => {}
+        _ => return unsupported(written),
+    }
+    let [_] = operands(written)?;
+    Ok(Form::Nothing)
+}
+
 /// Parallel Synchronization and Communication Instructions: `atom`, `red`
 ///
 /// ```text
-/// atom{.sem}{.scope}{.space}.op.type      d, [a], b;       red{.sem}{.scope}{.space}.op.type   [a], b;
-/// atom{.sem}{.scope}{.space}.cas.type     d, [a], b, c;
-/// atom{.sem}{.scope}{.space}.add{.noftz}.type  d, [a], b;  .type = { .f16, .f16x2, .bf16, .bf16x2 };
-/// .sem = { .relaxed, .acquire, .release, .acq_rel };  .scope = { .cta, .gpu, .sys };  .space = { .global, .shared{::cta} };
-/// .op = { .and, .or, .xor, .exch, .add, .inc, .dec, .min, .max };
-/// .type = { .b16, .b32, .b64, .u32, .u64, .s32, .s64, .f32, .f64 };
+/// atom{.sem}{.scope}{.space}.op.type   d, [a], b;
+/// atom{.sem}{.scope}{.space}.op.type   d, [a], b, c;    atom{.sem}{.scope}{.space}.cas.b16  d, [a], b, c;
+/// atom{.sem}{.scope}{.space}.add.noftz.f16    d, [a], b;    (.f16x2, .bf16, .bf16x2 the same)
+/// .sem = { .relaxed, .acquire, .release, .acq_rel };
+/// .op = { .and, .or, .xor, .cas, .exch, .add, .inc, .dec, .min, .max };
+///
+/// red{.sem}{.scope}{.space}.op.type    [a], b;
+/// red{.sem}{.scope}{.space}.add.noftz.f16     [a], b;       (.f16x2, .bf16, .bf16x2 the same)
+/// .sem = { .relaxed, .release };
+/// .op = { .and, .or, .xor, .add, .inc, .dec, .min, .max };
+///
+/// .scope = { .cta, .cluster, .gpu, .sys };  .space = { .global, .shared{::cta} };
+/// .type = { .b32, .b64, .u32, .u64, .s32, .s64, .f32, .f64 };
 /// ```
 pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
-    let both = modifiers.take("acq_rel");
-    let (acquires, releases) = (modifiers.take("acquire") | both, modifiers.take("release") | both);
-    for order in ["relaxed", "cta", "gpu", "sys", "noftz"] {
-        modifiers.take(order);
+    let order = modifiers.choose(|name| match name {
+        "relaxed" => Some((false, false)),
+        "acquire" if returns => Some((true, false)),
+        "release" => Some((false, true)),
+        "acq_rel" if returns => Some((true, true)),
+        _ => None,
+    });
+    let (acquires, releases) = order.unwrap_or_default();
+    modifiers.choose(|name| matches!(name, "cta" | "cluster" | "gpu" | "sys").then_some(()));
+    let is_half = kind.is_float() && !matches!(kind, Type::F32 | Type::F64);
+    if modifiers.take("noftz") != is_half {
+        return unsupported(written);
     }
     let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
     let op = modifiers.choose(atomic_op);
+    let op = op.filter(|op| returns || !matches!(op, AtomicOp::Cas | AtomicOp::Exch));
     let atomic_type = op.and_then(|op| atomic_type(op, kind));
     let (Some(op), Some(atomic_type), Space::Generic | Space::Global | Space::Shared) =
         (op, atomic_type, space)
@@ -180,9 +308,12 @@ fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
 /// Data Movement and Conversion Instructions: `cp.async`, `cp.async.commit_group`, `cp.async.wait_group`
 ///
 /// ```text
-/// cp.async.ca.shared{::cta}.global{.level::prefetch_size}  [dst], [src], cp-size{, src-size};   cp-size = { 4, 8, 16 };
+/// cp.async.ca.shared{::cta}.global{.level::prefetch_size}  [dst], [src], cp-size{, src-size};
+/// cp.async.cg.shared{::cta}.global{.level::prefetch_size}  [dst], [src], 16{, src-size};
 /// cp.async.ca.shared{::cta}.global{.level::prefetch_size}  [dst], [src], cp-size{, ignore-src};
-/// cp.async.cg.shared{::cta}.global{.level::prefetch_size}  [dst], [src], 16{, src-size or ignore-src};
+/// cp.async.cg.shared{::cta}.global{.level::prefetch_size}  [dst], [src], 16{, ignore-src};
+/// .level::prefetch_size = { .L2::64B, .L2::128B, .L2::256B };  cp-size = { 4, 8, 16 };
+///
 /// cp.async.commit_group;    cp.async.wait_group  N;    cp.async.wait_all;
 /// ```
 pub(super) fn cp_async<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
@@ -195,8 +326,9 @@ pub(super) fn cp_async<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
                 .map_err(|_| format!("`{}` can't wait for {pending} groups", written.name()))?;
             return Ok(Form::WaitForCopies { pending });
         }
-        ["async", "ca" | "cg", "shared" | "shared::cta", "global", hints @ ..]
-            if hints.iter().all(|hint| hint.starts_with("L2::") && !hint.contains("cache_hint")) => {}
+        ["async", "ca" | "cg", "shared" | "shared::cta", "global"]
+        | ["async", "ca" | "cg", "shared" | "shared::cta", "global", "L2::64B" | "L2::128B" | "L2::256B"] => {
+        }
         _ => return unsupported(written),
     }
     let mut operands = std::mem::take(&mut written.operands).into_iter();

@@ -1,8 +1,8 @@
 //! From an instruction as it is written to its meaning: opcode, types and modifiers.
 //!
-//! Each resolver cites the syntax of the manual, "Parallel Thread Execution ISA", by the titles of its sections:
-//! <https://docs.nvidia.com/cuda/parallel-thread-execution>. In the citations, `.type` is any of the types that the
-//! section lists.
+//! Each resolver cites the syntax of the manual, "Parallel Thread Execution ISA" version 9.2, by the titles of its
+//! sections: <https://docs.nvidia.com/cuda/parallel-thread-execution>. A citation leaves out the forms, modifiers, and
+//! types that are not supported.
 
 mod barrier;
 mod bits;
@@ -77,16 +77,16 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Cvta => transfer::cvta(written),
         Isspacep => transfer::isspacep(written),
         Cvt => convert::cvt(written),
-        Ld | Ldu => memory::ld(written),
-        St => memory::st(written),
+        Ld | Ldu => memory::ld(opcode, written),
+        St => memory::st(opcode, written),
         Atom => memory::atomic(written, true),
         Red => memory::atomic(written, false),
         Cp => memory::cp_async(written),
-        Prefetch | Prefetchu => Ok(Form::Nothing),
+        Prefetch | Prefetchu => memory::prefetch(opcode, written),
         Bra => control::bra(written),
         Brx => control::brx(written),
         Call => control::call(written),
-        Ret => Ok(Form::Return),
+        Ret => control::ret(written),
         Exit => control::alone(written, Form::Exit),
         Trap => control::alone(written, Form::Trap),
         Nanosleep => control::nanosleep(written),

@@ -10,7 +10,7 @@ use crate::syntax::Written;
 /// Integer Arithmetic Instructions: `add`, `min`, `max` on both halves.
 ///
 /// ```text
-/// add{.sat}.type  d, a, b;                    .type = { .u16x2, .s16x2 };  (no .sat here)
+/// add.type   d, a, b;    .type = { .u16x2, .s16x2 };
 /// min.u16x2  d, a, b;    min{.relu}.s16x2  d, a, b;
 /// max.u16x2  d, a, b;    max{.relu}.s16x2  d, a, b;
 /// ```
@@ -63,7 +63,8 @@ pub(super) fn dp2a<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// ```text
 /// vop2.dtype.atype.btype{.sat}  d, a, b, c;    vop4.dtype.atype.btype{.sat}  d, a, b, c;
 /// vop2.dtype.atype.btype.add    d, a, b, c;    vop4.dtype.atype.btype.add    d, a, b, c;
-/// vop = { vadd, vsub, vavrg, vabsdiff, vmin, vmax };  .dtype = .atype = .btype = { .u32, .s32 };
+/// vop2 = { vadd2, vsub2, vavrg2, vabsdiff2, vmin2, vmax2 };  vop4 = { vadd4, vsub4, vavrg4, vabsdiff4, vmin4, vmax4 };
+/// .dtype = .atype = .btype = { .u32, .s32 };
 /// ```
 pub(super) fn video<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     use Opcode::*;

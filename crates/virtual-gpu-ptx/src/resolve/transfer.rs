@@ -6,20 +6,30 @@ use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported};
 use crate::instruction::{PermuteMode, WordOp};
 use crate::resolved::{Form, Vector};
 use crate::syntax::{Operand, Written};
+use crate::types::Type;
 use crate::window;
 
 /// `mov`: copies, packs, unpacks, reads special registers, takes addresses.
 ///
 /// ```text
-/// mov.type  d, a;          mov.type  d, sreg;
-/// mov.type  d, avar;       mov.type  d, avar+imm;      mov.type  d, label;
+/// mov.type  d, a;       mov.type  d, sreg;
+/// mov.type  d, avar;    mov.type  d, avar+imm;    mov.u64  d, fname;
 /// .type = { .pred, .b16, .b32, .b64, .u16, .u32, .u64, .s16, .s32, .s64, .f32, .f64 };
-/// mov.type  d, {a,b};      mov.type  d, {a,b,c,d};     mov.type  {a,b}, s;      mov.type  {a,b,c,d}, s;
-/// .type = { .b32, .b64 };
+///
+/// mov.type  d, a;       .type = { .b32, .b64 };  d or a is a vector of 2 or 4 elements
 /// ```
 pub(super) fn mov<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let kind = only_kind(written)?;
     let [d, a] = operands(written)?;
+    let is_vector = matches!((&d, &a), (Operand::Vector(_), _) | (_, Operand::Vector(_)));
+    let is_bits = matches!(kind, Type::B32 | Type::B64);
+    let is_number = match kind {
+        Type::Pred | Type::F32 | Type::F64 => true,
+        kind => !kind.is_float() && kind.bits() > 8,
+    };
+    if if is_vector { !is_bits } else { !is_number } {
+        return unsupported(written);
+    }
     let form = match (d, a) {
         (Operand::Vector(parts), a) => {
             vector(parts, kind.bits()).map(|parts| Form::Unpack { kind, parts, a })
@@ -65,8 +75,8 @@ pub(super) fn prmt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `cvta`: between a generic address and one of a state space.
 ///
 /// ```text
-/// cvta.space.size  p, a;    cvta.space.size  p, var;    cvta.to.space.size  p, a;
-/// .space = { .const, .global, .local, .shared{::cta}, .param };  .size = { .u64 };
+/// cvta.space.size  p, a;    cvta.space.size  p, var;    cvta.space.size  p, var+imm;    cvta.to.space.size  p, a;
+/// .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };  .size = { .u64 };
 /// ```
 pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -76,10 +86,10 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         "global" | "const" => Some(0),
         "shared" | "shared::cta" => Some(window::SHARED),
         "local" => Some(window::LOCAL),
-        "param" => Some(window::PARAM),
+        "param" | "param::entry" => Some(window::PARAM),
         _ => None,
     });
-    let (Some(base), 64) = (base, kind.bits()) else { return modifiers.unsupported() };
+    let (Some(base), Type::U64) = (base, kind) else { return modifiers.unsupported() };
     modifiers.finish()?;
     let base = if to_space { base.wrapping_neg() } else { base };
     Ok(Form::ConvertAddress { base, kind, operands: operands(written)? })
@@ -88,11 +98,12 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `isspacep`: whether a generic address lies in a state space.
 ///
 /// ```text
-/// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param };
+/// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };
 /// ```
 pub(super) fn isspacep<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
-    let Some(space) = modifiers.choose(space_named) else { return unsupported(written) };
+    let space = modifiers.choose(|name| space_named(name).filter(|_| name != "param::func"));
+    let Some(space) = space else { return unsupported(written) };
     modifiers.finish()?;
     Ok(Form::IsSpace { space, operands: operands(written)? })
 }
