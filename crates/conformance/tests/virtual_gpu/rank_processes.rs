@@ -63,9 +63,14 @@ pub(crate) fn start(plan: &Plan<'_>) -> anyhow::Result<Vec<Process>> {
         processes.push(spawn(&order, plan.env)?);
         first += count;
     }
-    let ids = processes[0].line(IDS)?;
-    processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))?;
+    share_ids(&mut processes)?;
     Ok(processes)
+}
+
+/// Gives the ids that the first process made to the others.
+pub(crate) fn share_ids(processes: &mut [Process]) -> anyhow::Result<()> {
+    let ids = processes[0].line(IDS)?;
+    processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))
 }
 
 pub(crate) fn spawn(order: &str, env: &[(&str, &str)]) -> anyhow::Result<Process> {
