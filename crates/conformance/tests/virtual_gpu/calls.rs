@@ -11,7 +11,7 @@ const RECURSION: &str = include_str!("../ptx/recursion.ptx");
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("calls::a_stack_that_is_too_small_is_told", too_small),
+        Check::new("calls::a_stack_that_is_too_small_is_reported", too_small),
         Check::new("calls::a_larger_stack_is_enough", large_enough),
     ]
 }

@@ -36,7 +36,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graphs::branches_with_a_wait_don_t", || branches(true)),
         Check::new("graphs::a_launch_races_with_other_streams", || beside_a_stream(false)),
         Check::new("graphs::a_launch_that_is_waited_for_doesn_t", || beside_a_stream(true)),
-        Check::new("graphs::a_failed_kernel_is_told", failed_kernel),
+        Check::new("graphs::a_failed_kernel_is_reported", failed_kernel),
         Check::new("graphs::instantiation_flags", instantiation_flags),
         Check::new("graphs::rules_about_streams", rules_about_streams),
         Check::new("graphs::rules_about_events", rules_about_events),

@@ -63,16 +63,16 @@ pub(crate) fn checks() -> Vec<Check> {
             let wrong = format!("litmus::{}_wrong", litmus.name);
             let right = format!("litmus::{}_right", litmus.name);
             [
-                Check::new(wrong, move || is_told(litmus)),
+                Check::new(wrong, move || is_reported(litmus)),
                 Check::new(right, move || Ok((litmus.program)(&Bench::new()?, false)?)),
             ]
         })
         .collect()
 }
 
-fn is_told(litmus: &Litmus) -> anyhow::Result<()> {
+fn is_reported(litmus: &Litmus) -> anyhow::Result<()> {
     let bench = Bench::new()?;
-    let Err(error) = (litmus.program)(&bench, true) else { anyhow::bail!("nothing was said") };
+    let Err(error) = (litmus.program)(&bench, true) else { anyhow::bail!("nothing was reported") };
     assert_eq!(error.0, litmus.code, "{error}");
     let said = crate::text(error);
     contains(&said, litmus.says);
