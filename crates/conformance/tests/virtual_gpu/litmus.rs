@@ -7,12 +7,13 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchArgs,
-    LaunchConfig, PushKernelArg, result,
+    PushKernelArg, result,
 };
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::contains;
+use crate::device::{shape, untracked};
 use crate::golden::is_kept;
 
 use CUresult::{
@@ -49,11 +50,6 @@ macro_rules! launched {
         // SAFETY: each program gives the arguments that its kernel takes, or is there to see what is said otherwise.
         unsafe { $launch }.map(drop)
     }};
-}
-
-/// One dimension of blocks, and one of threads.
-fn shape(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -97,9 +93,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> anyhow::Result<Self> {
-        let context = CudaContext::new(1)?;
-        // SAFETY: there is one stream.
-        unsafe { context.disable_event_tracking() };
+        let context = untracked(1);
         let module = context.load_module(Ptx::from_src(include_str!("litmus.ptx")))?;
         Ok(Self { stream: context.new_stream()?, module, lines: RefCell::default() })
     }

@@ -9,8 +9,9 @@ use cudarc::nccl::result::{get_uniqueid, group_end, group_start};
 use cudarc::nccl::safe::{Comm, ReduceOp};
 use lab::Check;
 
+use crate::device::untracked;
 use crate::nccl::last_error;
-use crate::raw::{Function, Rank, address, communicators, floats, raw_ranks, untracked};
+use crate::raw::{Function, Rank, address, communicators, floats, raw_ranks};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![

@@ -10,7 +10,8 @@ use anyhow::{Context, bail, ensure};
 use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::ncclUniqueId;
 
-use crate::raw::{Rank, untracked};
+use crate::device::untracked;
+use crate::raw::Rank;
 use crate::twins::{Said, TestRank};
 
 /// What each rank does.

@@ -4,7 +4,8 @@ use cudarc::driver::CudaSlice;
 use cudarc::nccl::sys::{self, ncclComm_t};
 
 use super::{all_right, plan};
-use crate::raw::{Function, Rank, address, answer, floats, in_group, untracked};
+use crate::device::untracked;
+use crate::raw::{Function, Rank, address, answer, floats, in_group};
 use crate::twins::{Said, TestRank, driver, peer, said};
 
 pub(super) fn any_mix() -> anyhow::Result<()> {
