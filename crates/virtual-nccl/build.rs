@@ -1,22 +1,7 @@
-//! Links the library so that `dlopen("libnccl.so")` finds it, and `dlsym` on it finds what `libcuda.so` exports.
+//! Links the stub library to the virtual driver, which exports NCCL's symbols, too.
 
-use std::path::PathBuf;
-use std::process::Command;
+mod stub_library;
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // A library of that SONAME is all the linker needs to see; at run time the loaded one takes its place.
-    let stub = out.join("libcuda.so");
-    let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
-    let status = Command::new(&linker)
-        .args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-Wl,-soname,libcuda.so", "-o"])
-        .arg(&stub)
-        .status();
-    match status {
-        Ok(status) if status.success() => {}
-        other => panic!("`{}` could not link {}: {other:?}", linker.display(), stub.display()),
-    }
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--no-as-needed,{},--as-needed", stub.display());
+    stub_library::link_to("libcuda.so");
 }

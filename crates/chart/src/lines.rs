@@ -132,14 +132,19 @@ impl Scale {
             let decades = least.log10().round() as i32..=most.log10().round() as i32;
             return decades.map(|decade| 10.0_f64.powi(decade)).collect();
         }
-        let step = step(most);
-        // Binary fractions of the step leave a tail behind the last digit.
-        (0..=(most / step) as u32).map(|tick| (step * f64::from(tick) * 1e6).round() / 1e6).collect()
+        ticks(most)
     }
 }
 
+/// Round numbers from 0 to `range`: where an axis has its ticks.
+pub fn ticks(range: f64) -> Vec<f64> {
+    let step = step(range);
+    // Binary fractions of the step leave a tail behind the last digit.
+    (0..=(range / step) as u32).map(|tick| (step * f64::from(tick) * 1e6).round() / 1e6).collect()
+}
+
 /// The distance of an axis' ticks: 1, 2, or 5 times a power of ten, so that there are 5 to 12 of them.
-pub fn step(range: f64) -> f64 {
+fn step(range: f64) -> f64 {
     let power = 10.0_f64.powf((range / 10.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power);
     steps.into_iter().find(|step| range / step <= 12.0).unwrap_or(range)

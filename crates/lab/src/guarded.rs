@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_on_either_side_is_told_with_its_distance() {
+    fn a_write_on_either_side_is_reported_with_its_distance() {
         assert!(check_guards(&whole(5), 5).is_ok());
         for (index, words) in [
             (GUARD - 1, "1 elements in front of the buffer of 5"),

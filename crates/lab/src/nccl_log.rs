@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_told_by_operation_and_count() {
+    fn calls_are_listed_by_operation_and_count() {
         let text = "\
 host:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6
 host:1:3 [1] NCCL INFO AllReduce: opCount 1 sendbuff (nil) recvbuff 0x7f count 1031 datatype 7 op 4 root 0 comm 0x5 [nranks=2]

@@ -11,8 +11,8 @@ use crate::explain::error_text;
 /// Returns their results in the order of ranks.
 ///
 /// # Errors
-/// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`; those
-/// to whom the same happened are told together. Those that waited for another rank in vain come last, behind the cause.
+/// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`; ranks that
+/// failed alike are reported together. Those that waited for another rank in vain come last, behind the cause.
 pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
@@ -58,9 +58,9 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     }
     failures.sort_by_key(|failure| waited_in_vain(&failure.text));
     let failed = failures.iter().map(|failure| failure.ranks.len()).sum::<usize>();
-    let told: Vec<String> =
+    let reports: Vec<String> =
         failures.iter().map(|Failure { ranks, text }| with_ranks(&named(ranks), text)).collect();
-    match told.as_slice() {
+    match reports.as_slice() {
         [] => None,
         [only] if failed == 1 => Some(only.clone()),
         several => Some(format!("{failed} of {} ranks failed\n  {}", ended.len(), several.join("\n  "))),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_to_several_ranks_is_told_once() {
+    fn what_happened_to_several_ranks_is_reported_once() {
         let failed = each_rank(4, |rank| -> anyhow::Result<()> {
             ensure!(rank == 1, "no memory\nhelp: buy some");
             Ok(())
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_names_its_rank_is_not_told_its_rank_again() {
+    fn a_text_that_names_its_rank_does_not_get_its_rank_again() {
         let failed = each_rank(11, |rank| -> anyhow::Result<()> {
             ensure!(rank != 0 && rank != 1, "rank {}: the buffer is wrong", rank * 10);
             Ok(())

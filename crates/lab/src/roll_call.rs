@@ -1,7 +1,7 @@
-//! Which GPU each rank really is, told over the wire.
+//! Which GPU each rank really is, verified over NCCL.
 //!
 //! `Comm::rank()` repeats what its maker said. A broadcast doesn't: NCCL itself picks the sender. So each rank in turn
-//! is the root, and sends where it sits.
+//! is the root, and broadcasts which GPU it has.
 
 use anyhow::{Context, ensure};
 use cudarc::driver::CudaSlice;

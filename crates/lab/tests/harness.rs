@@ -97,10 +97,10 @@ fn command(arguments: &[&str]) -> anyhow::Result<Command> {
 }
 
 fn run(arguments: &[&str]) -> anyhow::Result<(Output, String)> {
-    told(command(arguments)?)
+    output_of(command(arguments)?)
 }
 
-fn told(mut command: Command) -> anyhow::Result<(Output, String)> {
+fn output_of(mut command: Command) -> anyhow::Result<(Output, String)> {
     let output = command.output()?;
     let text =
         format!("{}{}", String::from_utf8(output.stdout.clone())?, String::from_utf8(output.stderr.clone())?);
@@ -166,7 +166,7 @@ fn a_hang_ends_with_all_that_it_started() -> anyhow::Result<()> {
     let started = Instant::now();
     let mut command = command(&["hangs"])?;
     command.env("LAB_TIMEOUT", "1");
-    let (_, text) = told(command)?;
+    let (_, text) = output_of(command)?;
     ensure!(started.elapsed() < Duration::from_secs(20), "it took {:?}", started.elapsed());
     in_order(
         &text,
@@ -209,13 +209,13 @@ fn bad_settings_are_named() -> anyhow::Result<()> {
     for (variable, value) in [("LAB_TIMEOUT", "soon"), ("RUST_TEST_THREADS", "0")] {
         let mut command = command(&["passes"])?;
         command.env(variable, value);
-        let (output, text) = told(command)?;
+        let (output, text) = output_of(command)?;
         ensure!(output.status.code() == Some(2), "{text}");
         in_order(&text, &[&format!("error: {variable}={value}: ")])?;
     }
     let mut command = command(&[])?;
     command.env("LAB_RUN_ONE_CHECK", "1 fate::passes");
-    let (output, text) = told(command)?;
+    let (output, text) = output_of(command)?;
     ensure!(output.status.code() == Some(2) && text.contains("LAB_RUN_ONE_CHECK"), "{text}");
     Ok(())
 }
@@ -237,7 +237,7 @@ fn no_child_outlives_its_parent() -> anyhow::Result<()> {
 fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
     let mut command = command(&["starts", "--show-output"])?;
     command.env("RANK", "7");
-    let (output, text) = told(command)?;
+    let (output, text) = output_of(command)?;
     ensure!(output.status.success(), "{text}");
     in_order(
         &text,

@@ -42,14 +42,14 @@ fn at_once() -> anyhow::Result<()> {
     let mut buffer = stream.alloc_zeros::<f32>(37)?;
     let mut clear = || Ok(stream.memset_zeros(&mut buffer)?);
     returns_at_once("clear", &stream, &mut clear)?;
-    let told = returns_at_once("clear_and_wait", &stream, || {
+    let returned = returns_at_once("clear_and_wait", &stream, || {
         clear()?;
         Ok(stream.synchronize()?)
     });
-    let text = told.err().map(|error| error.to_string()).unwrap_or_default();
+    let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
         text.contains("clear_and_wait did not return before that"),
-        "it waits on the host, and is told: {text:?}"
+        "it waits on the host, and the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));
     ensure!(refused.is_err(), "the call's error is lost");

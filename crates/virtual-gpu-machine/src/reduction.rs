@@ -51,9 +51,7 @@ impl DataType {
     pub fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
-}
 
-impl DataType {
     /// The name of its constant in C.
     pub fn c_name(self) -> String {
         let name = self.to_string();
@@ -88,9 +86,7 @@ impl Operator {
             .into_iter()
             .find(|op| *op as u32 == value)
     }
-}
 
-impl Operator {
     /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
     pub fn is_reduced_in_switches(self, data_type: DataType) -> bool {
         use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};

@@ -211,7 +211,7 @@ fn three_ranks_pass_a_number_round() {
 }
 
 #[test]
-fn host_functions_run_in_their_turn_and_free_who_waits() {
+fn host_functions_run_in_their_turn_and_free_waiting_threads() {
     check(|machine| {
         let threads = [0, 1].map(|number| {
             thread::spawn(move || {
@@ -274,7 +274,7 @@ fn threads_that_share_a_gpu_learn_their_times() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_aborts_is_told() {
+fn waiting_for_a_rank_that_aborts_is_reported() {
     check(|machine| {
         in_ranks(machine, 2, |rank| {
             if rank.rank == 0 {
@@ -288,7 +288,7 @@ fn who_waits_for_a_rank_that_aborts_is_told() {
 }
 
 #[test]
-fn ranks_that_wait_for_each_other_are_told_at_once() {
+fn ranks_that_wait_for_each_other_are_reported_at_once() {
     check(|machine| {
         in_ranks(machine, 2, |rank| {
             let (at, other) = (rank.gpu.buffer(1), rank.duplicate());
@@ -299,7 +299,7 @@ fn ranks_that_wait_for_each_other_are_told_at_once() {
 }
 
 #[test]
-fn three_ranks_that_all_receive_first_are_told_at_once() {
+fn three_ranks_that_all_receive_first_are_reported_at_once() {
     check(|machine| {
         in_ranks(machine, 3, |rank| {
             let at = rank.gpu.buffer(0);

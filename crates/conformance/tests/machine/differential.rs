@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, MODES, Mode};
 use crate::gpu::Numbers;
-use crate::opcodes::run_on_threads;
+use crate::opcodes::{INTEGERS, run_on_threads};
 
 /// Threads for each form of an instruction.
 const LANES: usize = 768;
@@ -250,16 +250,12 @@ fn quotients_and_roots_in_every_rounding() {
     assert!(COMPARED.get() >= 15_000, "{}", COMPARED.get());
 }
 
-const INTEGERS: [(&str, u32, bool); 8] = [
-    ("u8", 8, false),
-    ("s8", 8, true),
-    ("u16", 16, false),
-    ("s16", 16, true),
-    ("u32", 32, false),
-    ("s32", 32, true),
-    ("u64", 64, false),
-    ("s64", 64, true),
-];
+/// Rounds to an integral value.
+type Rounding = fn(f64) -> f64;
+
+/// The roundings to an integral value, by their modifiers.
+const INTEGRAL_ROUNDINGS: [(&str, Rounding); 4] =
+    [("rni", f64::round_ties_even), ("rzi", f64::trunc), ("rmi", f64::floor), ("rpi", f64::ceil)];
 
 /// The low bits of a register as a number.
 fn integer(bits: u64, width: u32, signed: bool) -> i128 {
@@ -282,12 +278,7 @@ fn conversions_between_floats_and_integers() {
             } else {
                 (0, (1_i128 << width) - 1)
             };
-            for (rounding, round) in [
-                ("rni", f64::round_ties_even as fn(f64) -> f64),
-                ("rzi", f64::trunc),
-                ("rmi", f64::floor),
-                ("rpi", f64::ceil),
-            ] {
+            for (rounding, round) in INTEGRAL_ROUNDINGS {
                 let instruction = format!("cvt.{rounding}.{name}.{} {i}0, {r}1;", format.name);
                 check(&instruction, &format!("{i}0"), floats(format, 13), |[a]: [u64; 1], got| {
                     let expected = match format.is_nan(a) {
@@ -339,12 +330,7 @@ fn conversions_between_floats() {
     }
     for format in [F16, F32, F64] {
         let r = register(format.bits());
-        for (name, round) in [
-            ("rni", f64::round_ties_even as fn(f64) -> f64),
-            ("rzi", f64::trunc),
-            ("rmi", f64::floor),
-            ("rpi", f64::ceil),
-        ] {
+        for (name, round) in INTEGRAL_ROUNDINGS {
             let instruction = format!("cvt.{name}.{}.{} {r}0, {r}1;", format.name, format.name);
             check(&instruction, &format!("{r}0"), floats(format, 23), |[a]: [u64; 1], got| {
                 let value = round(format.to_f64(a));

@@ -31,7 +31,7 @@ fn one_element_too_far_is_found() {
 }
 
 #[test]
-fn freed_memory_and_null_are_told_apart() {
+fn freed_memory_and_null_are_distinguished() {
     let mut gpu = Gpu::new(AXPY);
     let y = gpu.unwritten(400);
     gpu.memory.free(y, CallSite::unknown()).unwrap();

@@ -4,6 +4,18 @@ use half::f16;
 
 use crate::gpu::{Gpu, Numbers};
 
+/// Integer types, with their bits and whether they are signed.
+pub(crate) const INTEGERS: [(&str, u32, bool); 8] = [
+    ("u8", 8, false),
+    ("s8", 8, true),
+    ("u16", 16, false),
+    ("s16", 16, true),
+    ("u32", 32, false),
+    ("s32", 32, true),
+    ("u64", 64, false),
+    ("s64", 64, true),
+];
+
 /// Runs one or more instructions on one thread. The inputs lie in `%h1…` (16 bits), `%r1…` (32), `%d1…` (64), each cut
 /// to its register; the result is what the register `%h0`, `%r0`, `%d0` or `%p0` holds.
 fn evaluate(result: &str, instructions: &str, inputs: &[u64]) -> u64 {
@@ -283,16 +295,6 @@ fn permutes_logic_and_dot_products() {
 
 #[test]
 fn integer_conversions_between_all_widths() {
-    let types = [
-        ("u8", 8, false),
-        ("s8", 8, true),
-        ("u16", 16, false),
-        ("s16", 16, true),
-        ("u32", 32, false),
-        ("s32", 32, true),
-        ("u64", 64, false),
-        ("s64", 64, true),
-    ];
     let register = |bits: u32| match bits {
         64 => "%d",
         32 => "%r",
@@ -306,8 +308,8 @@ fn integer_conversions_between_all_widths() {
             i128::from(value << shift >> shift)
         }
     };
-    for (to, to_bits, to_signed) in types {
-        for (from, from_bits, from_signed) in types {
+    for (to, to_bits, to_signed) in INTEGERS {
+        for (from, from_bits, from_signed) in INTEGERS {
             let d = format!("{}0", register(to_bits));
             let instruction = format!("cvt.{to}.{from} {d}, {}1;", register(from_bits));
             // The result, extended to its register's width and then with zeros to 64 bits.

@@ -67,7 +67,7 @@ fn an_earlier_block_waits_for_a_later_one() {
 }
 
 #[test]
-fn what_can_never_end_is_told_at_once() {
+fn what_can_never_end_is_reported_at_once() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let fault = gpu.fault("for_ever", 3, 64, &[]);
     assert!(matches!(fault.kind, FaultKind::WaitsForever { waiting: 1, unstarted: 0 }), "{fault}");

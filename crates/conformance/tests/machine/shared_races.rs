@@ -91,7 +91,7 @@ fn a_lock_orders_by_its_fences() {
 }
 
 #[test]
-fn bytes_are_told_apart() {
+fn bytes_are_distinguished() {
     assert_eq!(race("bytes", 0), None);
     let found = race("bytes", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");

@@ -1,17 +1,18 @@
 //! Functions that call themselves, and the stack that they need.
 
 use cudarc::driver::sys::{CUlimit_enum as CUlimit, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::fails;
 
 const RECURSION: &str = include_str!("../ptx/recursion.ptx");
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("calls::a_stack_that_is_too_small_is_told", too_small),
+        Check::new("calls::a_stack_that_is_too_small_is_reported", too_small),
         Check::new("calls::a_larger_stack_is_enough", large_enough),
     ]
 }
@@ -20,7 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
 fn run(stream: &std::sync::Arc<CudaStream>, n: i32) -> Result<Vec<i32>, DriverError> {
     let function = stream.context().load_module(Ptx::from_src(RECURSION))?.load_function("depth")?;
     let mut out = stream.alloc_zeros::<i32>(4)?;
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (4, 1, 1), shared_mem_bytes: 0 };
+    let config = shape(1, 4);
     // SAFETY: the buffer has an element for each thread.
     unsafe { stream.launch_builder(&function).arg(&n).arg(&mut out).launch(config)? };
     stream.clone_dtoh(&out)

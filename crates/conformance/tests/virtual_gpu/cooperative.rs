@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::fails;
 
 const COOPERATIVE: &str = include_str!("../ptx/cooperative.ptx");
@@ -29,10 +30,6 @@ fn load(kernel: &str) -> (Arc<CudaStream>, CudaFunction) {
     let context = CudaContext::new(0).unwrap();
     let function = context.load_module(Ptx::from_src(COOPERATIVE)).unwrap().load_function(kernel).unwrap();
     (context.default_stream(), function)
-}
-
-fn shape(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }
 
 fn grid_synchronises() -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchC
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::raw::address;
 use crate::{contains, fails, text};
 
@@ -87,10 +88,6 @@ fn stream() -> anyhow::Result<Arc<CudaStream>> {
 
 fn kernel(stream: &CudaStream, name: &str) -> anyhow::Result<CudaFunction> {
     Ok(stream.context().load_module(Ptx::from_src(KERNELS))?.load_function(name)?)
-}
-
-fn shape(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }
 
 fn a_copy_comes_back() -> anyhow::Result<()> {

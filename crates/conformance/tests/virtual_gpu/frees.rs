@@ -6,10 +6,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::{Check, Kernels};
 
+use crate::device::untracked;
 use crate::host_functions::launch;
 use crate::{contains, fails, text};
 
@@ -29,9 +30,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 fn two_streams(gpu: usize) -> anyhow::Result<[Arc<CudaStream>; 2]> {
-    let context = CudaContext::new(gpu)?;
-    // SAFETY: these programs order their streams themselves, or show what happens otherwise.
-    unsafe { context.disable_event_tracking() };
+    let context = untracked(gpu);
     Ok([context.new_stream()?, context.new_stream()?])
 }
 

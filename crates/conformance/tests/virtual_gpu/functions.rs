@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, CudaModule, CudaStream, LaunchConfig, PushKern
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::fails;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -134,7 +135,7 @@ fn variables() -> anyhow::Result<()> {
     let (stream, module) = module()?;
     let scale = module.load_function("scale")?;
     let mut values = stream.clone_htod(&[1f32, 2.0, 3.0])?;
-    let shape = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (3, 1, 1), shared_mem_bytes: 0 };
+    let shape = shape(1, 3);
     // SAFETY: the argument is the kernel's, with an element for each thread.
     unsafe { stream.launch_builder(&scale).arg(&mut values).launch(shape) }?;
     assert_eq!(stream.clone_dtoh(&values)?, [2.0, 4.0, 6.0]);

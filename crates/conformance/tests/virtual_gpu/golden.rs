@@ -1,4 +1,4 @@
-//! Reports that are kept as text, in `reports/`. `BLESS=1 cargo test -p conformance --test virtual_gpu` writes them anew.
+//! Reports that are kept as text, in `reports/`. `BLESS=1 cargo test -p conformance --test virtual_gpu` writes them again.
 
 use std::path::Path;
 

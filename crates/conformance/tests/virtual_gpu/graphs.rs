@@ -9,6 +9,7 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError,
 use lab::Check;
 use lab::kernels::Kernels;
 
+use crate::device::untracked;
 use crate::{contains, fails, text};
 
 use sys::CUstreamCaptureMode::{
@@ -36,7 +37,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graphs::branches_with_a_wait_don_t", || branches(true)),
         Check::new("graphs::a_launch_races_with_other_streams", || beside_a_stream(false)),
         Check::new("graphs::a_launch_that_is_waited_for_doesn_t", || beside_a_stream(true)),
-        Check::new("graphs::a_failed_kernel_is_told", failed_kernel),
+        Check::new("graphs::a_failed_kernel_is_reported", failed_kernel),
         Check::new("graphs::instantiation_flags", instantiation_flags),
         Check::new("graphs::rules_about_streams", rules_about_streams),
         Check::new("graphs::rules_about_events", rules_about_events),
@@ -47,13 +48,6 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graphs::work_that_is_not_joined", unjoined),
         Check::new("graphs::bad_handles_and_modes", bad_arguments),
     ]
-}
-
-fn context() -> anyhow::Result<Arc<CudaContext>> {
-    let context = CudaContext::new(0)?;
-    // SAFETY: these programs order their streams themselves; a capture can't wait for what tracking recorded before.
-    unsafe { context.disable_event_tracking() };
-    Ok(context)
 }
 
 /// What a stream's calls make.
@@ -67,7 +61,7 @@ fn capture(
 }
 
 fn at_each_launch() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let stream = context.new_stream()?;
     let kernels = Kernels::load(&context)?;
     let mut x = stream.clone_htod(&[1.0_f32, 2.0, 3.0])?;
@@ -89,7 +83,7 @@ fn at_each_launch() -> anyhow::Result<()> {
 
 /// A fork by an event, and the join that ends it.
 fn over_two_streams() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let kernels = Kernels::load(&context)?;
     let mut x = one.clone_htod(&[1.0_f32; 100])?;
@@ -113,9 +107,7 @@ fn over_two_streams() -> anyhow::Result<()> {
 }
 
 fn two_gpus() -> anyhow::Result<()> {
-    let (first, second) = (context()?, CudaContext::new(1)?);
-    // SAFETY: as in `context`.
-    unsafe { second.disable_event_tracking() };
+    let (first, second) = (untracked(0), untracked(1));
     let (one, other) = (first.new_stream()?, second.new_stream()?);
     let mut x = one.clone_htod(&[1.0_f32; 8])?;
     let mut y = other.alloc_zeros::<f32>(8)?;
@@ -142,7 +134,7 @@ unsafe extern "C" fn count(counter: *mut c_void) {
 
 fn host_functions() -> anyhow::Result<()> {
     static COUNTER: AtomicUsize = AtomicUsize::new(0);
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let counter = (&raw const COUNTER).cast_mut().cast();
     let graph = capture(&stream, || {
         // SAFETY: the counter is a static.
@@ -159,7 +151,7 @@ fn host_functions() -> anyhow::Result<()> {
 
 /// "Programmers should not change the memory that a captured copy refers to": it is read when the copy is done.
 fn host_memory() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let mut x = stream.alloc_zeros::<u32>(4)?;
     let mut source = vec![1_u32; 4];
     let mut target = vec![0_u32; 4];
@@ -179,7 +171,7 @@ fn host_memory() -> anyhow::Result<()> {
 }
 
 fn in_order() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let kernels = Kernels::load(&context)?;
     let mut x = one.clone_htod(&[1.0_f32])?;
@@ -194,7 +186,7 @@ fn in_order() -> anyhow::Result<()> {
 }
 
 fn nested() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let stream = context.new_stream()?;
     let kernels = Kernels::load(&context)?;
     let mut x = stream.clone_htod(&[1.0_f32])?;
@@ -212,7 +204,7 @@ fn nested() -> anyhow::Result<()> {
 }
 
 fn destroyed_while_running() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let mut x = one.clone_htod(&[1_u8; 16])?;
     let graph = capture(&one, || Ok(one.memset_zeros(&mut x)?))?;
@@ -225,7 +217,7 @@ fn destroyed_while_running() -> anyhow::Result<()> {
 }
 
 fn branches(joined: bool) -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let mut x = one.alloc_zeros::<u8>(4096)?;
     one.synchronize()?;
@@ -255,7 +247,7 @@ fn branches(joined: bool) -> anyhow::Result<()> {
 }
 
 fn beside_a_stream(waits: bool) -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let mut x = one.alloc_zeros::<u8>(4096)?;
     one.synchronize()?;
@@ -275,7 +267,7 @@ fn beside_a_stream(waits: bool) -> anyhow::Result<()> {
 }
 
 fn failed_kernel() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let stream = context.new_stream()?;
     let x = stream.clone_htod(&[1.0_f32; 4])?;
     let mut y: CudaSlice<f32> = stream.alloc_zeros(4)?;
@@ -293,7 +285,7 @@ fn failed_kernel() -> anyhow::Result<()> {
 }
 
 fn instantiation_flags() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let mut x = stream.clone_htod(&[1_u32; 4])?;
     let bad = [
         Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
@@ -332,7 +324,7 @@ fn is_broken(stream: &Arc<CudaStream>, words: &[&str]) {
 }
 
 fn rules_about_streams() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     fails(
         one.end_capture(NO_FLAGS).map(drop),
@@ -373,7 +365,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
 }
 
 fn rules_about_events() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let before = other.record_event(None)?;
     one.begin_capture(THREAD_LOCAL)?;
@@ -409,7 +401,7 @@ fn blocking_stream(context: &CudaContext) -> anyhow::Result<sys::CUstream> {
 }
 
 fn rules_about_the_default_stream() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let default = context.default_stream();
     let mut x = default.alloc_zeros::<u8>(4)?;
     fails(
@@ -436,7 +428,7 @@ fn rules_about_the_default_stream() -> anyhow::Result<()> {
 }
 
 fn rules_about_threads() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let end_elsewhere = || -> Result<(), DriverError> {
         std::thread::scope(|scope| scope.spawn(|| stream.end_capture(NO_FLAGS).map(drop)).join().unwrap())
     };
@@ -453,7 +445,7 @@ fn rules_about_threads() -> anyhow::Result<()> {
 }
 
 fn rules_about_unsafe_calls() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     // SAFETY: the memory is never used.
     let allocate = || unsafe { result::malloc_sync(16) }.map(drop);
     let elsewhere = || {
@@ -481,7 +473,7 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
 
 /// Memory that a graph owns is not there; what was allocated before can't be freed by a graph.
 fn memory_in_a_capture() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let buffer = stream.alloc_zeros::<u8>(16)?;
     stream.synchronize()?;
     let address = buffer.leak();
@@ -496,7 +488,7 @@ fn memory_in_a_capture() -> anyhow::Result<()> {
 }
 
 fn unjoined() -> anyhow::Result<()> {
-    let context = context()?;
+    let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
     let mut x = one.alloc_zeros::<u8>(4)?;
     one.synchronize()?;
@@ -515,7 +507,7 @@ fn unjoined() -> anyhow::Result<()> {
 }
 
 fn bad_arguments() -> anyhow::Result<()> {
-    let stream = context()?.new_stream()?;
+    let stream = untracked(0).new_stream()?;
     let handle = stream.cu_stream();
     // SAFETY: the driver checks a mode and handles before it uses them.
     let begun = unsafe {

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig, result};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::{shape, untracked};
 use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -41,10 +42,7 @@ pub(crate) fn launch(
 }
 
 fn stream() -> anyhow::Result<Arc<CudaStream>> {
-    let context = CudaContext::new(0)?;
-    // SAFETY: these programs order their streams themselves.
-    unsafe { context.disable_event_tracking() };
-    Ok(context.new_stream()?)
+    Ok(untracked(0).new_stream()?)
 }
 
 fn in_stream_order() -> anyhow::Result<()> {
@@ -141,7 +139,7 @@ fn none_after_a_failure() -> anyhow::Result<()> {
     let called = Arc::new(AtomicBool::new(false));
     // Blocked, so that all of it is enqueued before the failure.
     launch(&stream, move || receive.recv().unwrap_or_default())?;
-    let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    let one = shape(1, 1);
     // SAFETY: none: this is the write that has to fail.
     unsafe { stream.launch_builder(&nowhere).launch(one) }?;
     let function = called.clone();

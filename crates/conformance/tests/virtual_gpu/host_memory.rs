@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError, LaunchConfig, PushKernelArg, result};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::{shape, untracked};
 use crate::fails;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -26,10 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 fn stream() -> anyhow::Result<Arc<CudaStream>> {
-    let context = CudaContext::new(0)?;
-    // SAFETY: these programs order their copies themselves.
-    unsafe { context.disable_event_tracking() };
-    Ok(context.new_stream()?)
+    Ok(untracked(0).new_stream()?)
 }
 
 /// Holds a stream up until a message comes, or the sender is dropped.
@@ -213,7 +211,7 @@ fn no_device_address() -> anyhow::Result<()> {
         &["set of 0x", "pinned host memory, which the virtual GPU"],
     );
     let reads = stream.context().load_module(Ptx::from_src(READS))?.load_function("reads")?;
-    let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    let one = shape(1, 1);
     // SAFETY: the read is what has to fail.
     unsafe { stream.launch_builder(&reads).arg(&address).launch(one) }?;
     let words = ["kernel `reads` uses an address that is none", "it is pinned host memory"];

@@ -13,9 +13,9 @@ use crate::contains;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("leaks::what_is_kept_is_told_as_the_program_ends", kept),
+        Check::new("leaks::what_is_kept_is_reported_as_the_program_ends", kept),
         Check::new("leaks::what_is_dropped_is_not", dropped),
-        Check::new("leaks::a_failure_is_told_alone", after_a_failure),
+        Check::new("leaks::a_failure_is_reported_alone", after_a_failure),
     ]
 }
 

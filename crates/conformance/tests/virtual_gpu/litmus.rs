@@ -7,12 +7,13 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchArgs,
-    LaunchConfig, PushKernelArg, result,
+    PushKernelArg, result,
 };
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::contains;
+use crate::device::{shape, untracked};
 use crate::golden::is_kept;
 
 use CUresult::{
@@ -51,11 +52,6 @@ macro_rules! launched {
     }};
 }
 
-/// One dimension of blocks, and one of threads.
-fn shape(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
-}
-
 pub(crate) fn checks() -> Vec<Check> {
     LITMUS
         .iter()
@@ -63,16 +59,16 @@ pub(crate) fn checks() -> Vec<Check> {
             let wrong = format!("litmus::{}_wrong", litmus.name);
             let right = format!("litmus::{}_right", litmus.name);
             [
-                Check::new(wrong, move || is_told(litmus)),
+                Check::new(wrong, move || is_reported(litmus)),
                 Check::new(right, move || Ok((litmus.program)(&Bench::new()?, false)?)),
             ]
         })
         .collect()
 }
 
-fn is_told(litmus: &Litmus) -> anyhow::Result<()> {
+fn is_reported(litmus: &Litmus) -> anyhow::Result<()> {
     let bench = Bench::new()?;
-    let Err(error) = (litmus.program)(&bench, true) else { anyhow::bail!("nothing was said") };
+    let Err(error) = (litmus.program)(&bench, true) else { anyhow::bail!("nothing was reported") };
     assert_eq!(error.0, litmus.code, "{error}");
     let said = crate::text(error);
     contains(&said, litmus.says);
@@ -97,9 +93,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> anyhow::Result<Self> {
-        let context = CudaContext::new(1)?;
-        // SAFETY: there is one stream.
-        unsafe { context.disable_event_tracking() };
+        let context = untracked(1);
         let module = context.load_module(Ptx::from_src(include_str!("litmus.ptx")))?;
         Ok(Self { stream: context.new_stream()?, module, lines: RefCell::default() })
     }

@@ -4,6 +4,7 @@ mod calls;
 mod child;
 mod contexts;
 mod cooperative;
+mod device;
 mod driver;
 mod frees;
 mod functions;

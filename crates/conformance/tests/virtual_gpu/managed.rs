@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmemAttach_flags, CUresult};
-use cudarc::driver::{
-    CudaContext, CudaStream, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg, UnifiedSlice, result,
-};
+use cudarc::driver::{CudaStream, DevicePtr, DeviceSlice, PushKernelArg, UnifiedSlice, result};
 use cudarc::nccl::sys::ncclDataType_t;
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::{shape, untracked};
 use crate::fails;
 use crate::raw::{Arguments, Function, Rank, communicators, floats, in_group};
 
@@ -48,10 +47,7 @@ const INCREMENT: &str = r#"
 "#;
 
 fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
-    let context = CudaContext::new(gpu)?;
-    // SAFETY: these programs order their streams themselves.
-    unsafe { context.disable_event_tracking() };
-    Ok(context.new_stream()?)
+    Ok(untracked(gpu).new_stream()?)
 }
 
 fn allocate(stream: &CudaStream, len: usize) -> anyhow::Result<UnifiedSlice<u32>> {
@@ -96,7 +92,7 @@ fn collectives() -> anyhow::Result<()> {
 fn increment(stream: &CudaStream, data: &mut UnifiedSlice<u32>, threads: u32) -> anyhow::Result<()> {
     let address = data.device_ptr(data.stream()).0;
     let kernel = stream.context().load_module(Ptx::from_src(INCREMENT))?.load_function("increment")?;
-    let shape = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
+    let shape = shape(1, threads);
     // SAFETY: the kernel takes one pointer.
     unsafe { stream.launch_builder(&kernel).arg(&address).launch(shape) }?;
     Ok(())

@@ -19,7 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
         Check::new("nccl::the_other_collectives", the_other_collectives),
         Check::new("nccl::a_communicator_dropped_in_flight", dropped_in_flight),
-        Check::new("nccl::who_was_told_not_yet_may_abort", abort_after_a_query),
+        Check::new("nccl::an_abort_after_a_query_succeeds", abort_after_a_query),
         Check::new("nccl::a_wait_inside_an_open_group", wait_inside_a_group),
         Check::new(
             "nccl::one_thread_drives_several_gpus_in_a_group",
@@ -34,12 +34,12 @@ pub(crate) fn checks() -> Vec<Check> {
             ranks_that_disagree_are_named_with_their_calls,
         ),
         Check::new(
-            "nccl::a_rank_that_never_comes_is_named_at_once",
-            a_rank_that_never_comes_is_named_at_once,
+            "nccl::a_rank_that_never_calls_is_named_at_once",
+            a_rank_that_never_calls_is_named_at_once,
         ),
         Check::new(
-            "nccl::a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it",
-            a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it,
+            "nccl::a_rank_that_left_without_its_call_is_not_one_that_dropped_it",
+            a_rank_that_left_without_its_call_is_not_one_that_dropped_it,
         ),
         Check::new(
             "nccl::a_cycle_over_two_communicators_is_a_deadlock",
@@ -165,7 +165,7 @@ fn ranks_that_disagree_are_named_with_their_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_rank_that_never_comes_is_named_at_once() -> anyhow::Result<()> {
+fn a_rank_that_never_calls_is_named_at_once() -> anyhow::Result<()> {
     let reports = ranks(0, 3, |rank, comm| {
         let stream = comm.stream();
         let mut buffer = stream.alloc_zeros::<f32>(10).unwrap();
@@ -184,7 +184,7 @@ fn a_rank_that_never_comes_is_named_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_rank_that_left_without_its_call_is_told_from_one_that_dropped_it() -> anyhow::Result<()> {
+fn a_rank_that_left_without_its_call_is_not_one_that_dropped_it() -> anyhow::Result<()> {
     for (makes_the_call, words) in [
         (
             false,

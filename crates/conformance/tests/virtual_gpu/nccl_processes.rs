@@ -1,72 +1,81 @@
 //! Ranks as processes: right programs with the right numbers, processes that end, and everything bad that can come in.
 
+mod bootstrap;
+mod garbage;
 mod ids;
+mod killed;
+mod nonblocking;
+mod values;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::TcpListener;
 
 use anyhow::{Context, ensure};
-use cudarc::driver::CudaSlice;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use lab::Check;
 
-use crate::nccl::last_error;
-use crate::rank_processes::{Plan, Process, Program, run, spawn, start};
-use crate::raw::{Answer, Function, Rank, address, answer, config, floats, in_group, untracked};
-use crate::twins::{Said, TestRank, driver, peer, said, split};
+use crate::rank_processes::{Plan, Program, run};
+use crate::raw::{Function, address, answer};
+use crate::twins::{Said, TestRank, driver, peer, said};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("nccl_processes::any_mix_of_processes_and_threads", any_mix),
-        Check::new("nccl_processes::every_function", every_function),
+        Check::new("nccl_processes::any_mix_of_processes_and_threads", values::any_mix),
+        Check::new("nccl_processes::every_function", values::every_function),
         Check::new("nccl_processes::a_thread_with_two_ranks", || all_right(&plan("grouped", &[1, 1]))),
         Check::new("nccl_processes::not_blocking", || all_right(&plan("not_blocking", &[1, 2, 1]))),
-        Check::new("nccl_processes::an_address_for_all", an_address_for_all),
+        Check::new("nccl_processes::an_address_for_all", bootstrap::an_address_for_all),
         Check::new("nccl_processes::an_id_makes_one_communicator", ids::one_communicator),
         Check::new("nccl_processes::an_address_makes_any_number", ids::any_number_by_address),
-        Check::new("nccl_processes::an_interface_by_name", an_interface_by_name),
-        Check::new("nccl_processes::a_gpu_for_each_process", a_gpu_for_each_process),
+        Check::new("nccl_processes::an_interface_by_name", bootstrap::an_interface_by_name),
+        Check::new("nccl_processes::a_gpu_for_each_process", bootstrap::a_gpu_for_each_process),
         Check::new("nccl_processes::virtual_time_is_shared", virtual_time_is_shared),
         Check::new("nccl_processes::order_goes_through_another_process", order_through_another),
-        Check::new("nccl_processes::killed_in_a_collective", || killed("waits", "rank 2 is gone: process")),
-        Check::new("nccl_processes::killed_in_a_split", || killed("splits", "rank 2 is gone: process")),
-        Check::new("nccl_processes::killed_in_a_receive", || killed("receives", "rank 2 is gone: process")),
-        Check::new("nccl_processes::killed_while_nobody_waits", || killed("polls", "ncclRemoteError")),
-        Check::new("nccl_processes::killed_while_others_ask_for_a_communicator", || {
-            killed("asks", "ncclRemoteError: virtual GPU: rank 2 is gone: process")
+        Check::new("nccl_processes::killed_in_a_collective", || {
+            killed::killed("waits", "rank 2 is gone: process")
         }),
-        Check::new("nccl_processes::the_host_is_killed", the_host_is_killed),
-        Check::new("nccl_processes::the_host_leaves_first", || all_right(&plan("leaves", &[1, 1, 1]))),
-        Check::new("nccl_processes::the_host_returns_early", the_host_returns_early),
+        Check::new("nccl_processes::killed_in_a_split", || {
+            killed::killed("splits", "rank 2 is gone: process")
+        }),
+        Check::new("nccl_processes::killed_in_a_receive", || {
+            killed::killed("receives", "rank 2 is gone: process")
+        }),
+        Check::new("nccl_processes::killed_while_no_rank_waits", || {
+            killed::killed("polls", "ncclRemoteError")
+        }),
+        Check::new("nccl_processes::killed_while_the_others_initialize", || {
+            killed::killed("initializes", "ncclRemoteError: virtual GPU: rank 2 is gone: process")
+        }),
+        Check::new("nccl_processes::the_root_is_killed", killed::root_is_killed),
+        Check::new("nccl_processes::the_root_returns_first", || all_right(&plan("root_returns", &[1, 1, 1]))),
+        Check::new("nccl_processes::the_root_returns_early", killed::root_returns_early),
         Check::new("nccl_processes::random_programs", || all_right(&plan("random", &[1, 2, 1]))),
-        Check::new("nccl_processes::killed_before_all_have_come", killed_before_all_have_come),
-        Check::new("nccl_processes::a_rank_that_never_comes", a_rank_that_never_comes),
-        Check::new("nccl_processes::two_ranks_with_one_number", two_ranks_with_one_number),
-        Check::new("nccl_processes::world_sizes_that_differ", world_sizes_that_differ),
-        Check::new("nccl_processes::an_id_of_a_process_that_has_ended", an_id_of_an_ended_process),
-        Check::new("nccl_processes::a_port_in_use", a_port_in_use),
-        Check::new("nccl_processes::garbage_on_the_port", garbage_on_the_port),
-        Check::new("nccl_processes::garbage_instead_of_the_host", garbage_instead_of_the_host),
+        Check::new("nccl_processes::killed_before_all_join", bootstrap::killed_before_all_join),
+        Check::new("nccl_processes::a_rank_that_never_joins", bootstrap::a_rank_that_never_joins),
+        Check::new("nccl_processes::two_ranks_with_one_number", bootstrap::two_ranks_with_one_number),
+        Check::new("nccl_processes::world_sizes_that_differ", bootstrap::world_sizes_that_differ),
+        Check::new("nccl_processes::an_id_of_a_process_that_has_ended", bootstrap::an_id_of_an_ended_process),
+        Check::new("nccl_processes::a_port_in_use", bootstrap::a_port_in_use),
+        Check::new("nccl_processes::garbage_on_the_port", garbage::garbage_on_the_port),
+        Check::new("nccl_processes::garbage_instead_of_the_root", garbage::garbage_instead_of_the_root),
     ]
 }
 
 /// What the processes of these checks run.
 pub(crate) const PROGRAMS: [(&str, Program); 16] = [
-    ("sums", sums),
+    ("sums", values::sums),
     ("again", ids::again),
-    ("functions", functions),
-    ("grouped", grouped),
+    ("functions", values::functions),
+    ("grouped", values::grouped),
     ("times", times),
     ("relays", relays),
-    ("waits", waits),
-    ("waits_for_the_host", waits_for_the_host),
-    ("splits", splits),
-    ("receives", receives),
-    ("polls", polls),
-    ("not_blocking", not_blocking),
-    ("asks", asks),
-    ("leaves", leaves),
+    ("waits", killed::waits),
+    ("waits_for_the_root", killed::waits_for_the_root),
+    ("splits", killed::splits),
+    ("receives", killed::receives),
+    ("polls", killed::polls),
+    ("not_blocking", nonblocking::not_blocking),
+    ("initializes", killed::initializes),
+    ("root_returns", killed::root_returns),
     ("random", crate::random::programs_of_processes),
     ("joins", |_| Ok(())),
 ];
@@ -86,8 +95,8 @@ fn all_right(plan: &Plan<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every rank has to get these words.
-fn all_told(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
+/// Every rank must report these words.
+fn all_report(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(plan)?.into_iter().enumerate() {
         reported(&format!("rank {rank}"), said, words)?;
     }
@@ -102,203 +111,9 @@ fn reported(who: &str, said: Said, words: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn any_mix() -> anyhow::Result<()> {
-    for layout in [&[1, 1][..], &[2, 2], &[1, 3], &[1, 1, 1, 1], &[3]] {
-        all_right(&plan("sums", layout))?;
-    }
-    Ok(())
-}
-
-/// Sums of what differs by rank and place, several times over.
-fn sums(me: &TestRank) -> Said {
-    let TestRank { rank, n, .. } = *me;
-    for len in [1usize, 1000, 70_001] {
-        let give = |rank: usize| (0..len).map(move |i| ((i * 7 + rank * 13) % 101) as f32);
-        let mut buffer = driver(me.own.stream.clone_htod(&give(rank).collect::<Vec<_>>()))?;
-        me.all_reduce(&buffer)?;
-        let got = driver(me.own.stream.clone_dtoh(&buffer))?;
-        let mut all: Vec<_> = (0..n).map(give).collect();
-        let expected: Vec<f32> =
-            (0..len).map(|_| all.iter_mut().map(|of| of.next().unwrap()).sum()).collect();
-        if got != expected {
-            return Err(format!("rank {rank}: wrong sums of {len}"));
-        }
-        driver(me.own.stream.memset_zeros(&mut buffer))?;
-    }
-    Ok(())
-}
-
-fn every_function() -> anyhow::Result<()> {
-    for layout in [&[1, 1][..], &[1, 1, 1], &[2, 1, 2]] {
-        all_right(&plan("functions", layout))?;
-    }
-    Ok(())
-}
-
-/// Elements of each part.
-const LEN: usize = 5;
-
-/// What `rank` gives in its `part`.
-fn given(rank: usize, part: usize) -> Vec<f32> {
-    (0..LEN).map(|i| (100 * rank + 10 * part + i) as f32).collect()
-}
-
-/// Every function of NCCL, on data that says where it came from.
-fn functions(me: &TestRank) -> Said {
-    let TestRank { rank, n, .. } = *me;
-    let own = &me.own;
-    collectives(own, rank, n)?;
-
-    // Around the ring, and to everyone at once.
-    let from = upload(own, &given(rank, 0))?;
-    let all = driver(own.stream.alloc_zeros::<f32>(LEN * n))?;
-    said(in_group(|| {
-        for other in 0..n {
-            me.send(&from, other).unwrap();
-            let to = address(&all) + (other * LEN * 4) as u64;
-            said(own.call(Function::Recv, 0, to, peer(other, LEN))).unwrap();
-        }
-    }))?;
-    expect("sends", own, &all, (0..n).flat_map(|rank| given(rank, 0)).collect())?;
-    for round in 0..3 {
-        let (next, last) = ((rank + 1) % n, (rank + n - 1) % n);
-        let (from, to) = (upload(own, &given(rank, round))?, driver(own.stream.alloc_zeros::<f32>(LEN))?);
-        said(in_group(|| me.send(&from, next).and_then(|()| me.receive(&to, last)).unwrap()))?;
-        expect("a ring", own, &to, given(last, round))?;
-    }
-
-    // Even and odd ranks, the last ones first.
-    let mut child: ncclComm_t = std::ptr::null_mut();
-    // SAFETY: the communicator is alive, and the child can be written.
-    said(answer(unsafe {
-        sys::ncclCommSplit(own.comm, (rank % 2) as i32, -(rank as i32), &mut child, std::ptr::null_mut())
-    }))?;
-    let child = Rank::of(child, own.stream.clone());
-    let mut siblings: Vec<usize> = (0..n).filter(|other| other % 2 == rank % 2).collect();
-    siblings.reverse();
-    if (child.n, siblings[child.rank]) != (siblings.len(), rank) {
-        return Err(format!("rank {rank} is {} of {} in its half", child.rank, child.n));
-    }
-    let (gathered, from) =
-        (driver(own.stream.alloc_zeros::<f32>(LEN * child.n))?, upload(own, &given(rank, 1))?);
-    said(child.call(Function::AllGather, address(&from), address(&gathered), floats(LEN)))?;
-    expect("a half", own, &gathered, siblings.iter().flat_map(|&rank| given(rank, 1)).collect())?;
-
-    // The second id's communicator goes through another connection.
-    let second = me.second();
-    collectives(&second, rank, n)?;
-    // SAFETY: the communicators are alive.
-    said(answer(unsafe { sys::ncclCommFinalize(second.comm) }))?;
-    // SAFETY: as before.
-    said(answer(unsafe { sys::ncclCommFinalize(own.comm) }))
-}
-
-/// One process has rank 0, and one thread of the other has ranks 1 and 2, in groups.
-fn grouped(me: &TestRank) -> Said {
-    let ranks: &[usize] = if me.rank == 0 { &[0] } else { &[1, 2] };
-    let streams: Vec<_> =
-        ranks.iter().map(|rank| untracked(me.first_gpu + rank).new_stream().unwrap()).collect();
-    let mut comms: Vec<ncclComm_t> = vec![std::ptr::null_mut(); ranks.len()];
-    said(in_group(|| {
-        for ((comm, &rank), stream) in comms.iter_mut().zip(ranks).zip(&streams) {
-            stream.context().bind_to_thread().unwrap();
-            // SAFETY: the communicator can be written until the group ends.
-            said(answer(unsafe { sys::ncclCommInitRank(comm, 3, me.ids[1], rank as i32) })).unwrap();
-        }
-    }))?;
-    let ends: Vec<Rank> = comms.iter().zip(streams).map(|(&comm, stream)| Rank::of(comm, stream)).collect();
-    let buffers: Vec<_> = ends.iter().map(|own| upload(own, &given(own.rank, 0)).unwrap()).collect();
-    said(in_group(|| {
-        for (own, buffer) in ends.iter().zip(&buffers) {
-            let at = address(buffer);
-            said(own.call(Function::AllReduce, at, at, floats(LEN))).unwrap();
-        }
-    }))?;
-    let sums: Vec<f32> = (0..LEN).map(|i| (0..3).map(|rank| given(rank, 0)[i]).sum()).collect();
-    ends.iter().zip(&buffers).try_for_each(|(own, buffer)| expect("a group", own, buffer, sums.clone()))
-}
-
-fn upload(own: &Rank, values: &[f32]) -> Result<CudaSlice<f32>, String> {
-    driver(own.stream.clone_htod(values))
-}
-
-fn expect(what: &str, own: &Rank, got: &CudaSlice<f32>, expected: Vec<f32>) -> Said {
-    let got = driver(own.stream.clone_dtoh(got))?;
-    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?} and not {expected:?}")) }
-}
-
-fn collectives(own: &Rank, rank: usize, n: usize) -> Said {
-    let sum = |part: usize| -> Vec<f32> {
-        let all: Vec<_> = (0..n).map(|rank| given(rank, part)).collect();
-        (0..LEN).map(|i| all.iter().map(|of| of[i]).sum()).collect()
-    };
-    let parts = |rank: usize| (0..n).flat_map(|part| given(rank, part)).collect::<Vec<_>>();
-    let root = n - 1;
-    let zeros = |len: usize| driver(own.stream.alloc_zeros::<f32>(len));
-    let one = upload(own, &given(rank, 0))?;
-    let many = upload(own, &parts(rank))?;
-    let call = |function, from: &CudaSlice<f32>, to: &CudaSlice<f32>, with| {
-        said(own.call(function, address(from), address(to), with))
-    };
-
-    let to = zeros(LEN)?;
-    call(Function::AllReduce, &one, &to, floats(LEN))?;
-    expect("ncclAllReduce", own, &to, sum(0))?;
-    call(Function::Broadcast, &one, &to, peer(root, LEN))?;
-    expect("ncclBroadcast", own, &to, given(root, 0))?;
-    let to = zeros(LEN)?;
-    call(Function::Reduce, &one, &to, peer(root, LEN))?;
-    expect("ncclReduce", own, &to, if rank == root { sum(0) } else { vec![0.0; LEN] })?;
-    call(Function::ReduceScatter, &many, &to, floats(LEN))?;
-    expect("ncclReduceScatter", own, &to, sum(rank))?;
-    call(Function::Scatter, &many, &to, peer(root, LEN))?;
-    expect("ncclScatter", own, &to, given(root, rank))?;
-    let to = zeros(LEN * n)?;
-    call(Function::AllGather, &one, &to, floats(LEN))?;
-    expect("ncclAllGather", own, &to, (0..n).flat_map(|rank| given(rank, 0)).collect())?;
-    call(Function::AllToAll, &many, &to, floats(LEN))?;
-    expect("ncclAlltoAll", own, &to, (0..n).flat_map(|from| given(from, rank)).collect())?;
-    let to = zeros(LEN * n)?;
-    call(Function::Gather, &one, &to, peer(root, LEN))?;
-    let gathered =
-        if rank == root { (0..n).flat_map(|rank| given(rank, 0)).collect() } else { vec![0.0; LEN * n] };
-    expect("ncclGather", own, &to, gathered)
-}
-
 /// A port that was free a moment ago.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// With `NCCL_COMM_ID` every process has the same id, whichever comes first.
-fn an_address_for_all() -> anyhow::Result<()> {
-    let address = format!("127.0.0.1:{}", free_port()?);
-    all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("sums", &[1, 2]) })
-}
-
-fn an_interface_by_name() -> anyhow::Result<()> {
-    all_right(&Plan { env: &[("NCCL_SOCKET_IFNAME", "=lo")], ..plan("sums", &[1, 1]) })?;
-    let mut process = spawn("joins 0 1 1 0", &[("NCCL_SOCKET_IFNAME", "nothing0")])?;
-    ensure!(!process.child.wait()?.success(), "an interface that is not there was taken");
-    Ok(())
-}
-
-/// The processes of a node share its GPUs, as far as they see them.
-fn a_gpu_for_each_process() -> anyhow::Result<()> {
-    let one = |gpu: &'static str| [("CUDA_VISIBLE_DEVICES", gpu)];
-    let words =
-        ["ncclInvalidUsage", "ranks 0 and 1 are both on GPU 3", "with GPU 0 current", "CUDA_VISIBLE_DEVICES"];
-    all_told(&Plan { env: &one("3"), ..plan("joins", &[1, 1]) }, &words)?;
-    let shared = [("CUDA_VISIBLE_DEVICES", "3"), ("NCCL_MULTI_RANK_GPU_ENABLE", "1")];
-    all_right(&Plan { env: &shared, ..plan("sums", &[1, 1]) })?;
-    let of = ["4", "1,0"];
-    let mut processes = [spawn("sums 0 1 2 0", &one(of[0]))?, spawn("sums 1 1 2 0", &one(of[1]))?];
-    let ids = processes[0].line("ids: ")?;
-    processes[1].give(&ids)?;
-    for process in processes {
-        process.said()?.map_err(anyhow::Error::msg)?;
-    }
-    Ok(())
 }
 
 /// A collective starts when the last rank is ready, and so waits for the kernel of another process.
@@ -363,340 +178,9 @@ fn relays(me: &TestRank) -> Said {
     driver(second.stream.synchronize())
 }
 
-/// The last process goes to sleep, and is killed. The others have to get an error within a second.
-fn killed(program: &str, words: &str) -> anyhow::Result<()> {
-    let mut processes = start(&Plan { env: &LONG, ..plan(program, &[1, 1, 1]) })?;
-    end_and_listen(&mut processes, 2, &[words])
-}
-
-fn the_host_is_killed() -> anyhow::Result<()> {
-    let mut processes = start(&Plan { env: &LONG, ..plan("waits_for_the_host", &[1, 1, 1]) })?;
-    // What the other processes send each other goes through the root.
-    end_and_listen(&mut processes, 0, &["gone: process"])
-}
-
-/// What the others say to each other still arrives.
-fn leaves(me: &TestRank) -> Said {
-    let buffer = me.buffer(4);
-    me.all_reduce(&buffer)?;
-    me.wait()?;
-    if me.wrong || me.rank > 0 {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    match (me.rank, me.wrong) {
-        (0, true) => {
-            me.own.leak();
-            return Ok(());
-        }
-        (0, false) => return Ok(()),
-        (_, true) => me.all_reduce(&buffer)?,
-        (1, false) => me.send(&buffer, 2)?,
-        (_, false) => me.receive(&buffer, 1)?,
-    }
-    me.wait()
-}
-
-/// The others know at once, though what they say still goes through it.
-fn the_host_returns_early() -> anyhow::Result<()> {
-    let mut said = run(&Plan { wrong: true, ..plan("leaves", &[1, 1, 1]) })?.into_iter();
-    ensure!(said.next().is_some_and(|said| said.is_ok()), "rank 0 returned early, with an error");
-    for said in said {
-        reported("a rank", said, &["rank 0 is gone: process"])?;
-    }
-    Ok(())
-}
-
-fn end_and_listen(processes: &mut Vec<Process>, which: usize, words: &[&str]) -> anyhow::Result<()> {
-    for process in &*processes {
-        process.line("ready")?;
-    }
-    // The others are, or will be, in the call that waits.
-    std::thread::sleep(Duration::from_millis(50));
-    let mut victim = processes.remove(which);
-    victim.child.kill()?;
-    let since = Instant::now();
-    for process in processes {
-        reported("a survivor", process.said()?, words)?;
-    }
-    // It takes milliseconds, where nothing else runs.
-    ensure!(since.elapsed() < Duration::from_secs(30), "an error after {:?}", since.elapsed());
-    victim.child.wait()?;
-    Ok(())
-}
-
-/// Says that it has come so far. The one that is killed goes no further.
-fn ready(me: &TestRank, sleepy: usize) {
-    println!("ready");
-    if me.rank == sleepy {
-        std::thread::sleep(Duration::from_secs(60));
-    }
-}
-
-fn waits(me: &TestRank) -> Said {
-    waits_for(me, me.n - 1)
-}
-
-fn waits_for_the_host(me: &TestRank) -> Said {
-    waits_for(me, 0)
-}
-
-fn waits_for(me: &TestRank, sleepy: usize) -> Said {
-    let buffer = me.buffer(4);
-    me.all_reduce(&buffer)?;
-    me.wait()?;
-    ready(me, sleepy);
-    me.all_reduce(&buffer)?;
-    let Err(text) = me.wait() else { return Ok(()) };
-    remote_error(me, &buffer).map_or(Err(text), Err)
-}
-
-/// That the communicator has failed for good, with the right code. None if so.
-fn remote_error(me: &TestRank, buffer: &CudaSlice<f32>) -> Option<String> {
-    let code = async_error(me.own.comm);
-    if code != ncclResult_t::ncclRemoteError {
-        return Some(format!("ncclCommGetAsyncError says {code:?}"));
-    }
-    let again = me.own.call(Function::AllReduce, address(buffer), address(buffer), floats(4));
-    match again {
-        Err((ncclResult_t::ncclRemoteError, _)) => None,
-        other => Some(format!("the next call says {other:?}")),
-    }
-}
-
 fn async_error(comm: ncclComm_t) -> ncclResult_t {
     let mut code = ncclResult_t::ncclSuccess;
     // SAFETY: the communicator is alive, and the code can be written.
     answer(unsafe { sys::ncclCommGetAsyncError(comm, &mut code) }).unwrap();
     code
-}
-
-fn splits(me: &TestRank) -> Said {
-    ready(me, me.n - 1);
-    let mut child = std::ptr::null_mut();
-    match split(me.own.comm, 0, &mut child) {
-        Err((ncclResult_t::ncclRemoteError, text)) => Err(text),
-        other => Err(format!("the split says {other:?}")),
-    }
-}
-
-fn receives(me: &TestRank) -> Said {
-    let buffer = me.buffer(4);
-    ready(me, me.n - 1);
-    me.receive(&buffer, me.n - 1)?;
-    me.wait()
-}
-
-fn polls(me: &TestRank) -> Said {
-    ready(me, me.n - 1);
-    loop {
-        match async_error(me.own.comm) {
-            ncclResult_t::ncclSuccess => std::thread::sleep(Duration::from_millis(1)),
-            code => return Err(format!("{code:?}")),
-        }
-    }
-}
-
-/// The second id's communicator of `n` ranks, which is there once [`done`] says so.
-fn asked(me: &TestRank, n: usize) -> ncclComm_t {
-    let mut config = config();
-    config.blocking = 0;
-    let mut comm: ncclComm_t = std::ptr::null_mut();
-    // SAFETY: both pointers are to live values.
-    let code =
-        unsafe { sys::ncclCommInitRankConfig(&mut comm, n as i32, me.ids[1], me.rank as i32, &mut config) };
-    assert_eq!(code, ncclResult_t::ncclInProgress);
-    comm
-}
-
-/// Asks until the communicator has nothing under way.
-fn done(comm: ncclComm_t) -> Said {
-    loop {
-        match async_error(comm) {
-            ncclResult_t::ncclSuccess => return Ok(()),
-            ncclResult_t::ncclInProgress => std::thread::yield_now(),
-            code => {
-                return Err(format!("{code:?}: {}", last_error()));
-            }
-        }
-    }
-}
-
-/// A communicator, sums, a split and an end, of which no call waits.
-fn not_blocking(me: &TestRank) -> Said {
-    let comm = asked(me, me.n);
-    done(comm)?;
-    let own = Rank::of(comm, me.own.stream.clone());
-    let in_progress = |answer: Answer| match answer {
-        Err((ncclResult_t::ncclInProgress, _)) => done(comm),
-        other => said(other),
-    };
-    let buffer = upload(&own, &given(me.rank, 0))?;
-    let at = address(&buffer);
-    in_progress(own.call(Function::AllReduce, at, at, floats(LEN)))?;
-    let sums = (0..LEN).map(|i| (0..me.n).map(|rank| given(rank, 0)[i]).sum()).collect();
-    expect("a sum", &own, &buffer, sums)?;
-    let mut child: ncclComm_t = std::ptr::null_mut();
-    in_progress(split(comm, (me.rank % 2) as i32, &mut child))?;
-    let half = Rank::of(child, own.stream.clone());
-    if half.n != me.n / 2 {
-        return Err(format!("{} of {} ranks are in a half", half.n, me.n));
-    }
-    // SAFETY: the communicator is alive.
-    in_progress(answer(unsafe { sys::ncclCommFinalize(comm) }))
-}
-
-/// Asks for a communicator of one more rank, which never comes.
-fn asks(me: &TestRank) -> Said {
-    let comm = asked(me, me.n + 1);
-    ready(me, me.n - 1);
-    let reported = done(comm);
-    // SAFETY: the communicator is alive.
-    said(answer(unsafe { sys::ncclCommAbort(comm) }))?;
-    reported
-}
-
-fn killed_before_all_have_come() -> anyhow::Result<()> {
-    let mut processes = [spawn("joins 0 1 3 0", &[])?, spawn("joins 1 1 3 0", &[])?];
-    let ids = processes[0].line("ids: ")?;
-    processes[1].give(&ids)?;
-    std::thread::sleep(Duration::from_millis(300));
-    let [root, mut member] = processes;
-    member.child.kill()?;
-    member.child.wait()?;
-    let words = ["ncclRemoteError", "rank 1 is gone", "ended before the communicator was made"];
-    reported("rank 0", root.said()?, &words)
-}
-
-fn a_rank_that_never_comes() -> anyhow::Result<()> {
-    // Whose id it is decides, and tells the other.
-    let mut processes = [spawn("joins 0 1 3 0", &SHORT)?, spawn("joins 2 1 3 0", &LONG)?];
-    let ids = processes[0].line("ids: ")?;
-    processes[1].give(&ids)?;
-    for process in processes {
-        let words = ["ncclTimeout", "rank 1 of 3 never came to the communicator", "not proved"];
-        reported("a rank that came", process.said()?, &words)?;
-    }
-    Ok(())
-}
-
-fn two_ranks_with_one_number() -> anyhow::Result<()> {
-    let mut processes =
-        [spawn("joins 0 1 3 0", &[])?, spawn("joins 1 1 3 0", &[])?, spawn("joins 1 1 3 0", &[])?];
-    let ids = processes[0].line("ids: ")?;
-    processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))?;
-    for process in processes {
-        let words = ["ncclInvalidUsage", "two ranks of one communicator are both rank 1", "in process"];
-        reported("a rank", process.said()?, &words)?;
-    }
-    Ok(())
-}
-
-fn world_sizes_that_differ() -> anyhow::Result<()> {
-    let mut processes = [spawn("joins 0 1 2 0", &[])?, spawn("joins 1 1 3 0", &[])?];
-    let ids = processes[0].line("ids: ")?;
-    processes[1].give(&ids)?;
-    for process in processes {
-        reported(
-            "a rank",
-            process.said()?,
-            &["ncclInvalidArgument", "disagree about the world size", "of 2", "of 3"],
-        )?;
-    }
-    Ok(())
-}
-
-fn an_id_of_an_ended_process() -> anyhow::Result<()> {
-    let mut first = spawn("joins 0 1 2 0", &[])?;
-    let ids = first.line("ids: ")?;
-    first.child.kill()?;
-    first.child.wait()?;
-    let mut second = spawn("joins 1 1 2 0", &[])?;
-    second.give(&ids)?;
-    reported(
-        "rank 1",
-        second.said()?,
-        &["ncclRemoteError", "which made the id, does not listen at 127.0.0.1:"],
-    )
-}
-
-fn a_port_in_use() -> anyhow::Result<()> {
-    let other = TcpListener::bind("127.0.0.1:0")?;
-    let address = other.local_addr()?.to_string();
-    let process = spawn("joins 0 1 1 0", &[("NCCL_COMM_ID", &address)])?;
-    reported("rank 0", process.said()?, &["ncclSystemError", &format!("NCCL_COMM_ID={address}"), "in use"])?;
-    for bad in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
-        let mut process = spawn("joins 0 1 1 0", &[("NCCL_COMM_ID", bad)])?;
-        ensure!(!process.child.wait()?.success(), "NCCL_COMM_ID={bad} was taken");
-    }
-    Ok(())
-}
-
-/// Strangers connect to the root's port before, while, and after the other processes do, and disturb none of them.
-fn garbage_on_the_port() -> anyhow::Result<()> {
-    let address = format!("127.0.0.1:{}", free_port()?);
-    let env = [("NCCL_COMM_ID", address.as_str())];
-    let root = spawn("sums 0 1 2 0", &env)?;
-    root.line("ids: ")?;
-    let mut greeting = b"vgpunccl".to_vec();
-    greeting.extend([1, 0, 0, 0, 0, 0, 0, 0]);
-    let mut other_version = greeting.clone();
-    other_version[8] = 99;
-    let mut wrong_id = greeting.clone();
-    wrong_id.extend([0xa5; 132]);
-    let garbage: [&[u8]; 6] =
-        [b"", b"GET / HTTP/1.1\r\n\r\n", &[0xff; 5000], &greeting, &other_version, &wrong_id];
-    let mut kept = Vec::new();
-    for bytes in garbage {
-        let mut stream = connect(&address)?;
-        // It may have hung up already.
-        let _ = stream.write_all(bytes);
-        kept.push(stream);
-    }
-    let mut member = spawn("sums 1 1 2 0", &env)?;
-    member.give("")?;
-    for process in [root, member] {
-        process.said()?.map_err(anyhow::Error::msg)?;
-    }
-    // A process that knew no id got an error for that, or no answer.
-    let mut answer = [0; 16];
-    kept[5].set_read_timeout(Some(Duration::from_secs(1)))?;
-    kept[5].read_exact(&mut answer)?;
-    ensure!(answer[12] == 1, "a stranger was welcome: {answer:?}");
-    Ok(())
-}
-
-fn connect(address: &str) -> anyhow::Result<TcpStream> {
-    let since = Instant::now();
-    loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if since.elapsed() > Duration::from_secs(10) => return Err(error.into()),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-}
-
-/// Something else listens where the host should: it says nonsense, hangs up, or says nothing.
-fn garbage_instead_of_the_host() -> anyhow::Result<()> {
-    let cases: [(Option<&[u8]>, &str); 4] = [
-        (Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "is no process of the virtual GPU"),
-        (Some(b""), "is no process of the virtual GPU"),
-        (Some(b"vgpunccl\x63\0\0\0\x02\0\0\0"), "another version of the virtual GPU"),
-        (None, "does not answer"),
-    ];
-    for (bytes, words) in cases {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?.to_string();
-        let env = [SHORT[0], ("NCCL_COMM_ID", address.as_str())];
-        let mut member = spawn("joins 1 1 2 0", &env)?;
-        member.give("")?;
-        let (mut stream, _) = listener.accept()?;
-        if let Some(bytes) = bytes {
-            // The other process hangs up as soon as it has read enough.
-            let _ = stream.write_all(bytes);
-            let _ = stream.shutdown(std::net::Shutdown::Write);
-        }
-        reported("rank 1", member.said()?, &[words])?;
-    }
-    Ok(())
 }

@@ -9,8 +9,9 @@ use cudarc::nccl::result::{get_uniqueid, group_end, group_start};
 use cudarc::nccl::safe::{Comm, ReduceOp};
 use lab::Check;
 
+use crate::device::untracked;
 use crate::nccl::last_error;
-use crate::raw::{Function, Rank, address, communicators, floats, raw_ranks, untracked};
+use crate::raw::{Function, Rank, address, communicators, floats, raw_ranks};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -18,7 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_threads::made_by_threads_that_have_ended", made_by_threads_that_have_ended),
         Check::new("nccl_threads::a_helper_thread_of_one_rank", helper),
         Check::new("nccl_threads::default_streams_of_gpus_that_are_not_current", default_streams),
-        Check::new("nccl_threads::who_asks_for_ever_is_told_in_the_end", polling),
+        Check::new("nccl_threads::polling_ends_with_a_report", polling),
     ]
 }
 

@@ -1,11 +1,11 @@
 //! Wrong programs. Each must end by itself, without a look at the clock, with a report that holds these words and the lines of both sides; its
 //! right twin is silent.
 
-use cudarc::driver::LaunchConfig;
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait};
@@ -81,7 +81,7 @@ fn trap(me: &TestRank) -> Said {
     let stream = &me.own.stream;
     let module = driver(stream.context().load_module(Ptx::from_src(lab::kernels::TRAP)))?;
     let kernel = driver(module.load_function("trap"))?;
-    let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    let one = shape(1, 1);
     // SAFETY: it has no arguments.
     driver(unsafe { stream.launch_builder(&kernel).launch(one) }).map(drop)
 }

@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunc_cache, CUfunction_attribute_enum as Attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::fails;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -77,7 +78,7 @@ fn dynamic_shared() -> anyhow::Result<()> {
 
 fn clusters() -> anyhow::Result<()> {
     let (stream, plain) = kernel("plain")?;
-    let shape = LaunchConfig { grid_dim: (8, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+    let shape = shape(8, 256);
     assert_eq!(plain.occupancy_max_potential_cluster_size(shape, &stream)?, 1);
     let words = ["the launch configuration has no cluster size"];
     let code = CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE;

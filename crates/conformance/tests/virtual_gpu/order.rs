@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use cudarc::driver::result::{self, stream::StreamKind};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::Check;
 
+use crate::device::untracked;
 use crate::{contains, text};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -22,9 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// Two streams of GPU 0 and a written buffer.
 fn two_streams() -> (Arc<CudaStream>, Arc<CudaStream>, CudaSlice<u8>) {
-    let context = CudaContext::new(0).unwrap();
-    // SAFETY: these programs order their streams themselves, or show what happens otherwise.
-    unsafe { context.disable_event_tracking() };
+    let context = untracked(0);
     let (one, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
     let buffer = one.alloc_zeros(4096).unwrap();
     one.synchronize().unwrap();
@@ -84,9 +83,7 @@ fn behind_dropped_work() -> anyhow::Result<()> {
 fn collective_beside(wait: bool) -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     lab::each_rank(2, |rank| {
-        let context = CudaContext::new(rank)?;
-        // SAFETY: as in `two_streams`.
-        unsafe { context.disable_event_tracking() };
+        let context = untracked(rank);
         let (compute, comm) = (context.new_stream()?, context.new_stream()?);
         let comm = Comm::from_rank(comm, rank, 2, id).unwrap();
         let mut buffer = compute.alloc_zeros::<f32>(1000)?;

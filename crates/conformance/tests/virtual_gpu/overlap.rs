@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use cudarc::driver::sys::CUevent_flags;
-use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, PushKernelArg};
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use cudarc::nvrtc::Ptx;
 use lab::{Check, Kernels};
 
 use crate::child;
+use crate::device::{shape, untracked};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -38,9 +39,7 @@ struct Rank {
 fn two_ranks(program: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     lab::each_rank(2, |rank| {
-        let context = CudaContext::new(rank)?;
-        // SAFETY: each program orders its streams itself.
-        unsafe { context.disable_event_tracking() };
+        let context = untracked(rank);
         let kernels = Kernels::load(&context)?;
         let compute = context.new_stream()?;
         let comm = Comm::from_rank(context.new_stream()?, rank, 2, id).unwrap();
@@ -225,9 +224,7 @@ fn slowdown() -> anyhow::Result<()> {
 
 /// Two streams of one GPU, that share nothing.
 fn two_streams() -> anyhow::Result<(Arc<CudaContext>, [Arc<CudaStream>; 2])> {
-    let context = CudaContext::new(0)?;
-    // SAFETY: nothing is shared between the streams.
-    unsafe { context.disable_event_tracking() };
+    let context = untracked(0);
     let streams = [context.new_stream()?, context.new_stream()?];
     Ok((context, streams))
 }
@@ -256,7 +253,7 @@ pub(crate) fn fit() -> anyhow::Result<()> {
     let (context, streams) = two_streams()?;
     let spin = context.load_module(Ptx::from_src(lab::kernels::SPIN))?.load_function("spin")?;
     for (blocks, overlap) in [(1, true), (16 * 132, true), (16 * 132 + 1, false)] {
-        let shape = LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        let shape = shape(blocks, 1);
         let [first, second] = ends(&streams, |stream| {
             // SAFETY: the kernel is spin(unsigned long long).
             unsafe { streams[stream].launch_builder(&spin).arg(&LENGTH).launch(shape)? };

@@ -6,8 +6,9 @@ use cudarc::nccl::sys::ncclDataType_t;
 use lab::Check;
 use lab::random::SplitMix64;
 
+use crate::device::untracked;
 use crate::nccl::{ranks, stream};
-use crate::raw::{Arguments, Function, address, floats, in_group, raw_ranks, untracked};
+use crate::raw::{Arguments, Function, address, floats, in_group, raw_ranks};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![

@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUlimit, CUresult};
-use cudarc::driver::{CudaContext, CudaModule, CudaStream, LaunchConfig, PushKernelArg, sys};
+use cudarc::driver::{CudaContext, CudaModule, CudaStream, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::{contains, fails};
 
 const PRINT: &str = include_str!("../ptx/print.ptx");
@@ -69,13 +70,9 @@ fn module() -> (Arc<CudaContext>, Arc<CudaStream>, Arc<CudaModule>) {
     (context.clone(), context.default_stream(), module)
 }
 
-fn one(threads: u32) -> LaunchConfig {
-    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
-}
-
 fn print_lines(stream: &Arc<CudaStream>, module: &Arc<CudaModule>, count: i32) -> anyhow::Result<()> {
     // SAFETY: the kernel takes an `int`.
-    unsafe { stream.launch_builder(&module.load_function("numbered")?).arg(&count).launch(one(1))? };
+    unsafe { stream.launch_builder(&module.load_function("numbered")?).arg(&count).launch(shape(1, 1))? };
     Ok(())
 }
 
@@ -145,7 +142,7 @@ fn assertion() -> anyhow::Result<()> {
     let positive = module.load_function("positive")?;
     let (output, errors) = (Captured::new(1), Captured::new(2));
     // SAFETY: `x` has three elements.
-    unsafe { stream.launch_builder(&positive).arg(&x).arg(&3_i32).launch(one(32))? };
+    unsafe { stream.launch_builder(&positive).arg(&x).arg(&3_i32).launch(shape(1, 32))? };
     let done = stream.synchronize();
     let again = stream.synchronize();
     let (output, errors) = (output.end(), errors.end());

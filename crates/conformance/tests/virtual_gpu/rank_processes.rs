@@ -10,7 +10,8 @@ use anyhow::{Context, bail, ensure};
 use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::ncclUniqueId;
 
-use crate::raw::{Rank, untracked};
+use crate::device::untracked;
+use crate::raw::Rank;
 use crate::twins::{Said, TestRank};
 
 /// What each rank does.
@@ -63,9 +64,14 @@ pub(crate) fn start(plan: &Plan<'_>) -> anyhow::Result<Vec<Process>> {
         processes.push(spawn(&order, plan.env)?);
         first += count;
     }
-    let ids = processes[0].line(IDS)?;
-    processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))?;
+    share_ids(&mut processes)?;
     Ok(processes)
+}
+
+/// Gives the ids that the first process made to the others.
+pub(crate) fn share_ids(processes: &mut [Process]) -> anyhow::Result<()> {
+    let ids = processes[0].line(IDS)?;
+    processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))
 }
 
 pub(crate) fn spawn(order: &str, env: &[(&str, &str)]) -> anyhow::Result<Process> {

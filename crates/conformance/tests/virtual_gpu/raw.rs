@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId};
 
@@ -187,13 +187,6 @@ pub(crate) fn in_group(calls: impl FnOnce()) -> Answer {
 }
 
 /// A GPU without cudarc's tracking, which would order streams behind a test's back.
-pub(crate) fn untracked(gpu: usize) -> Arc<CudaContext> {
-    let context = CudaContext::new(gpu).unwrap();
-    // SAFETY: each test says what orders its streams.
-    unsafe { context.disable_event_tracking() };
-    context
-}
-
 /// `ncclCommInitAll`.
 pub(crate) fn communicators(devices: &[i32]) -> Result<Vec<ncclComm_t>, (ncclResult_t, String)> {
     let mut comms = vec![std::ptr::null_mut(); devices.len()];

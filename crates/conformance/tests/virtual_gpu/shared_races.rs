@@ -1,17 +1,18 @@
 //! Races in shared memory, from a launch to the error that its program gets.
 
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, DriverError, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::device::shape;
 use crate::fails;
 
 const RACES: &str = include_str!("../ptx/shared_races.ptx");
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("shared_races::a_missing_barrier_is_told_with_both_lines", missing_barrier),
+        Check::new("shared_races::a_missing_barrier_is_reported_with_both_lines", missing_barrier),
         Check::new("shared_races::what_a_barrier_orders_is_right", barrier),
         Check::new("shared_races::two_writes_at_one_line", one_place),
         Check::new("shared_races::a_copy_that_is_not_waited_for", copy),
@@ -25,7 +26,7 @@ fn run(kernel: &str, how: i32) -> Result<Vec<i32>, DriverError> {
     let function = context.load_module(Ptx::from_src(RACES))?.load_function(kernel)?;
     let numbers: Vec<i32> = (0..64).collect();
     let (x, mut y) = (stream.clone_htod(&numbers)?, stream.alloc_zeros::<i32>(64)?);
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+    let config = shape(1, 64);
     // SAFETY: both buffers have an element for each thread.
     unsafe { stream.launch_builder(&function).arg(&x).arg(&mut y).arg(&how).launch(config)? };
     stream.clone_dtoh(&y)
@@ -58,7 +59,7 @@ fn one_place() -> anyhow::Result<()> {
     let stream = context.default_stream();
     let function = context.load_module(Ptx::from_src(RACES))?.load_function("one_place")?;
     let mut y = stream.alloc_zeros::<i32>(64)?;
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+    let config = shape(1, 64);
     for (same, words) in
         [(1, None), (0, Some(["write after write", "all but one thread must not write there"]))]
     {
@@ -96,7 +97,7 @@ fn copy() -> anyhow::Result<()> {
     let stream = context.default_stream();
     let function = context.load_module(Ptx::from_src(COPY))?.load_function("copy")?;
     let mut x = stream.clone_htod(&[5_i32])?;
-    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    let config = shape(1, 1);
     // SAFETY: the buffer has an element for the thread.
     unsafe { stream.launch_builder(&function).arg(&mut x).launch(config)? };
     let words = [

@@ -2,12 +2,11 @@
 //!
 //! Event tracking is off: cudarc would order the streams itself.
 
-use std::sync::Arc;
-
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use lab::Check;
 
+use crate::device::untracked;
 use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -21,13 +20,6 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-fn context(gpu: usize) -> anyhow::Result<Arc<CudaContext>> {
-    let context = CudaContext::new(gpu)?;
-    // SAFETY: these programs order their streams themselves, or show what happens otherwise.
-    unsafe { context.disable_event_tracking() };
-    Ok(context)
-}
-
 fn races(stream: &CudaStream, words: &[&str]) -> anyhow::Result<()> {
     let Err(error) = stream.synchronize() else { anyhow::bail!("no race was reported") };
     contains(&text(error), words);
@@ -35,7 +27,7 @@ fn races(stream: &CudaStream, words: &[&str]) -> anyhow::Result<()> {
 }
 
 fn work() -> anyhow::Result<()> {
-    let stream = context(0)?.per_thread_stream();
+    let stream = untracked(0).per_thread_stream();
     let mut buffer = stream.clone_htod(&[1u32, 2, 3])?;
     assert_eq!(stream.clone_dtoh(&buffer)?, [1, 2, 3]);
     stream.memset_zeros(&mut buffer)?;
@@ -47,7 +39,7 @@ fn work() -> anyhow::Result<()> {
 }
 
 fn beside_the_default_stream() -> anyhow::Result<()> {
-    let context = context(0)?;
+    let context = untracked(0);
     let (own, default) = (context.per_thread_stream(), context.default_stream());
     let mut buffer = own.alloc_zeros::<u8>(64)?;
     default.memset_zeros(&mut buffer)?;
@@ -57,7 +49,7 @@ fn beside_the_default_stream() -> anyhow::Result<()> {
 }
 
 fn beside_another_stream() -> anyhow::Result<()> {
-    let context = context(0)?;
+    let context = untracked(0);
     let (own, other) = (context.per_thread_stream(), context.new_stream()?);
     let mut buffer = own.alloc_zeros::<u8>(64)?;
     other.memset_zeros(&mut buffer)?;
@@ -65,7 +57,7 @@ fn beside_another_stream() -> anyhow::Result<()> {
 }
 
 fn each_thread_has_its_own() -> anyhow::Result<()> {
-    let context = context(0)?;
+    let context = untracked(0);
     let stream = context.per_thread_stream();
     let mut buffer = stream.alloc_zeros::<u8>(64)?;
     // Not waited for: the other thread's work is not behind this thread's.
@@ -83,14 +75,14 @@ fn each_thread_has_its_own() -> anyhow::Result<()> {
 
 fn each_context_has_its_own() -> anyhow::Result<()> {
     for gpu in [0, 1, 0] {
-        let stream = context(gpu)?.per_thread_stream();
+        let stream = untracked(gpu).per_thread_stream();
         assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[gpu])?)?, [gpu]);
     }
     Ok(())
 }
 
 fn not_destroyed() -> anyhow::Result<()> {
-    let stream = context(0)?.per_thread_stream();
+    let stream = untracked(0).per_thread_stream();
     stream.synchronize()?;
     for handle in 0..3usize {
         // SAFETY: a default stream is refused.

@@ -6,7 +6,8 @@ use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use cudarc::nccl::result::get_uniqueid;
 use cudarc::nccl::sys::{self, ncclComm_t, ncclUniqueId};
 
-use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats, untracked};
+use crate::device::untracked;
+use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats};
 use crate::text;
 
 /// What a rank got.

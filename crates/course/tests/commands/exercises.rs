@@ -132,10 +132,10 @@ fn the_solution_shows_once_the_answer_is_right() {
 "#]]
     );
     fs::remove_file(student.root.join("solutions/01_one/src/first.rs")).unwrap();
-    let told = student.fails(&["diff", "first", "--spoil"]);
+    let error = student.fails(&["diff", "first", "--spoil"]);
     assert!(
-        told.contains("one/first has no solution here: can't read [ROOT]/solutions/01_one/src/first.rs"),
-        "{told}"
+        error.contains("one/first has no solution here: can't read [ROOT]/solutions/01_one/src/first.rs"),
+        "{error}"
     );
 }
 

@@ -23,8 +23,8 @@ fn nothing_of_a_student_s_is_lost() {
     );
 
     student.write(file, "mine again");
-    let told = student.says(&["catch-up", "02", "--yes"]);
-    assert!(told.contains("2 solutions are in place"), "{told}");
+    let printed = student.says(&["catch-up", "02", "--yes"]);
+    assert!(printed.contains("2 solutions are in place"), "{printed}");
     assert_eq!(student.read(".course/backups/0002/01_one/src/first.rs"), "mine again");
     assert_eq!(student.read(file), student.read("solutions/01_one/src/first.rs"));
     assert!(
@@ -90,8 +90,11 @@ fn a_missing_file_stops_nothing_else() {
     assert!(
         student.fails(&["run"]).contains("is missing; it comes back with `cargo course reset one/first`")
     );
-    let told = student.fails(&["verify", "--keep-going"]);
-    assert!(told.contains("one/first can't be checked") && told.contains("two/third is not right"), "{told}");
+    let error = student.fails(&["verify", "--keep-going"]);
+    assert!(
+        error.contains("one/first can't be checked") && error.contains("two/third is not right"),
+        "{error}"
+    );
     assert!(student.says(&["reset", "one/first"]).contains("its file was missing"));
     assert_eq!(student.read(file), starter);
     fs::write(student.root.join(file), b"// \xff").unwrap();
@@ -101,7 +104,7 @@ fn a_missing_file_stops_nothing_else() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let student = Student::new("full");
     for arguments in
         [&["list"][..], &["run"], &["diff", "first", "--spoil"], &["reset", "first"], &["verify", "--json"]]
@@ -113,10 +116,10 @@ fn a_full_disk_is_told() {
             .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
         assert!(
-            told.ends_with("error: can't print: No space left on device (os error 28)\n"),
-            "{arguments:?}: {told}"
+            error.ends_with("error: can't print: No space left on device (os error 28)\n"),
+            "{arguments:?}: {error}"
         );
         assert_eq!(output.status.code(), Some(1));
     }
@@ -135,7 +138,7 @@ fn a_folder_that_can_t_be_written_is_named() {
     let root = &student.root;
     fs::set_permissions(root, fs::Permissions::from_mode(0o555)).unwrap();
     let is_superuser = fs::File::create(root.join("written")).is_ok();
-    let told = |arguments: &[&str]| {
+    let run = |arguments: &[&str]| {
         let mut command = Command::new(&course);
         command.args(arguments).current_dir(root).env("NO_COLOR", "1");
         if is_superuser {
@@ -145,7 +148,7 @@ fn a_folder_that_can_t_be_written_is_named() {
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(said).unwrap().replace(root.to_str().unwrap(), "[ROOT]"))
     };
-    let (listed, hint, reset) = (told(&["list"]), told(&["hint"]), told(&["reset", "one/first", "--yes"]));
+    let (listed, hint, reset) = (run(&["list"]), run(&["hint"]), run(&["reset", "one/first", "--yes"]));
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(listed.0 && listed.1.contains("one/first"), "{}", listed.1);
     assert_data_eq!(

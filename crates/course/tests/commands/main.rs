@@ -41,8 +41,8 @@ fn every_command_has_help_with_an_example() {
 #[test]
 fn bad_input_is_named() {
     let student = Student::new("bad");
-    let told = student.fails(&["run", "frist"]);
-    assert!(told.contains("there is no exercise `frist`; did you mean one/first?"), "{told}");
+    let error = student.fails(&["run", "frist"]);
+    assert!(error.contains("there is no exercise `frist`; did you mean one/first?"), "{error}");
     assert!(student.fails(&["test", "7"]).contains("there is no module `7`; there are 01_one, 02_two"));
     assert!(student.fails(&["list", "--path", "long"]).contains("there is no path `long`; there are short"));
     assert!(student.fails(&["demo", "01"]).contains("module 01_one has no program"));
@@ -53,12 +53,12 @@ fn bad_input_is_named() {
     );
 
     student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { \"1\" }");
-    let told = student.fails(&["run"]);
-    assert!(told.contains("mismatched types") && told.contains("one/first can't be checked"), "{told}");
+    let error = student.fails(&["run"]);
+    assert!(error.contains("mismatched types") && error.contains("one/first can't be checked"), "{error}");
 
     student.write(".course/progress.json", "{");
-    let told = student.fails(&["run"]);
-    assert!(told.contains("progress.json is damaged") && told.contains("progress.json.damaged"), "{told}");
+    let error = student.fails(&["run"]);
+    assert!(error.contains("progress.json is damaged") && error.contains("progress.json.damaged"), "{error}");
 
     student.write("Cargo.toml", "[workspace");
     assert!(student.fails(&["run"]).contains("cargo can't build m01_one"));

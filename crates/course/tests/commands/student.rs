@@ -147,7 +147,7 @@ impl Student {
     /// What a command prints that is well.
     #[track_caller]
     pub(crate) fn says(&self, arguments: &[&str]) -> String {
-        let (is_well, out, err) = self.told(arguments);
+        let (is_well, out, err) = self.run(arguments);
         assert!(is_well, "{out}{err}");
         out
     }
@@ -155,12 +155,12 @@ impl Student {
     /// What a command prints that isn't.
     #[track_caller]
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
-        let (is_well, out, err) = self.told(arguments);
+        let (is_well, out, err) = self.run(arguments);
         assert!(!is_well, "{out}{err}");
         out + &err
     }
 
-    pub(crate) fn told(&self, arguments: &[&str]) -> (bool, String, String) {
+    pub(crate) fn run(&self, arguments: &[&str]) -> (bool, String, String) {
         let output = self.output(arguments);
         let text =
             |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(self.root.to_str().unwrap(), "[ROOT]");

@@ -13,7 +13,7 @@ fn verify_tells_programs_and_report_tells_instructors() {
     student.says(&["hint", "second"]);
     let json = student.fails(&["verify", "--json"]);
     assert!(!json.contains("two/third"), "it stops behind the first module that isn't right: {json}");
-    let (_, json, _) = student.told(&["verify", "--json", "--keep-going"]);
+    let (_, json, _) = student.run(&["verify", "--json", "--keep-going"]);
     assert!(json.contains("two/third"), "{json}");
     student.write("class/ann.json", &json);
     student.write("class/bartholomew.json", &json.replace("\"wrong\"", "\"right\""));
@@ -38,10 +38,13 @@ bartholomew      3      0      1       2/2     1/1
         ),
     ] {
         student.write("class/zoe.json", strange);
-        let told = student.fails(&["teach", "report", "class", "class/ann.json"]);
+        let error = student.fails(&["teach", "report", "class", "class/ann.json"]);
         let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
-        assert!(told.contains(warning) && told.contains(words) && told.contains("it is left out"), "{told}");
-        assert!(told.contains("\nann  ") && !told.contains("\nzoe"), "{told}");
+        assert!(
+            error.contains(warning) && error.contains(words) && error.contains("it is left out"),
+            "{error}"
+        );
+        assert!(error.contains("\nann  ") && !error.contains("\nzoe"), "{error}");
     }
     student.write("other/ann.json", &json);
     assert!(
@@ -116,8 +119,8 @@ fn the_starter_archive_has_no_solution() {
     for arguments in
         [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
     {
-        let told = handed_out.fails(arguments);
-        assert!(told.contains("one/first: this copy of the course has no solutions"), "{told}");
+        let error = handed_out.fails(arguments);
+        assert!(error.contains("one/first: this copy of the course has no solutions"), "{error}");
     }
     for name in [".tar.gz", "class.zip/.tar.gz"] {
         assert!(student.fails(&["teach", "starter-archive", name]).contains("call it something.tar.gz"));

@@ -32,7 +32,7 @@ impl Check {
         self
     }
 
-    /// What each process does that the check starts with [`super::processes`]: what it returns, the check is told.
+    /// What each process does that the check starts with [`super::processes`]: the check gets what it returns.
     #[must_use]
     pub fn process(mut self, function: impl Fn() -> anyhow::Result<String> + Send + Sync + 'static) -> Self {
         self.process = Some(Arc::new(function));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_panic_alike_are_told_once_and_first() {
+    fn ranks_that_panic_alike_are_reported_once_and_first() {
         let panic = |rank: u32| {
             Record::Panic(format!("not yet implemented: x\n  at a.rs:3:5, in thread `rank {rank}`"))
         };

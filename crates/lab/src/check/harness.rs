@@ -105,7 +105,7 @@ impl Supervisor {
         let ended = process::run(check.name(), self.timeout, self.capture)
             .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
         if let Some(failure) = ended.failure {
-            let output = untold(&failure, &ended.output);
+            let output = unreported(&failure, &ended.output);
             return Err(Failed::from(match output.trim_end() {
                 "" => failure,
                 output => format!("{failure}\n\nprinted by the check:\n{output}"),
@@ -119,10 +119,10 @@ impl Supervisor {
     }
 }
 
-/// What a check printed, without the reports of the virtual GPU that its failure tells already. A report is a line and
+/// What a check printed, without the reports of the virtual GPU that its failure repeats already. A report is a line and
 /// the indented lines below it.
-fn untold(failure: &str, output: &str) -> String {
-    let told: Vec<&str> = failure.lines().map(str::trim).collect();
+fn unreported(failure: &str, output: &str) -> String {
+    let reported: Vec<&str> = failure.lines().map(str::trim).collect();
     let mut lines = output.lines().peekable();
     let mut kept = Vec::new();
     while let Some(line) = lines.next() {
@@ -131,7 +131,7 @@ fn untold(failure: &str, output: &str) -> String {
             while let Some(next) = lines.next_if(|next| next.starts_with("  ")) {
                 report.push(next);
             }
-            if report.iter().all(|line| told.iter().any(|told| told.ends_with(line.trim()))) {
+            if report.iter().all(|line| reported.iter().any(|reported| reported.ends_with(line.trim()))) {
                 continue;
             }
         }
@@ -150,6 +150,6 @@ mod tests {
         let report = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
         let other = report.replace("GPU 1", "GPU 2");
         let output = format!("before\n{report}\n{other}\nafter");
-        assert_eq!(untold(failure, &output), format!("before\n{other}\nafter"));
+        assert_eq!(unreported(failure, &output), format!("before\n{other}\nafter"));
     }
 }

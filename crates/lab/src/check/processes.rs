@@ -85,7 +85,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     Ok(said)
 }
 
-/// This executable, told to run the process function of this process's own check.
+/// This executable, asked to run the process function of this process's own check.
 fn itself() -> anyhow::Result<Command> {
     let check = own_check().context("only a check can start processes")?;
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
@@ -110,9 +110,9 @@ fn said_in(output: &[u8]) -> Vec<Said> {
 pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
     let name = std::env::var(PROCESS).ok()?;
     let panicked = Arc::new(Mutex::new(None));
-    let told = panicked.clone();
+    let first_panic = panicked.clone();
     std::panic::set_hook(Box::new(move |panic| {
-        told.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| panic_text(panic));
+        first_panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| panic_text(panic));
     }));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let check = checks.iter().find(|check| check.name() == name);
@@ -130,6 +130,6 @@ pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
     };
     let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));
     // In one write: a launcher may mix the lines of its processes.
-    let told = std::io::stdout().lock().write_all(line.as_bytes());
-    Some(if told.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let written = std::io::stdout().lock().write_all(line.as_bytes());
+    Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,5 +1,5 @@
-//! What the process of a check tells its parent: a stream of short records, so that a process that dies in the middle
-//! has still told what it knew.
+//! What the process of a check reports to its parent: a stream of short records, so that a process that dies in the middle
+//! has still reported what it knew.
 
 use std::io::Write;
 

@@ -5,7 +5,7 @@ use super::load::Source;
 use super::store::Target;
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
-use crate::registers::{Chunk, Files, Longs};
+use crate::registers::{Chunk, Files, Longs, Span};
 use crate::shadow::Shadow;
 use virtual_gpu_ptx::instruction::Access;
 
@@ -54,11 +54,7 @@ fn load_body(
     watched: &mut Watched<'_>,
     left: &mut Mask,
 ) {
-    let Some([span]) =
-        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
-    else {
-        return;
-    };
+    let Some(span) = single_word(files, access) else { return };
     let Watched { shadow, pc, .. } = watched;
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
@@ -101,11 +97,7 @@ fn store_body(
     watched: &mut Watched<'_>,
     left: &mut Mask,
 ) {
-    let Some([span]) =
-        word_spans::<1>(files, access).filter(|_| access.bytes == 4 && access.values.len() == 1)
-    else {
-        return;
-    };
+    let Some(span) = single_word(files, access) else { return };
     let Watched { shadow, pc, size, .. } = watched;
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
@@ -125,6 +117,13 @@ fn store_body(
         target.written.mark(offset..offset + 64);
         *active = 0;
     }
+}
+
+/// The register of an access to one 32-bit value.
+#[inline(always)]
+fn single_word(files: &Files, access: &Access) -> Option<Span> {
+    let is_single_word = access.bytes == 4 && access.values.len() == 1;
+    word_spans::<1>(files, access).filter(|_| is_single_word).map(|[span]| span)
 }
 
 impl Watched<'_> {

@@ -12,20 +12,12 @@ use crate::types::Type;
 impl<'a> Lowering<'_, 'a> {
     /// Sources of up to 32 bits.
     pub(crate) fn words(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
-        let mut slots = [unused(); 3];
-        for (slot, operand) in slots.iter_mut().zip(sources) {
-            *slot = self.word(operand, kind)?;
-        }
-        Ok(slots)
+        each_source(sources, |source| self.word(source, kind))
     }
 
     /// Sources of 64 bits.
     fn longs(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
-        let mut slots = [unused(); 3];
-        for (slot, operand) in slots.iter_mut().zip(sources) {
-            *slot = self.long(operand, kind)?;
-        }
-        Ok(slots)
+        each_source(sources, |source| self.long(source, kind))
     }
 
     pub(crate) fn word_operation(
@@ -179,4 +171,16 @@ impl<'a> Lowering<'_, 'a> {
         self.emit(Operation::TestNumber { kind: test, d, a });
         Ok(())
     }
+}
+
+/// Lowers up to three sources; those that are not given are [`unused`].
+fn each_source<'a>(
+    sources: &[Operand<'a>],
+    mut lower: impl FnMut(&Operand<'a>) -> Lowered<Slot>,
+) -> Lowered<[Slot; 3]> {
+    let mut slots = [unused(); 3];
+    for (slot, source) in slots.iter_mut().zip(sources) {
+        *slot = lower(source)?;
+    }
+    Ok(slots)
 }

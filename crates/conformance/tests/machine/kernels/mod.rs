@@ -1,6 +1,6 @@
 //! The kernels of `tests/kernels`, as two NVRTC compiled them for two architectures, against plain Rust.
 //!
-//! `cargo xtask kernels --tests` makes their PTX anew.
+//! `cargo xtask kernels --tests` makes their PTX again.
 
 mod ampere;
 mod atomics;

@@ -1,6 +1,7 @@
 //! How many communicators an id makes.
 
-use super::{all_right, free_port, plan, reported, sums};
+use super::values::sums;
+use super::{all_right, free_port, plan, reported};
 use crate::rank_processes::{Plan, run};
 use crate::raw::Rank;
 use crate::twins::{Said, TestRank};

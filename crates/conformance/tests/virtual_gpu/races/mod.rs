@@ -31,6 +31,7 @@ use cudarc::nccl::safe::{Comm, ReduceOp};
 use lab::Check;
 use lab::kernels::Kernels;
 
+use crate::device::untracked;
 use crate::golden::is_kept;
 use crate::text;
 
@@ -45,12 +46,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> anyhow::Result<Self> {
-        let (near, far) = (CudaContext::new(0)?, CudaContext::new(1)?);
-        // SAFETY: the programs order their streams themselves, or are there to see what is said otherwise.
-        unsafe {
-            near.disable_event_tracking();
-            far.disable_event_tracking();
-        }
+        let (near, far) = (untracked(0), untracked(1));
         let kernels = Kernels::load(&near)?;
         let bench =
             Self { one: near.new_stream()?, two: near.new_stream()?, far: far.new_stream()?, kernels };

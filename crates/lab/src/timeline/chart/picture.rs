@@ -1,7 +1,7 @@
 //! A timeline as SVG.
 
 use chart::card::{BLUE, FAINT, GREEN, ORANGE, SOFT, rectangle, text};
-use chart::lines::step;
+use chart::lines::ticks;
 use svg::Document;
 use svg::node::element::{Description, Group, Line, Title};
 
@@ -95,17 +95,13 @@ impl Chart {
 
     fn axis(&self, bottom: f64) -> Group {
         let (first, last) = self.range();
-        let step = step(last - first);
         let mut group = Group::new();
-        for tick in 0..=((last - first) / step) as usize {
-            let time = step * tick as f64;
+        for time in ticks(last - first) {
             let x = self.x(first + time);
-            // Binary fractions of the step leave a tail behind the last digit.
-            let label = format!("{}", (time * 1e6).round() / 1e6);
             let line = Line::new().set("x1", x).set("x2", x).set("y1", TOP - 8.0).set("y2", bottom);
             group = group
                 .add(line.set("stroke", "#dddddd"))
-                .add(text(x, bottom + 26.0, &label).set("text-anchor", "middle"));
+                .add(text(x, bottom + 26.0, format!("{time}")).set("text-anchor", "middle"));
         }
         group
     }
