@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use diffy::{Patch, create_patch};
 
 use crate::progress::folder;
@@ -64,7 +64,39 @@ impl Backup {
                 Err(error) => return Err(error).with_context(said),
             }
         }
-        unreachable!("there are not so many folders")
+        unreachable!("there are fewer folders than numbers")
+    }
+
+    /// The backup of that number, or the latest.
+    ///
+    /// # Errors
+    /// There is none: the numbers that there are.
+    pub fn find(root: &Path, number: Option<&str>) -> anyhow::Result<Self> {
+        let all = folder(root).join("backups");
+        let mut names: Vec<String> = fs::read_dir(&all)
+            .map(|entries| entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+            .unwrap_or_default();
+        names.sort();
+        let Some(latest) = names.last() else {
+            bail!("there is no backup: `cargo course reset` and `cargo course catch-up` make them");
+        };
+        let wanted = number.map(|number| format!("{number:0>4}"));
+        let name = wanted.as_ref().unwrap_or(latest);
+        ensure!(names.contains(name), "there is no backup {name}; there are {}", names.join(", "));
+        Ok(Self { folder: all.join(name) })
+    }
+
+    /// The file of an exercise that it keeps, if it keeps one.
+    ///
+    /// # Errors
+    /// The file is there and can't be read.
+    pub fn read(&self, exercise: &Exercise) -> anyhow::Result<Option<Vec<u8>>> {
+        let file = self.folder.join(&exercise.file);
+        match fs::read(&file) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("can't read {}", file.display())),
+        }
     }
 
     /// Where it is.
@@ -76,10 +108,15 @@ impl Backup {
     ///
     /// # Errors
     /// It can't be read, kept or written. It is then what it was.
-    pub fn overwrite(&self, root: &Path, exercise: &Exercise, text: &str) -> anyhow::Result<bool> {
+    pub fn overwrite(
+        &self,
+        root: &Path,
+        exercise: &Exercise,
+        text: impl AsRef<[u8]>,
+    ) -> anyhow::Result<bool> {
         let file = exercise.starter(root);
         match fs::read(&file) {
-            Ok(mine) if mine == text.as_bytes() => return Ok(false),
+            Ok(mine) if mine == text.as_ref() => return Ok(false),
             Ok(mine) => replace(&self.folder.join(&exercise.file), mine)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("can't read {}", file.display())),

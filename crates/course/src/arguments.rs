@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Check the current exercise each time you save, until you quit
     #[command(after_help = "Example: cargo course watch init/devices")]
     Watch {
-        /// The exercise to start with, such as init/devices; without it, the first that is not right
+        /// The exercise to start with, such as init/devices; without it, the next that is not right
         id: Option<String>,
     },
     /// List the exercises with their states, or a path with its times
@@ -35,13 +35,13 @@ pub(crate) enum Command {
     /// Check one exercise
     #[command(after_help = "Example: cargo course run init/devices")]
     Run {
-        /// The exercise, such as init/devices; without it, the first that is not right
+        /// The exercise, such as init/devices; without it, the next that is not right
         id: Option<String>,
     },
     /// Show one more hint for an exercise, or the first N
     #[command(after_help = "Example: cargo course hint init/devices")]
     Hint {
-        /// The exercise, such as init/devices; without it, the first that is not right
+        /// The exercise, such as init/devices; without it, the next that is not right
         id: Option<String>,
         /// How many hints: each is clearer than the one before
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
@@ -72,6 +72,12 @@ pub(crate) enum Command {
         #[arg(long)]
         yes: bool,
     },
+    /// Bring back the files that reset or catch-up replaced
+    #[command(after_help = "Example: cargo course restore")]
+    Restore {
+        /// The backup in .course/backups, such as 0002; without it, the latest
+        number: Option<String>,
+    },
     /// Show how your answer differs from the solution, once it is right
     #[command(after_help = "Example: cargo course diff init/devices")]
     Diff {
@@ -81,7 +87,7 @@ pub(crate) enum Command {
         #[arg(long)]
         spoil: bool,
     },
-    /// Show the first exercise that is not right
+    /// Show the next exercise that is not right
     #[command(after_help = "Example: cargo course next")]
     Next,
     /// Copy in the solutions of all earlier modules; your files are kept
@@ -165,7 +171,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 3] = [
     (
         "For students: the exercises (without a command: where you are, and what is next)",
-        &["watch", "next", "list", "run", "test", "verify", "hint", "diff", "reset", "catch-up"],
+        &["watch", "next", "list", "run", "test", "verify", "hint", "diff", "reset", "restore", "catch-up"],
     ),
     (
         "For everyone: this machine, programs, and measurements",
@@ -192,7 +198,7 @@ fn command() -> clap::Command {
 fn help(command: &clap::Command) -> String {
     let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut text = format!(
-        "{}.\n{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help\n",
+        "{}.\n{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help",
         about(command)
     );
     for (audience, names) in GROUPS {

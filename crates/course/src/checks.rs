@@ -4,6 +4,6 @@ mod program;
 mod stop;
 mod verdict;
 
-pub use program::{Tests, build, cargo};
+pub use program::{Options, Tests, build, cargo};
 pub use stop::Stop;
 pub use verdict::{Checked, Counts, Failure, Verdict, verdict};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use course::answers::has_solutions;
 use course::checks::cargo;
-use course::syllabus::Course;
+use course::syllabus::{Course, Module};
 
 /// Runs the program of a solved module, of the student's where there are no solutions, and passes its exit code on.
 pub(crate) fn run(
@@ -17,16 +17,16 @@ pub(crate) fn run(
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
     let is_solved = has_solutions(root);
-    let has_program = |module: &str| root.join("modules").join(module).join("src/main.rs").is_file();
+    let has_program = |module: &Module| module.program(root).is_file();
     let module = course.module(module)?;
     let with: Vec<&str> = course
         .modules
         .iter()
+        .filter(|module| has_program(module))
         .map(|module| module.folder.as_str())
-        .filter(|folder| has_program(folder))
         .collect();
     ensure!(
-        has_program(&module.folder),
+        has_program(module),
         "module {} has no program; these have one: {}",
         module.folder,
         if with.is_empty() { "none yet".to_owned() } else { with.join(", ") }

@@ -5,10 +5,13 @@ mod bench;
 mod demo;
 mod doctor;
 mod exec;
+mod files;
 mod overlap;
 mod overview;
 mod session;
 mod teach;
+mod under_way;
+mod verdict_text;
 mod watch;
 mod work;
 
@@ -50,19 +53,20 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None if is_terminal => return watch::run(session, None),
         Some(Command::Watch { id }) if is_terminal => return watch::run(session, id.as_deref()),
         None | Some(Command::Watch { .. }) => overview::show(&session)?,
-        Some(Command::List { path: None }) => overview::list(&session)?,
+        Some(Command::List { path: None }) => overview::list(&session, None)?,
         Some(Command::List { path: Some(path) }) => overview::path(&session, path)?,
         Some(Command::Run { id }) => return work::run(&mut session, id.as_deref()),
         Some(Command::Hint { id, count }) => {
-            overview::hint(&mut session, id.as_deref(), count.map(usize::from))?
+            overview::hint(&mut session, id.as_deref(), count.map(usize::from), false)?
         }
         Some(Command::Test { module }) => return work::test(&mut session, module),
         Some(Command::Verify { keep_going, json }) => return work::verify(&mut session, *keep_going, *json),
-        Some(Command::Reset { id, yes }) => return work::reset(&session, id, *yes),
-        Some(Command::Diff { id, spoil }) => return work::diff(&session, id, *spoil),
+        Some(Command::Reset { id, yes }) => return files::reset(&session, id, *yes),
+        Some(Command::Restore { number }) => return files::restore(&session, number.as_deref()),
+        Some(Command::Diff { id, spoil }) => return files::diff(&session, id, *spoil),
         Some(Command::Next) => overview::next(&session)?,
         Some(Command::CatchUp { module, yes }) => {
-            return work::catch_up(&session, course.module(module)?, *yes);
+            return files::catch_up(&mut session, course.module(module)?, *yes);
         }
         Some(Command::Doctor { json, workshop }) => return doctor::run(root, *json, *workshop),
         Some(Command::Bench { files, arguments }) => {

@@ -4,20 +4,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use course::progress::State;
-use course::syllabus::Exercise;
+use course::syllabus::{Exercise, Module};
 use cudarc::driver::CudaContext;
 use lab::Tier;
 use lab::explain::error_text;
 use lab::tier::{describe, tier_for};
 
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
+use crate::verdict_text::count;
 
 /// Ranks up to which the machine's tiers are looked up: as many GPUs as one server mostly has.
 const MOST_RANKS: usize = 8;
 
 /// Shows where the student is, what the checks will run on, and how to go on.
 pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
-    let mut text = list(session)?;
+    let mut text = list(session, None)?;
     let _ = write!(text, "\n{}\n\n", machine());
     text.push_str(&next(session)?);
     Ok(text)
@@ -27,7 +28,7 @@ pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
 pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     Ok(match session.next()? {
         Some(exercise) => next_step(exercise),
-        None => "Every exercise is right. How the solution does it: cargo course diff ID\n".to_owned(),
+        None => finale(session),
     })
 }
 
@@ -47,27 +48,82 @@ pub(crate) fn next_step(exercise: &Exercise) -> String {
     )
 }
 
-/// Lists the exercises by module, each with its state, and the minutes that are left.
-pub(crate) fn list(session: &Session) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let width = session.course.exercises.iter().map(|exercise| exercise.id.len()).max().unwrap_or(0);
+/// How far the student is: a bar, the count, and the time that is left.
+pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
+    let exercises = &session.course.exercises;
     let (mut right, mut minutes) = (0, 0);
-    for module in &session.course.modules {
-        let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", module.folder, module.title);
-        for exercise in session.of(module) {
-            let state = session.state(exercise)?;
-            if state == State::Right {
-                right += 1;
-            } else {
-                minutes += exercise.minutes;
-            }
-            let _ =
-                writeln!(text, "  {}  {:width$}  {DIM}{}{DIM:#}", mark(state), exercise.id, exercise.title);
+    for exercise in exercises {
+        match session.state(exercise)? {
+            State::Right => right += 1,
+            _ => minutes += exercise.minutes,
         }
     }
-    let all = session.course.exercises.len();
-    let _ = writeln!(text, "{right} of {all} exercises are right; the others take about {minutes} minutes.");
+    let all = exercises.len();
+    let left = match minutes {
+        0 => String::new(),
+        1..60 => format!(", about {minutes} min left"),
+        _ => format!(", about {} h {:02} min left", minutes / 60, minutes % 60),
+    };
+    let words = format!("{right} of {all}{left}");
+    let width = all.min(columns.saturating_sub(words.chars().count() + 1));
+    let done = right * width / all.max(1);
+    Ok(format!("{GOOD}{}{GOOD:#}{DIM}{}{DIM:#} {words}\n", "━".repeat(done), "━".repeat(width - done)))
+}
+
+/// Lists the exercises by module, each with its state; from the module of `from` on, if that is given. Modules that are done have
+/// a check mark.
+pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let width = session.course.exercises.iter().map(|exercise| exercise.id.len()).max().unwrap_or(0);
+    let is_before = |module: &&Module| from.is_some_and(|from| module.folder != from.folder());
+    for module in session.course.modules.iter().skip_while(is_before) {
+        let (right, all) = session.right_of(module)?;
+        let mark = if right == all { format!("{GOOD}✓{GOOD:#}") } else { " ".to_owned() };
+        let _ = writeln!(
+            text,
+            "{mark} {STRONG}{}{STRONG:#}  {}  {DIM}{right} of {all}{DIM:#}",
+            module.folder, module.title
+        );
+        let is_earlier = |exercise: &&&Exercise| {
+            from.is_some_and(|from| from.folder() == module.folder && exercise.id != from.id)
+        };
+        for exercise in session.of(module).iter().skip_while(is_earlier) {
+            let state = session.state(exercise)?;
+            let _ = writeln!(
+                text,
+                "    {}  {:width$}  {DIM}{}{DIM:#}",
+                mark_of(state),
+                exercise.id,
+                exercise.title
+            );
+        }
+    }
+    text.push_str(&bar(session, 80)?);
     Ok(text)
+}
+
+/// What a student sees who has solved everything.
+pub(crate) fn finale(session: &Session) -> String {
+    let course = session.course;
+    let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();
+    let line = "━".repeat(60);
+    let mut text = format!("\n{GOOD}{line}{GOOD:#}\n  {STRONG}You have finished the course.{STRONG:#}\n\n");
+    for module in &course.modules {
+        let _ = writeln!(
+            text,
+            "  {GOOD}✓{GOOD:#} {}  {}  {DIM}{}{DIM:#}",
+            module.folder,
+            module.title,
+            count(session.of(module).len(), "exercise")
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}\nHow the solution does it: cargo course diff ID",
+        count(course.exercises.len(), "exercise"),
+        count(minutes.div_ceil(60) as usize, "hour")
+    );
+    text
 }
 
 /// Lists a path's parts, with their minutes, and the state of each exercise.
@@ -84,7 +140,7 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
         }
         for id in &step.exercises {
             let exercise = course.exercise(id)?;
-            let mark = mark(session.state(exercise)?);
+            let mark = mark_of(session.state(exercise)?);
             let _ = writeln!(text, "{time}  {mark}  {}  {DIM}{}{DIM:#}", exercise.id, exercise.title);
             time = " ".repeat(time.len());
         }
@@ -93,7 +149,7 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
 }
 
 /// A state in a column of seven letters.
-fn mark(state: State) -> String {
+fn mark_of(state: State) -> String {
     match state {
         State::Open(_) => "to do  ".to_owned(),
         State::Written => format!("{STRONG}written{STRONG:#}"),
@@ -103,8 +159,14 @@ fn mark(state: State) -> String {
     }
 }
 
-/// Shows the first `count` hints for an exercise, or one more than were shown before.
-pub(crate) fn hint(session: &mut Session, id: Option<&str>, count: Option<usize>) -> anyhow::Result<String> {
+/// Shows the first `count` hints for an exercise, or one more than were shown before. `keys` says how more is asked for: by commands, or
+/// by keys of `watch`.
+pub(crate) fn hint(
+    session: &mut Session,
+    id: Option<&str>,
+    count: Option<usize>,
+    keys: bool,
+) -> anyhow::Result<String> {
     let exercise = session.exercise(id)?;
     let all = exercise.hints.len();
     let count = count.unwrap_or(session.progress.hints(exercise) + 1).min(all);
@@ -112,17 +174,47 @@ pub(crate) fn hint(session: &mut Session, id: Option<&str>, count: Option<usize>
     session.keep();
     let mut text = String::new();
     for (index, hint) in exercise.hints.iter().take(count).enumerate() {
-        let _ = writeln!(text, "{STRONG}{}, hint {} of {all}:{STRONG:#} {hint}", exercise.id, index + 1);
-    }
-    let _ = match count < all {
-        true => writeln!(text, "{DIM}A clearer one: cargo course hint {}{DIM:#}", exercise.id),
-        false => writeln!(
+        let _ = writeln!(
             text,
-            "{DIM}That was the last. The solution: cargo course diff --spoil {}{DIM:#}",
-            exercise.id
-        ),
+            "{STRONG}{}, hint {} of {all}:{STRONG:#} {}",
+            exercise.id,
+            index + 1,
+            with_code_in_blocks(hint)
+        );
+    }
+    let more = match (count < all, keys) {
+        (true, true) => "h shows a clearer one.".to_owned(),
+        (true, false) => format!("A clearer one: cargo course hint {}", exercise.id),
+        (false, _) => {
+            format!("That was the last. The solution: cargo course diff --spoil {}", exercise.id)
+        }
     };
+    let _ = writeln!(text, "{DIM}{more}{DIM:#}");
     Ok(text)
+}
+
+/// A hint whose statements and long expressions stand in lines of their own.
+fn with_code_in_blocks(hint: &str) -> String {
+    const LONG: usize = 40;
+    let mut text = String::new();
+    let mut parts = hint.split('`');
+    text.push_str(parts.next().unwrap_or_default());
+    while let (Some(code), Some(words)) = (parts.next(), parts.next()) {
+        if code.len() <= LONG && !code.contains(';') {
+            let _ = write!(text, "`{code}`{words}");
+            continue;
+        }
+        text.truncate(text.trim_end().len());
+        for statement in code.split_inclusive("; ") {
+            let _ = write!(text, "\n    {}", statement.trim_end());
+        }
+        // A full stop or comma after a block would begin a line.
+        let words = words.trim_start_matches(['.', ',', ';', ':', '?']).trim_start();
+        if !words.is_empty() {
+            let _ = write!(text, "\n  {words}");
+        }
+    }
+    text
 }
 
 /// The GPUs, and what the checks run on. A machine on which nothing can run is worth a line, not an end.
@@ -154,4 +246,18 @@ fn gpus() -> anyhow::Result<String> {
     names.dedup();
     let kind = if tier == Tier::Virtual { " virtual" } else { "" };
     Ok(format!("{count}{kind} ({})", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_a_hint_stands_in_lines_of_its_own() {
+        assert_eq!(with_code_in_blocks("Call `new()`."), "Call `new()`.");
+        assert_eq!(
+            with_code_in_blocks("After it: `let a = 1; let b = 2;`, and then `f(a)`."),
+            "After it:\n    let a = 1;\n    let b = 2;\n  and then `f(a)`."
+        );
+    }
 }

@@ -30,6 +30,9 @@ pub enum State {
     Missing,
 }
 
+/// The file for the exercise that the student was at last.
+const POSITION: &str = "position";
+
 /// What is known of the exercises.
 #[derive(Debug)]
 pub struct Progress {
@@ -37,6 +40,8 @@ pub struct Progress {
     known: BTreeMap<String, Known>,
     /// The exercises of which something was noted here.
     changed: BTreeSet<String>,
+    /// The exercise that the student was at last.
+    position: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -71,7 +76,9 @@ impl Progress {
     /// The file is there and can't be read.
     pub fn read(root: &Path) -> anyhow::Result<(Self, Option<String>)> {
         let file = folder(root).join("progress.json");
-        let knows = |file, known| Self { file, known, changed: BTreeSet::new() };
+        let position = fs::read_to_string(folder(root).join(POSITION)).ok();
+        let position = position.map(|id| id.trim().to_owned());
+        let knows = |file, known| Self { file, known, changed: BTreeSet::new(), position };
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -132,6 +139,16 @@ impl Progress {
         Some(&self.known.get(&exercise.id)?.checked.as_ref()?.answer)
     }
 
+    /// The id of the exercise that the student was at last.
+    pub fn position(&self) -> Option<&str> {
+        self.position.as_deref()
+    }
+
+    /// Notes that the student is at an exercise.
+    pub fn set_position(&mut self, exercise: &Exercise) {
+        self.position = Some(exercise.id.clone());
+    }
+
     /// How many hints were shown.
     pub fn hints(&self, exercise: &Exercise) -> usize {
         self.known.get(&exercise.id).map_or(0, |known| known.hints)
@@ -169,7 +186,11 @@ impl Progress {
             }
             self.known = kept;
         }
-        replace(&self.file, serde_json::to_string_pretty(&self.known)?)
+        replace(&self.file, serde_json::to_string_pretty(&self.known)?)?;
+        match &self.position {
+            Some(id) => replace(&self.file.with_file_name(POSITION), format!("{id}\n")),
+            None => Ok(()),
+        }
     }
 }
 

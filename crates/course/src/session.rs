@@ -1,13 +1,11 @@
-//! What the commands of a student share: the course, the progress, and how a verdict is shown.
+//! What the commands of a student share: the course and the progress.
 
-use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
-use anstream::adapter::strip_str;
 use anstyle::{AnsiColor, Style};
 use anyhow::Context;
-use course::checks::{self, Counts, Stop, Verdict};
+use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{Progress, State, read_answer};
 use course::syllabus::{Course, Exercise, Module};
 
@@ -37,14 +35,28 @@ impl<'a> Session<'a> {
         self.progress.state(self.root, exercise)
     }
 
-    /// The first exercise that is not known to be right.
+    /// The next exercise: the first that is not known to be right, from the one that the student was at last. After the end
+    /// of the course, it is looked for from the beginning.
     pub(crate) fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
-        for exercise in &self.course.exercises {
+        let all = &self.course.exercises;
+        let is_at = |exercise: &Exercise| self.progress.position() == Some(exercise.id.as_str());
+        let at = all.iter().position(is_at).unwrap_or(0);
+        for exercise in all[at..].iter().chain(&all[..at]) {
             if self.state(exercise)? != State::Right {
                 return Ok(Some(exercise));
             }
         }
         Ok(None)
+    }
+
+    /// The exercises of a module that are known to be right, and all of them.
+    pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
+        let exercises = self.of(module);
+        let mut right = 0;
+        for exercise in &exercises {
+            right += usize::from(self.state(exercise)? == State::Right);
+        }
+        Ok((right, exercises.len()))
     }
 
     /// The exercise of that id, or the next one.
@@ -60,11 +72,30 @@ impl<'a> Session<'a> {
         self.course.exercises.iter().filter(|exercise| exercise.folder() == module.folder).collect()
     }
 
-    /// Builds a module's checks and runs those of some of its exercises.
-    pub(crate) fn check(
+    /// Builds a module's checks and runs all of them.
+    pub(crate) fn check_module(&mut self, module: &Module) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
+        self.check(module, &self.of(module), Options { started: &mut |_| {}, is_interactive: false })
+    }
+
+    /// Builds a module's checks and runs those of one exercise, for a person who waits. The exercise is where the student
+    /// is now.
+    pub(crate) fn check_one(
+        &mut self,
+        exercise: &'a Exercise,
+        started: &mut dyn FnMut(&str),
+    ) -> anyhow::Result<Verdict> {
+        let module = self.course.module(exercise.folder())?;
+        self.progress.set_position(exercise);
+        let verdicts = self.check(module, &[exercise], Options { started, is_interactive: true })?;
+        let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
+        verdict.with_context(|| format!("{} was not checked", exercise.id))
+    }
+
+    fn check(
         &mut self,
         module: &Module,
         exercises: &[&'a Exercise],
+        options: Options<'_>,
     ) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
         // Where a file is missing, the compiler says so.
         let answers: Vec<_> =
@@ -74,7 +105,7 @@ impl<'a> Session<'a> {
             Err(errors) => exercises.iter().map(|_| Verdict::Broken(errors.clone())).collect(),
             Ok(tests) => {
                 let filter = if let [only] = exercises { only.filter() } else { String::new() };
-                let checked = tests.run(&filter, &stop)?;
+                let checked = tests.run(&filter, &stop, options)?;
                 exercises
                     .iter()
                     .map(|exercise| checks::verdict(exercise, &checked))
@@ -88,6 +119,14 @@ impl<'a> Session<'a> {
         }
         self.keep();
         Ok(exercises.iter().copied().zip(verdicts).collect())
+    }
+
+    /// Moves the student to the first exercise of a module.
+    pub(crate) fn move_to(&mut self, module: &Module) {
+        if let Some(first) = self.of(module).first() {
+            self.progress.set_position(first);
+            self.keep();
+        }
     }
 
     /// Keeps the progress. Where that can't be done, the verdicts are still good.
@@ -108,65 +147,4 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("can't print"),
         _ => Ok(()),
     }
-}
-
-/// A verdict in one line.
-pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
-    let id = &exercise.id;
-    match verdict {
-        Verdict::Passed(counts) => format!("{GOOD}{id} is right{GOOD:#}: {}", told(counts)),
-        Verdict::Failed(counts, _) => format!("{BAD}{id} is not right yet{BAD:#}: {}", told(counts)),
-        Verdict::Broken(_) => format!("{BAD}{id} can't be checked{BAD:#}: its module doesn't compile"),
-        Verdict::Ignored(counts) => {
-            let ranks = exercise.min_ranks;
-            format!(
-                "{id} can't be checked here: {} (they need {ranks} ranks; LAB_TIER=virtual has them)",
-                told(counts)
-            )
-        }
-    }
-}
-
-fn told(counts: &Counts) -> String {
-    let Counts { passed, failed, ignored } = *counts;
-    let checks = |count: usize| if count == 1 { "1 check".to_owned() } else { format!("{count} checks") };
-    let parts = [(passed, "passed"), (failed, "failed"), (ignored, "can't run here")];
-    let mut told = Vec::new();
-    for (count, what) in parts.into_iter().filter(|part| part.0 > 0) {
-        let count = if told.is_empty() { checks(count) } else { count.to_string() };
-        told.push(format!("{count} {what}"));
-    }
-    told.join(", ")
-}
-
-/// The first lines of what may be very long.
-fn shortened(message: &str) -> String {
-    const MOST: usize = 100;
-    let mut text = message.lines().take(MOST).collect::<Vec<_>>().join("\n");
-    let more = message.lines().skip(MOST).count();
-    if more > 0 {
-        let _ = write!(text, "\n{DIM}… {more} more lines{DIM:#}");
-    }
-    text
-}
-
-/// What to look at first: the compiler's errors, or one check that failed.
-pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
-    let mut text = String::new();
-    match verdict {
-        Verdict::Broken(errors) => text.push_str(errors.trim_end()),
-        Verdict::Failed(counts, _) => {
-            if let Some(failure) = verdict.first_failure() {
-                // What a check prints must not steer the terminal.
-                let message = strip_str(&failure.message).to_string();
-                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{}", failure.check, shortened(&message));
-            }
-            if counts.failed > 1 {
-                let _ = write!(text, "\n\n{DIM}the other failures: {}{DIM:#}", exercise.test_command());
-            }
-        }
-        Verdict::Passed(_) | Verdict::Ignored(_) => return text,
-    }
-    text.push('\n');
-    text
 }

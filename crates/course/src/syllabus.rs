@@ -89,6 +89,11 @@ impl Module {
         format!("m{}", self.folder)
     }
 
+    /// The source of its program, which not every module has.
+    pub fn program(&self, root: &Path) -> PathBuf {
+        root.join("modules").join(&self.folder).join("src/main.rs")
+    }
+
     /// The solved package: `s01_init`.
     pub fn solution_package(&self) -> String {
         format!("s{}", self.folder)

@@ -9,27 +9,31 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use course::answers::compare;
-use course::checks::{self, Stop, Verdict};
+use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{State, read_answer};
 use course::syllabus::{Exercise, Module};
 use crossterm::event::KeyCode;
 
+use crate::files::{colored, with_solution};
 use crate::overview;
 use crate::session::{Session, print};
-use crate::work::coloured;
 use events::{Happened, read_keys, watcher};
 use terminal::{RawMode, suspend};
 
 /// Editors save in several steps, and not all at once.
 const QUIET: Duration = Duration::from_millis(40);
 
+/// How often the seconds are shown while something runs.
+const TICK: Duration = Duration::from_secs(1);
+
 /// What stands below the exercise.
 enum Below {
-    Checking,
+    /// What runs, and since when.
+    Checking(String, Instant),
     Verdict(Verdict),
     Text(String),
     /// Why there is no verdict.
@@ -45,6 +49,8 @@ struct Watch<'a> {
     before: Option<String>,
     /// The number of the check that counts; those before it were stopped.
     check: usize,
+    /// All of a long text is shown, not as much as fits on the screen.
+    shows_all: bool,
     stop: Arc<Stop>,
     happened: Sender<Happened>,
 }
@@ -62,7 +68,8 @@ pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode
     read_keys(happened.clone());
     let mut watch = Watch {
         exercise,
-        below: Below::Checking,
+        below: Below::building(),
+        shows_all: false,
         answer: String::new(),
         before: session.progress.last_checked(exercise).map(str::to_owned),
         check: 0,
@@ -82,7 +89,17 @@ impl<'a> Watch<'a> {
     fn listen(&mut self, events: &Receiver<Happened>) -> anyhow::Result<()> {
         loop {
             self.draw()?;
-            match events.recv()? {
+            let event = match self.below {
+                Below::Checking(..) => match events.recv_timeout(TICK) {
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    event => event?,
+                },
+                _ => events.recv()?,
+            };
+            if !matches!(event, Happened::Resized | Happened::Key(KeyCode::Char('m'))) {
+                self.shows_all = false;
+            }
+            match event {
                 Happened::Key(KeyCode::Char('q')) => return Ok(()),
                 Happened::Key(KeyCode::Char(key)) => self.press(key)?,
                 Happened::Key(_) | Happened::Resized => {}
@@ -93,6 +110,10 @@ impl<'a> Watch<'a> {
                         self.start_check()?;
                     }
                 }
+                Happened::Started(check, name) if check == self.check => {
+                    self.below = Below::Checking(format!("checking {name}"), Instant::now());
+                }
+                Happened::Started(..) => {}
                 Happened::Checked(check, Ok(verdict)) if check == self.check => {
                     self.session.progress.note(self.exercise, self.answer.clone(), &verdict);
                     self.session.keep();
@@ -126,13 +147,16 @@ impl<'a> Watch<'a> {
     fn press(&mut self, key: char) -> anyhow::Result<()> {
         match key {
             'h' => {
-                self.below = Below::Text(overview::hint(&mut self.session, Some(&self.exercise.id), None)?)
+                let hint = overview::hint(&mut self.session, Some(&self.exercise.id), None, true)?;
+                self.below = Below::Text(hint);
             }
-            'l' => self.below = Below::Text(overview::list(&self.session)?),
+            'l' => self.below = Below::Text(overview::list(&self.session, Some(self.exercise))?),
+            'm' => self.shows_all = !self.shows_all,
+            's' => self.below = Below::Text(with_solution(&self.session, self.exercise)?),
             'd' => {
                 let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
                 self.below = Below::Text(match (&self.before, changes.is_empty()) {
-                    (Some(_), false) => format!("Since the version before:\n{}", coloured(&changes)),
+                    (Some(_), false) => format!("Since the version before:\n{}", colored(&changes)),
                     _ => "Nothing has changed yet.\n".to_owned(),
                 });
             }
@@ -140,12 +164,14 @@ impl<'a> Watch<'a> {
             'n' => match self.next()? {
                 Some(next) => {
                     self.exercise = next;
+                    self.session.progress.set_position(next);
+                    self.session.keep();
                     self.before = self.session.progress.last_checked(next).map(str::to_owned);
                     self.answer = String::new();
                     self.start_check()?;
                 }
                 None if self.session.state(self.exercise)? == State::Right => {
-                    self.below = Below::Text("Every exercise is right.\n".to_owned());
+                    self.below = Below::Text(overview::finale(&self.session));
                 }
                 None => self.below = Below::Text("Every other exercise is right.\n".to_owned()),
             },
@@ -154,16 +180,14 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The first exercise that is not right, other than the current one; round and round.
-    fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
+    /// The next exercise that is not right, other than the current one.
+    fn next(&mut self) -> anyhow::Result<Option<&'a Exercise>> {
         let all = &self.session.course.exercises;
         let at = all.iter().position(|exercise| exercise.id == self.exercise.id).unwrap_or(0);
-        for exercise in all[at + 1..].iter().chain(&all[..at]) {
-            if self.session.state(exercise)? != State::Right {
-                return Ok(Some(exercise));
-            }
-        }
-        Ok(None)
+        self.session.progress.set_position(&all[(at + 1) % all.len()]);
+        let next = self.session.next()?;
+        self.session.progress.set_position(self.exercise);
+        Ok(next.filter(|next| next.id != self.exercise.id))
     }
 
     /// Whether a saved file may change the verdict: the answer, if it is another one than that which is being checked, or a file
@@ -193,12 +217,16 @@ impl<'a> Watch<'a> {
                 self.before = Some(last);
             }
         }
-        self.below = Below::Checking;
+        self.below = Below::building();
         let (root, exercise) = (self.session.root.to_owned(), self.exercise.clone());
         let module = self.session.course.module(exercise.folder())?.clone();
         let (check, stop, happened) = (self.check, Arc::clone(&self.stop), self.happened.clone());
         std::thread::spawn(move || {
-            let verdict = check_one(&root, &module, &exercise, &stop);
+            let started = |name: &str| {
+                // The student may have quit.
+                let _ = happened.send(Happened::Started(check, name.to_owned()));
+            };
+            let verdict = check_one(&root, &module, &exercise, &stop, started);
             // The student may have quit.
             let _ = happened.send(Happened::Checked(check, verdict));
         });
@@ -206,9 +234,24 @@ impl<'a> Watch<'a> {
     }
 }
 
-fn check_one(root: &Path, module: &Module, exercise: &Exercise, stop: &Stop) -> anyhow::Result<Verdict> {
+fn check_one(
+    root: &Path,
+    module: &Module,
+    exercise: &Exercise,
+    stop: &Stop,
+    mut started: impl FnMut(&str),
+) -> anyhow::Result<Verdict> {
     match checks::build(root, module, true, stop)? {
         Err(errors) => Ok(Verdict::Broken(errors)),
-        Ok(tests) => checks::verdict(exercise, &tests.run(&exercise.filter(), stop)?),
+        Ok(tests) => {
+            let options = Options { started: &mut started, is_interactive: true };
+            checks::verdict(exercise, &tests.run(&exercise.filter(), stop, options)?)
+        }
+    }
+}
+
+impl Below {
+    fn building() -> Self {
+        Self::Checking("building".to_owned(), Instant::now())
     }
 }

@@ -7,6 +7,7 @@ mod child;
 mod definition;
 mod failure;
 mod harness;
+mod limits;
 mod order;
 mod process;
 pub mod processes;
@@ -16,3 +17,4 @@ mod verdict;
 
 pub use definition::Check;
 pub use harness::run;
+pub use limits::TimeLimits;

@@ -89,7 +89,7 @@ impl Locked<'_> {
             report = report.at(text, &member.call_site);
         }
         let others = self.nccl.bootstraps.len() - 1;
-        let report = report.fact(given_up(self.engine.timeout)).help(match others {
+        let report = report.fact(given_up(self.engine.bootstrap_timeout)).help(match others {
             0 => "every rank must call ncclCommInitRank with the same id, each in its own thread or process, or in one group",
             _ => {
                 "ranks came with different ids: make the id once, and give the same one to every rank; \
@@ -110,7 +110,7 @@ impl Locked<'_> {
             }
             _ => None,
         };
-        if since.is_some_and(|since| since.elapsed() > self.engine.timeout) {
+        if since.is_some_and(|since| since.elapsed() > self.engine.bootstrap_timeout.duration) {
             self.give_up_joining(&[Awaiting::Communicator(handle)]);
         }
     }

@@ -155,7 +155,7 @@ impl Locked<'_> {
     /// This process has waited for too long: it asks the root, which knows the missing ranks. `true` once the root has not
     /// answered, either.
     pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> bool {
-        let timeout = self.engine.timeout;
+        let timeout = self.engine.bootstrap_timeout;
         let Some(session) = self.nccl.sessions.get_mut(&number) else { return false };
         match session.asked {
             None => {

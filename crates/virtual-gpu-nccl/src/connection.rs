@@ -184,7 +184,7 @@ impl Nccl {
 
     /// Connects to a root's address. With `NCCL_COMM_ID` this process may be quicker than the root, and tries again.
     fn reach(&self, id: UniqueId, address: SocketAddr, root: &str) -> NcclResult<TcpStream> {
-        let timeout = self.engine.config().timeout;
+        let timeout = self.engine.config().bootstrap_timeout.duration;
         let since = Instant::now();
         loop {
             match TcpStream::connect_timeout(&address, timeout) {
@@ -212,7 +212,7 @@ impl Nccl {
         address: SocketAddr,
         root: &str,
     ) -> NcclResult<()> {
-        let timeout = self.engine.config().timeout;
+        let timeout = self.engine.config().bootstrap_timeout;
         let stranger = |error: Option<std::io::Error>| match error {
             Some(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 remote(format!("{address} does not answer {}", given_up(timeout)))
@@ -222,8 +222,8 @@ impl Nccl {
             )),
         };
         let mut hello = || -> std::io::Result<Option<Greeting>> {
-            stream.set_read_timeout(Some(timeout))?;
-            stream.set_write_timeout(Some(timeout))?;
+            stream.set_read_timeout(Some(timeout.duration))?;
+            stream.set_write_timeout(Some(timeout.duration))?;
             stream.write_all(&greeting(WELCOME))?;
             stream.write_all(id.bytes())?;
             stream.write_all(&std::process::id().to_le_bytes())?;

@@ -374,7 +374,7 @@ impl Locked<'_> {
     /// Ends splits and finalizes whose other ranks have not come for too long.
     pub(crate) fn give_up_management_call(&mut self, id: ManagementId) {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
-            .fact(given_up(self.engine.timeout));
+            .fact(given_up(self.engine.bootstrap_timeout));
         let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
         self.fail_management_call(id, NcclStatus::Timeout, &failure);
     }

@@ -348,7 +348,7 @@ impl Nccl {
                 session.links.keys().for_each(|&other| session.send_control(other, &gone));
             }
         }
-        while self.close_sessions() && since.elapsed() < self.engine.config().timeout {
+        while self.close_sessions() && since.elapsed() < self.engine.config().timeout.duration {
             std::thread::sleep(LOOK_AGAIN);
         }
     }

@@ -11,11 +11,18 @@ use virtual_gpu_core::handle::MAX_GPUS;
 /// The preset that is taken where none is asked for.
 const CLASSROOM: &str = "classroom";
 
+const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
+const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
+
+/// Where no variable sets another.
+const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
+
 /// Every environment variable that is read.
-const SWITCHES: [&str; 5] = [
+const SWITCHES: [&str; 6] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
-    "VIRTUAL_GPU_TIMEOUT",
+    TIMEOUT,
+    BOOTSTRAP_TIMEOUT,
     "VIRTUAL_GPU_TOPOLOGY",
     "VIRTUAL_GPU_TRACE",
 ];
@@ -31,6 +38,25 @@ pub enum Checks {
     Off,
 }
 
+/// How long a wait may last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timeout {
+    /// The time.
+    pub duration: Duration,
+    /// The environment variable that sets it.
+    pub variable: &'static str,
+}
+
+impl Timeout {
+    fn read(variable: &'static str, value: &str) -> Result<Self, String> {
+        let seconds = value.trim().parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+        let duration = seconds
+            .map(Duration::from_secs_f64)
+            .ok_or_else(|| format!("{variable}={value}: it is a number of seconds from 0.01 to 86400"))?;
+        Ok(Self { duration, variable })
+    }
+}
+
 /// What the environment asks of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -41,7 +67,10 @@ pub struct Config {
     /// What reports do (`VIRTUAL_GPU_CHECKS`, error).
     pub checks: Checks,
     /// How long a wait that can't be decided may last (`VIRTUAL_GPU_TIMEOUT`, 10 s).
-    pub timeout: Duration,
+    pub timeout: Timeout,
+    /// How long a rank waits for the others in a call that makes or ends a communicator (`VIRTUAL_GPU_BOOTSTRAP_TIMEOUT`,
+    /// [`Self::timeout`]).
+    pub bootstrap_timeout: Timeout,
     /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
     pub preset: Preset,
     /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
@@ -55,7 +84,8 @@ impl Default for Config {
             gpus: preset.gpus,
             visible: None,
             checks: Checks::Error,
-            timeout: Duration::from_secs(10),
+            timeout: DEFAULT_TIMEOUT,
+            bootstrap_timeout: DEFAULT_TIMEOUT,
             preset,
             trace: None,
         }
@@ -111,12 +141,12 @@ impl Config {
                 _ => return Err(format!("VIRTUAL_GPU_CHECKS={value}: it is one of error, warn, off")),
             };
         }
-        if let Some(value) = variable("VIRTUAL_GPU_TIMEOUT") {
-            let seconds =
-                value.trim().parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-            config.timeout = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
-                format!("VIRTUAL_GPU_TIMEOUT={value}: it is a number of seconds from 0.01 to 86400")
-            })?;
+        if let Some(value) = variable(TIMEOUT) {
+            config.timeout = Timeout::read(TIMEOUT, &value)?;
+            config.bootstrap_timeout = config.timeout;
+        }
+        if let Some(value) = variable(BOOTSTRAP_TIMEOUT) {
+            config.bootstrap_timeout = Timeout::read(BOOTSTRAP_TIMEOUT, &value)?;
         }
         if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
             let path = PathBuf::from(value.replace("%p", &std::process::id().to_string()));
@@ -181,7 +211,12 @@ mod tests {
                 .contains("moon: it is one of classroom, dgx-h100")
         );
         for value in ["0", "-3", "inf", "NaN", "soon"] {
-            assert!(read("VIRTUAL_GPU_TIMEOUT", value).unwrap_err().contains(value));
+            for variable in [TIMEOUT, BOOTSTRAP_TIMEOUT] {
+                assert_eq!(
+                    read(variable, value).unwrap_err(),
+                    format!("{variable}={value}: it is a number of seconds from 0.01 to 86400")
+                );
+            }
         }
     }
 
@@ -219,6 +254,10 @@ mod tests {
         let both = |name: &str| two_nodes(name).or((name == "VIRTUAL_GPU_COUNT").then(|| "3".to_owned()));
         assert_eq!(Config::read(both).unwrap().gpus, 3);
         assert_eq!(read("VIRTUAL_GPU_CHECKS", "off").unwrap().checks, Checks::Off);
-        assert_eq!(read("VIRTUAL_GPU_TIMEOUT", "0.5").unwrap().timeout, Duration::from_millis(500));
+        let half = Duration::from_millis(500);
+        let config = read(TIMEOUT, "0.5").unwrap();
+        assert_eq!((config.timeout.duration, config.bootstrap_timeout), (half, config.timeout));
+        let config = read(BOOTSTRAP_TIMEOUT, "0.5").unwrap();
+        assert_eq!((config.timeout, config.bootstrap_timeout.duration), (DEFAULT_TIMEOUT, half));
     }
 }

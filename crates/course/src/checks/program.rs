@@ -1,12 +1,15 @@
 //! A module's test program: how it is built and run, and what it prints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure};
+use lab::check::TimeLimits;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use super::stop::Stop;
+use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
 use crate::syllabus::Module;
 
@@ -38,6 +41,7 @@ struct Target {
 struct Diagnostic {
     level: String,
     rendered: String,
+    spans: Vec<IgnoredAny>,
 }
 
 /// One line of a test program that prints JSON.
@@ -65,7 +69,7 @@ pub fn build(
     module: &Module,
     colour: bool,
     stop: &Stop,
-) -> anyhow::Result<Result<Tests, String>> {
+) -> anyhow::Result<Result<Tests, Vec<String>>> {
     let format = if colour { "json-diagnostic-rendered-ansi" } else { "json" };
     let package = module.starter_package();
     let mut command = cargo();
@@ -74,12 +78,24 @@ pub fn build(
         .args(["--message-format", format])
         .current_dir(root);
     let mut program = None;
-    let mut errors = String::new();
-    let (is_built, said) = stop.run(command, |line| match serde_json::from_str(line) {
-        Ok(Said::Built { target, executable }) if target.kind == ["test"] => program = executable,
-        Ok(Said::Diagnosed { message }) if message.level == "error" => errors.push_str(&message.rendered),
-        _ => {}
+    let (mut errors, mut without_place) = (Vec::new(), Vec::new());
+    let (is_built, said) = stop.run(command, |line| {
+        match serde_json::from_str(line) {
+            Ok(Said::Built { target, executable }) if target.kind == ["test"] => program = executable,
+            // The last error only counts the others, and has no place.
+            Ok(Said::Diagnosed { message }) if message.level == "error" && !message.spans.is_empty() => {
+                errors.push(message.rendered);
+            }
+            Ok(Said::Diagnosed { message }) if message.level == "error" => {
+                without_place.push(message.rendered)
+            }
+            _ => {}
+        }
+        Then::GoOn
     })?;
+    if !is_built && errors.is_empty() {
+        errors = without_place;
+    }
     if !errors.is_empty() {
         return Ok(Err(errors));
     }
@@ -91,31 +107,53 @@ pub fn build(
     }
 }
 
+/// How the checks are run.
+pub struct Options<'a> {
+    /// Is called with a check's name when it starts.
+    pub started: &'a mut dyn FnMut(&str),
+    /// A person waits: time limits are short, and the first check that runs into one ends the run.
+    pub is_interactive: bool,
+}
+
 impl Tests {
-    /// Runs those checks whose names contain `filter`, and tells them in the order in which their authors put them.
+    /// Runs those checks whose names contain `filter`, and returns them in the order in which their authors put them.
     ///
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
-    pub fn run(&self, filter: &str, stop: &Stop) -> anyhow::Result<Vec<Checked>> {
+    pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
+        let Options { started, is_interactive } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
-        stop.run(names, |line| order.extend(line.strip_suffix(": test").map(str::to_owned)))?;
-        let mut checks = Vec::new();
-        let mut has_ended = false;
-        let (_, said) = stop.run(self.command(&["--format", "json", filter]), |line| {
-            let Ok(event) = serde_json::from_str::<Event>(line) else { return };
+        stop.run(names, |line| {
+            order.extend(line.strip_suffix(": test").map(str::to_owned));
+            Then::GoOn
+        })?;
+        let mut command = self.command(&["--format", "json", filter]);
+        if is_interactive {
+            TimeLimits::set_interactive(&mut command);
+        }
+        let mut outcomes = BTreeMap::new();
+        let (mut has_ended, mut is_cut_short) = (false, false);
+        let (_, said) = stop.run(command, |line| {
+            let Ok(event) = serde_json::from_str::<Event>(line) else { return Then::GoOn };
             match (event.of.as_str(), event.event.as_deref(), event.name) {
-                ("test", Some("started"), _) => {}
+                ("test", Some("started"), Some(name)) => started(&name),
                 ("test", Some(outcome), Some(name)) => {
-                    checks.push(Checked { name, outcome: Outcome::of(outcome, event.stdout.as_deref()) });
+                    let outcome = Outcome::of(outcome, event.stdout.as_deref());
+                    is_cut_short |= is_interactive && outcome.ran_into_a_limit();
+                    outcomes.insert(name, outcome);
                 }
                 ("suite", Some("ok" | "failed"), _) => has_ended = true,
                 _ => {}
             }
+            if is_cut_short { Then::End } else { Then::GoOn }
         })?;
-        ensure!(has_ended, "the checks were not run: {}", said.trim_end());
-        checks.sort_by_key(|check| order.iter().position(|name| *name == check.name));
-        Ok(checks)
+        ensure!(has_ended || is_cut_short, "the checks were not run: {}", said.trim_end());
+        let checked = order.into_iter().map(|name| {
+            let outcome = outcomes.remove(&name).unwrap_or(Outcome::Skipped);
+            Checked { name, outcome }
+        });
+        Ok(checked.collect())
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

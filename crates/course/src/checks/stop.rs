@@ -16,6 +16,13 @@ struct Stopping {
     child: Option<Child>,
 }
 
+/// What to do after a line.
+pub(super) enum Then {
+    GoOn,
+    /// End the command: nothing more is needed of it.
+    End,
+}
+
 impl Stop {
     /// Ends what runs, and whatever would be started with this from now on.
     pub fn stop(&self) {
@@ -31,12 +38,12 @@ impl Stop {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Runs a command, each line of whose output goes to `line`. Returns whether it was well, and what it said on its
+    /// Runs a command, each line of whose output goes to `line`. Returns whether it succeeded, and what it wrote to its
     /// standard error.
     pub(super) fn run(
         &self,
         mut command: Command,
-        mut line: impl FnMut(&str),
+        mut line: impl FnMut(&str) -> Then,
     ) -> anyhow::Result<(bool, String)> {
         let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -51,7 +58,13 @@ impl Stop {
             errors.read_to_end(&mut said).map(|_| String::from_utf8_lossy(&said).into_owned())
         });
         for text in BufReader::new(out).split(b'\n') {
-            line(&String::from_utf8_lossy(&text?));
+            if let Then::End = line(&String::from_utf8_lossy(&text?))
+                && let Some(child) = &mut self.lock().child
+            {
+                // It may have ended by itself.
+                let _ = child.kill();
+                break;
+            }
         }
         let said = said.join().map_err(|_| anyhow!("what {name} says can't be read"))??;
         let mut state = self.lock();

@@ -1,6 +1,7 @@
 //! What the checks of an exercise come to.
 
 use anyhow::bail;
+use lab::check::TimeLimits;
 
 use crate::syllabus::Exercise;
 
@@ -12,7 +13,7 @@ pub enum Verdict {
     /// At least one failed.
     Failed(Counts, Vec<Failure>),
     /// The module doesn't compile: the compiler's errors, as it prints them.
-    Broken(String),
+    Broken(Vec<String>),
     /// None of its checks can run on this machine.
     Ignored(Counts),
 }
@@ -26,6 +27,8 @@ pub struct Counts {
     pub failed: usize,
     /// Checks that need more ranks than this machine can run.
     pub ignored: usize,
+    /// Checks that were left out, because one before them ran into its time limit.
+    pub skipped: usize,
 }
 
 /// A check that failed.
@@ -35,15 +38,6 @@ pub struct Failure {
     pub check: String,
     /// What it says: the report of the virtual GPU where there is one, or the assertion.
     pub message: String,
-}
-
-impl Failure {
-    /// Whether the virtual GPU says what is wrong. What it printed besides may be a consequence, and a wait that it gave up proves
-    /// nothing.
-    fn has_report(&self) -> bool {
-        let own = self.message.split("\nprinted by the check:\n").next().unwrap_or_default();
-        own.contains("virtual GPU: ") && !own.contains("(not proved: ")
-    }
 }
 
 impl Verdict {
@@ -57,10 +51,10 @@ impl Verdict {
         !matches!(self, Self::Ignored(_))
     }
 
-    /// The one failure to look at first: a report of the virtual GPU says more than an assertion.
+    /// The one failure to look at first: that of the first check, because checks go from simple to composed.
     pub fn first_failure(&self) -> Option<&Failure> {
         let Self::Failed(_, failures) = self else { return None };
-        failures.iter().find(|failure| failure.has_report()).or(failures.first())
+        failures.first()
     }
 }
 
@@ -76,9 +70,15 @@ pub(super) enum Outcome {
     Passed,
     Failed(String),
     Ignored,
+    Skipped,
 }
 
 impl Outcome {
+    /// Whether it failed because it ran into a time limit.
+    pub(super) fn ran_into_a_limit(&self) -> bool {
+        matches!(self, Self::Failed(message) if TimeLimits::ended(message))
+    }
+
     pub(super) fn of(event: &str, stdout: Option<&str>) -> Self {
         match event {
             "ok" => Self::Passed,
@@ -104,6 +104,7 @@ pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdic
         match &check.outcome {
             Outcome::Passed => counts.passed += 1,
             Outcome::Ignored => counts.ignored += 1,
+            Outcome::Skipped => counts.skipped += 1,
             Outcome::Failed(message) => {
                 counts.failed += 1;
                 failures.push(Failure { check: check.name.clone(), message: message.clone() });
@@ -111,7 +112,7 @@ pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdic
         }
     }
     Ok(match counts {
-        Counts { passed: 0, failed: 0, ignored: 0 } => bail!("there is no check {filter}…"),
+        Counts { passed: 0, failed: 0, ignored: 0, skipped: 0 } => bail!("there is no check {filter}…"),
         Counts { failed: 1.., .. } => Verdict::Failed(counts, failures),
         Counts { passed: 0, .. } => Verdict::Ignored(counts),
         _ => Verdict::Passed(counts),
@@ -138,21 +139,30 @@ mod tests {
         assert!(of(&[passed.clone(), ignored.clone(), other.clone()]).is_right());
         assert!(matches!(of(&[ignored.clone(), other.clone()]), Verdict::Ignored(_)));
         let verdict = of(&[passed, ignored, failed, other.clone()]);
-        assert!(matches!(verdict, Verdict::Failed(Counts { passed: 1, failed: 1, ignored: 1 }, _)));
+        assert!(matches!(
+            verdict,
+            Verdict::Failed(Counts { passed: 1, failed: 1, ignored: 1, skipped: 0 }, _)
+        ));
         assert_eq!(verdict.first_failure().unwrap().message, "rank 1: 2, not \"3\"");
         assert!(super::verdict(&exercise, &[other]).is_err());
     }
 
     #[test]
-    fn a_report_comes_before_an_assertion() {
-        let says = |text: &str| Failure { check: "a check".to_owned(), message: text.to_owned() };
-        let besides = says("a sum is wrong\n\nprinted by the check:\nvirtual GPU: a rank aborts");
-        let given_up = says("virtual GPU: deadlock\n  = (not proved: given up after 10 s)");
-        let report = says("rank 1: virtual GPU: data race");
-        let first = |failures: &[Failure]| {
-            Verdict::Failed(Counts::default(), failures.to_vec()).first_failure().cloned()
-        };
-        assert_eq!(first(&[says("wrong"), besides.clone(), report.clone()]), Some(report));
-        assert_eq!(first(&[says("wrong"), besides, given_up]), Some(says("wrong")));
+    fn the_first_check_s_failure_leads() {
+        let failed = |name: &str, text: &str| check(name, "failed", Some(text));
+        let checked = [
+            failed("devices::simple", "a sum is wrong"),
+            failed("devices::composed", "rank 1: virtual GPU: data race"),
+        ];
+        let verdict = verdict(&an_exercise(), &checked).unwrap();
+        assert_eq!(verdict.first_failure().unwrap().check, "devices::simple");
+    }
+
+    #[test]
+    fn a_run_that_was_cut_short_is_no_pass() {
+        let skipped = Checked { name: "devices::two".to_owned(), outcome: Outcome::Skipped };
+        let verdict =
+            verdict(&an_exercise(), &[check("devices::one", "failed", Some("too long")), skipped]).unwrap();
+        assert!(matches!(verdict, Verdict::Failed(Counts { failed: 1, skipped: 1, .. }, _)));
     }
 }

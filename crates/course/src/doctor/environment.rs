@@ -48,6 +48,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_SHM_DISABLE", "1 makes GPUs without direct access talk over the network"),
     ("NCCL_SOCKET_IFNAME", "the network interfaces on which ranks meet"),
     ("NCCL_TOPO_FILE", "a file that says how the machine is wired"),
+    ("VIRTUAL_GPU_BOOTSTRAP_TIMEOUT", "seconds that a rank waits for the others to join a communicator"),
     ("VIRTUAL_GPU_CHECKS", "what a diagnosis of the virtual GPU does: error, warn or off"),
     ("VIRTUAL_GPU_COUNT", "GPUs of the virtual tier"),
     ("VIRTUAL_GPU_TIMEOUT", "seconds before a wait that can't be decided is given up"),

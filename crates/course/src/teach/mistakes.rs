@@ -7,8 +7,8 @@ use anyhow::ensure;
 use course::mistakes;
 use course::syllabus::Course;
 
+use crate::files::colored;
 use crate::session::{DIM, STRONG};
-use crate::work::coloured;
 
 /// The mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and what that says.
 pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
@@ -16,7 +16,7 @@ pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<Str
     let mut text = String::new();
     for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.exercise == exercise.id) {
         let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.name, mistake.what);
-        text += &coloured(&mistake.changes()?);
+        text += &colored(&mistake.changes()?);
         let _ = writeln!(text, "  {DIM}{} says:{DIM:#}", mistake.fails);
         for says in &mistake.says {
             let _ = writeln!(text, "    {says}");

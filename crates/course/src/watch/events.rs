@@ -17,6 +17,8 @@ pub(super) enum Happened {
     Resized,
     /// A file of a student's module was written.
     Saved(PathBuf),
+    /// One of the checks of this number has started.
+    Started(usize, String),
     /// The check of this number is done.
     Checked(usize, anyhow::Result<Verdict>),
     /// The keyboard or the watcher is gone.

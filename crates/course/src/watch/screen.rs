@@ -1,62 +1,86 @@
-//! What the screen shows: the exercise, and what is known of the answer.
+//! What the screen shows: the exercise, and what is known of the answer. It fits on the terminal, however small that is.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use course::checks::Verdict;
 use course::progress::State;
 
 use super::text::{contract, link, wrapped};
 use super::{Below, Watch, terminal};
-use crate::session::{BAD, DIM, GOOD, STRONG, Session, details, headline};
+use crate::overview::bar;
+use crate::session::{BAD, DIM, STRONG, Session};
+use crate::verdict_text::{after_success, cut, details, headline};
 
-const KEYS: &str = "h hint · r run · n next · l list · d what changed · q quit";
+const KEYS: &str = "h hint · r run · n next · l list · d what changed · s solution · q quit";
 
 impl Watch<'_> {
     /// Shows where the student is, and what is known of the answer.
     pub(super) fn draw(&self) -> anyhow::Result<()> {
-        let columns = terminal::columns();
-        let mut text = self.head(columns)?;
-        match &self.below {
-            Below::Checking => {
-                let _ = writeln!(text, "{DIM}checking …{DIM:#}");
-            }
-            Below::Verdict(verdict) => {
-                let _ =
-                    writeln!(text, "{}{}", details(self.exercise, verdict), headline(self.exercise, verdict));
-                if verdict.is_right() {
-                    let _ = writeln!(text, "{GOOD}n{GOOD:#} goes on to the next.");
-                }
-            }
-            Below::Text(said) => text.push_str(&wrapped(said, columns)),
-            Below::Error(error) => {
-                let _ = writeln!(text, "{BAD}error:{BAD:#} {error:#}");
-            }
-        }
-        let _ = write!(text, "\n{DIM}{}{DIM:#}", wrapped(KEYS, columns));
-        terminal::show(&text)
+        let (columns, rows) = terminal::size();
+        let head = self.head(columns)?;
+        let (body, last) = self.body(columns)?;
+        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(KEYS, columns).trim_end());
+        let used = head.lines().count() + foot.lines().count();
+        let body = match self.shows_all {
+            true => body,
+            false => cut(&body, rows.saturating_sub(used).max(2), "; m shows all"),
+        };
+        terminal::show(&format!("{head}{body}{foot}"))
     }
 
-    /// The exercise: how far, what to do, where.
+    /// What is known of the answer, which may be long, and a last line that is always shown.
+    fn body(&self, columns: usize) -> anyhow::Result<(String, String)> {
+        Ok(match &self.below {
+            Below::Checking(what, since) => {
+                let seconds = since.elapsed().as_secs();
+                let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
+                (String::new(), format!("{DIM}{what} …{time}{DIM:#}\n\n"))
+            }
+            Below::Verdict(verdict) => {
+                let mut body = wrapped(&details(self.exercise, verdict), columns);
+                let last = headline(self.exercise, verdict);
+                if verdict.is_right() {
+                    body.push_str(&wrapped(&after_success(&self.session, self.exercise, true)?, columns));
+                }
+                (body, format!("{}\n", wrapped(&last, columns)))
+            }
+            Below::Text(text) => (wrapped(text, columns), "\n".to_owned()),
+            Below::Error(error) => {
+                // Paths from the root of the course fit on a line.
+                let root = format!("{}/", self.session.root.display());
+                let error = format!("{error:#}").replace(&root, "");
+                (wrapped(&format!("{BAD}error:{BAD:#} {error}"), columns), "\n".to_owned())
+            }
+        })
+    }
+
+    /// The exercise: how far, what to do, where. Once a check has failed, the failure takes the place of the contract.
     fn head(&self, columns: usize) -> anyhow::Result<String> {
-        let Session { root, course, .. } = self.session;
-        let mut right = 0;
-        for exercise in &course.exercises {
-            right += usize::from(self.session.state(exercise)? == State::Right);
-        }
-        let (all, exercise) = (course.exercises.len(), self.exercise);
-        let count = format!("{right} of {all}");
-        let bar = all.min(columns.saturating_sub(count.len() + 1));
-        let done = right * bar / all;
-        let mut text =
-            format!("{GOOD}{}{GOOD:#}{DIM}{}{DIM:#} {count}\n\n", "━".repeat(done), "━".repeat(bar - done));
+        let Session { root, .. } = self.session;
+        let exercise = self.exercise;
+        let mut text = format!("{}\n", bar(&self.session, columns)?);
         let title =
             format!("{STRONG}{}  {}{STRONG:#}  {} minutes", exercise.id, exercise.title, exercise.minutes);
         text.push_str(&wrapped(&title, columns));
-        for paragraph in contract(&self.answer) {
-            text.push_str(&wrapped(&format!("  {paragraph}"), columns));
+        if !self.has_failed()? {
+            for paragraph in contract(&self.answer) {
+                text.push_str(&wrapped(&format!("  {paragraph}"), columns));
+            }
         }
         let _ = writeln!(text, "  read {}", link(root, &exercise.lesson(Path::new(""))));
         let _ = writeln!(text, "  edit {}\n", link(root, &exercise.starter(Path::new(""))));
         Ok(text)
+    }
+
+    /// Whether there is something else to look at than what to do: a failure of an answer, not of a starter.
+    fn has_failed(&self) -> anyhow::Result<bool> {
+        Ok(match &self.below {
+            Below::Verdict(Verdict::Failed(..)) => {
+                !matches!(self.session.state(self.exercise)?, State::Open(_))
+            }
+            Below::Checking(..) => false,
+            Below::Verdict(_) | Below::Text(_) | Below::Error(_) => true,
+        })
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use crossterm::terminal::{self, Clear, ClearType, disable_raw_mode, enable_raw_mode};
-use crossterm::{cursor, execute};
+use crossterm::{cursor, queue};
 
 /// A terminal that gives single keys, until this goes.
 pub(super) struct RawMode;
@@ -30,21 +30,38 @@ pub(super) fn suspend() -> anyhow::Result<()> {
     Ok(enable_raw_mode()?)
 }
 
-/// Columns of the terminal; 80 where it doesn't say.
-pub(super) fn columns() -> usize {
+/// Columns and rows of the terminal; 80 and 24 where it doesn't say.
+pub(super) fn size() -> (usize, usize) {
     match terminal::size() {
-        Ok((columns @ 1.., _)) => usize::from(columns),
-        _ => 80,
+        Ok((columns @ 1.., rows @ 1..)) => (usize::from(columns), usize::from(rows)),
+        _ => (80, 24),
     }
 }
 
-/// Replaces what the terminal shows.
+/// Replaces what the terminal shows. Each line is overwritten in its place, so that nothing flickers.
 pub(super) fn show(text: &str) -> anyhow::Result<()> {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     let mut out = anstream::stdout().lock();
-    if std::env::var_os("TERM").is_none_or(|name| name != "dumb") {
-        execute!(std::io::stdout(), Clear(ClearType::Purge), Clear(ClearType::All), cursor::MoveTo(0, 0))?;
+    let mut screen = Vec::new();
+    if !is_dumb {
+        let rows = size().1;
+        if text.lines().count() > rows {
+            // What doesn't fit scrolls: nothing of the screen before may stay above it.
+            queue!(screen, Clear(ClearType::Purge), Clear(ClearType::All))?;
+        }
+        queue!(screen, cursor::MoveTo(0, 0))?;
     }
-    out.write_all(text.replace('\n', "\r\n").as_bytes())?;
+    for (index, line) in text.split('\n').enumerate() {
+        screen.extend_from_slice(if index == 0 { b"" } else { b"\r\n" });
+        screen.extend_from_slice(line.as_bytes());
+        if !is_dumb {
+            queue!(screen, Clear(ClearType::UntilNewLine))?;
+        }
+    }
+    if !is_dumb {
+        queue!(screen, Clear(ClearType::FromCursorDown))?;
+    }
+    out.write_all(&screen)?;
     out.flush()?;
     Ok(())
 }

@@ -14,12 +14,12 @@ fn an_exercise_is_open_then_written_then_right() {
     assert_data_eq!(
         student.says(&["list"]),
         str![[r#"
-01_one  The first
-  to do    one/first   One
-  to do    one/second  Two
-02_two  The second
-  to do    two/third   Three
-0 of 3 exercises are right; the others take about 30 minutes.
+  01_one  The first  0 of 2
+    to do    one/first   One
+    to do    one/second  Two
+  02_two  The second  0 of 1
+    to do    two/third   Three
+━━━ 0 of 3, about 30 min left
 
 "#]]
     );
@@ -34,11 +34,14 @@ checking one/first …
 "#]]
     );
     student.solve("01_one/src/first.rs");
-    assert!(student.says(&["list"]).contains("  written  one/first"));
+    assert!(student.says(&["list"]).contains("written  one/first"));
     assert_data_eq!(
         student.says(&["run", "first"]),
         str![[r#"
 one/first is right: 1 check passed
+
+You can now: Return 1
+  compare  cargo course diff one/first
 
 Next: one/second (Two), 5 minutes
   Return 2
@@ -74,18 +77,69 @@ checking 01_one …
     );
     assert!(student.says(&["list"]).contains("  wrong    one/second"));
     student.solve("01_one/src/second.rs");
-    student.says(&["run"]);
-    assert!(
-        student.says(&["list"]).contains("2 of 3 exercises are right; the others take about 15 minutes.")
+    assert_data_eq!(
+        student.says(&["run"]),
+        str![[r#"
+one/second is right: 1 check passed
+
+You can now: Return 2
+  compare  cargo course diff one/second
+
+Module 01 is done: The first
+
+Next: two/third (Three), 15 minutes
+  Return 3
+  read   modules/02_two/README.md
+  edit   modules/02_two/src/third.rs
+  check  cargo course run two/third
+  stuck? cargo course hint two/third
+
+"#]]
     );
+    let list = student.says(&["list"]);
+    assert!(list.contains("✓ 01_one") && list.contains("2 of 3, about 15 min left"), "{list}");
     student.solve("02_two/src/third.rs");
+    assert_data_eq!(
+        student.says(&["run"]),
+        str![[r#"
+two/third is right: 1 check passed
+
+You can now: Return 3
+  compare  cargo course diff two/third
+
+Module 02 is done: The second
+
+━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+  You have finished the course.
+
+  ✓ 01_one  The first  2 exercises
+  ✓ 02_two  The second  1 exercise
+
+  3 exercises, 1 hour: every check passes.
+━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+How the solution does it: cargo course diff ID
+
+"#]]
+    );
     student.says(&["verify"]);
-    assert!(student.says(&["list"]).contains("3 of 3 exercises are right; the others take about 0 minutes."));
-    assert!(student.says(&["next"]).contains("Every exercise is right"));
+    assert!(student.says(&["list"]).contains("3 of 3\n"));
+    assert!(student.says(&["next"]).contains("You have finished the course."));
     assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
     // A check counts for the answer that it saw.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));
-    assert!(student.says(&["list"]).contains("  written  two/third"));
+    assert!(student.says(&["list"]).contains("written  two/third"));
+}
+
+#[test]
+fn next_is_the_next_one_after_the_exercise_just_solved() {
+    let student = Student::new("after");
+    student.solve("01_one/src/second.rs");
+    assert!(student.says(&["run", "second"]).contains("Next: two/third"));
+    student.solve("02_two/src/third.rs");
+    assert!(student.says(&["run"]).contains("Next: one/first"), "after the last, from the beginning");
+    let student = Student::new("caught_up");
+    assert!(student.says(&["catch-up", "02", "--yes"]).contains("Next: two/third"));
+    assert!(student.fails(&["run"]).contains("two/third is not right yet"));
 }
 
 #[test]

@@ -14,9 +14,9 @@ fn nothing_of_a_student_s_is_lost() {
     let starter = student.read(file);
     assert!(student.says(&["reset", "first"]).contains("is as you got it"));
     student.write(file, "mine");
-    assert!(student.fails(&["reset", "first"]).contains("There is no terminal to ask: say --yes"));
-    assert_eq!(student.read(file), "mine");
-    assert!(student.says(&["reset", "first", "--yes"]).contains("[ROOT]/.course/backups/0001"));
+    // Without a terminal there is no question: the command is enough.
+    let told = student.says(&["reset", "first"]);
+    assert!(told.contains("what you had is in [ROOT]/.course/backups/0001"), "{told}");
     assert_eq!(
         (student.read(file), student.read(".course/backups/0001/01_one/src/first.rs")),
         (starter.clone(), "mine".into())
@@ -31,6 +31,13 @@ fn nothing_of_a_student_s_is_lost() {
         student.read("modules/02_two/src/third.rs").contains("todo!"),
         "the module itself is the student's"
     );
+    let told = student.says(&["restore"]);
+    assert!(told.starts_with("one/first, one/second as in [ROOT]/.course/backups/0002"), "{told}");
+    assert_eq!(student.read(file), "mine again");
+    student.says(&["restore", "1"]);
+    assert_eq!(student.read(file), "mine");
+    assert!(student.fails(&["restore", "9"]).contains("there is no backup 0009; there are 0001, 0002, 0003"));
+    student.says(&["restore", "3"]);
     student.says(&["test", "01"]);
     assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is right"));
 

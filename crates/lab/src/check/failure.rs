@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::limits::STILL_RUNNING;
 use super::verdict::Record;
 
 /// Why the check failed, the most telling part first; `None` if it passed.
@@ -24,7 +25,7 @@ pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<
         let seconds = timeout.as_secs();
         let doing = if passed { "The check was done, but its process was" } else { "The check was" };
         parts.push(format!(
-            "{doing} still running after {seconds} s, and was ended. Does one rank wait for another that never comes? \
+            "{doing}{STILL_RUNNING}{seconds} s, and was ended. Does one rank wait for another that never comes? \
              (LAB_TIMEOUT=SECONDS waits longer.)"
         ));
     } else if passed {

@@ -12,6 +12,7 @@ use std::thread;
 use anyhow::{Context, anyhow, bail, ensure};
 
 use super::definition::Check;
+use super::limits::TimeLimits;
 use super::order::{ORDER, own_check};
 use crate::explain::{causes_text, panic_text};
 
@@ -90,6 +91,7 @@ fn itself() -> anyhow::Result<Command> {
     let check = own_check().context("only a check can start processes")?;
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(PROCESS, check).env_remove(ORDER).stdin(Stdio::null());
+    TimeLimits::set_for_process(&mut command);
     Ok(command)
 }
 

@@ -5,11 +5,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::run::Obstacle;
+use super::wait::given_up;
 use super::work::Work;
 use super::{Engine, Failure, State};
+use crate::config::Timeout;
 use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
@@ -97,7 +98,7 @@ impl State {
     }
 
     /// Ends the wait for host functions that have not returned for too long. `false` where none of `ops` waits for one.
-    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Duration) -> bool {
+    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
         let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         late.sort_unstable_by_key(|op| op.stream);
         late.dedup();
@@ -105,10 +106,7 @@ impl State {
             let call_site = self.call_site_of(op).unwrap_or_else(CallSite::unknown);
             let report = Report::new("a host function that does not return")
                 .at("enqueued", &call_site)
-                .fact(format!(
-                    "(not proved: given up after {} s, VIRTUAL_GPU_TIMEOUT)",
-                    timeout.as_secs_f64()
-                ))
+                .fact(given_up(timeout))
                 .help("let it wait for nothing that the waiting thread has to do");
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
             self.fail_stream(op.stream, &failure);

@@ -54,7 +54,7 @@ pub use touched::Touched;
 pub use transfer::address_report;
 pub use wait::{Wait, given_up};
 
-use crate::config::Config;
+use crate::config::{Config, Timeout};
 use crate::device::TOTAL_MEMORY;
 use crate::order::Order;
 use crate::report::Report;
@@ -156,7 +156,9 @@ pub struct State {
     /// How many wait for the times of operations that are done.
     waiting_for_times: usize,
     /// As in the configuration.
-    pub timeout: Duration,
+    pub timeout: Timeout,
+    /// As in the configuration.
+    pub bootstrap_timeout: Timeout,
     pub(crate) communication: &'static dyn Communication,
     /// Streams that no clock holds any more, which other processes do not know yet.
     forgotten_streams: Vec<StreamHandle>,
@@ -208,6 +210,7 @@ impl Engine {
             blocked: BTreeSet::new(),
             waiting_for_times: 0,
             timeout: config.timeout,
+            bootstrap_timeout: config.bootstrap_timeout,
             communication: &NoCommunication,
             forgotten_streams: Vec::new(),
             prune_threads_at: threads::FEW_THREADS,

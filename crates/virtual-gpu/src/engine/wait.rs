@@ -11,6 +11,7 @@ use super::communication::{Awaiting, Deadlocked, Missing};
 use super::run::Obstacle;
 use super::stream::Awaited;
 use super::{Engine, State};
+use crate::config::Timeout;
 use crate::report::Report;
 use virtual_gpu_core::handle::CallKey;
 use virtual_gpu_core::handle::OpRef;
@@ -70,6 +71,10 @@ impl Engine {
         state.blocked.insert(me);
         // While something runs, the thread that is waited for may be running it.
         let mut idle = Duration::ZERO;
+        let timeout = match &wait {
+            Wait::Ops(_) => state.timeout,
+            Wait::Communicators(_) => state.bootstrap_timeout,
+        };
         loop {
             state = self.run_ready(state);
             if state.is_over(&wait) {
@@ -78,7 +83,7 @@ impl Engine {
             if let Some(deadlocked) = state.deadlocked(me) {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
-            } else if idle < self.config().timeout || !state.give_up(me) {
+            } else if idle < timeout.duration || !state.give_up(me) {
                 let since = Instant::now();
                 let (guard, _) = self
                     .changed
@@ -109,7 +114,7 @@ impl Engine {
         let since = Instant::now();
         state.waiting_for_times += 1;
         while !state.time.is_known(done.iter().map(|done| &done.when))
-            && since.elapsed() < self.config().timeout
+            && since.elapsed() < self.config().timeout.duration
         {
             let (guard, _) =
                 self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -121,8 +126,8 @@ impl Engine {
 }
 
 /// Why a wait that can't be decided has ended.
-pub fn given_up(timeout: Duration) -> String {
-    format!("(not proved: given up after {} s, VIRTUAL_GPU_TIMEOUT)", timeout.as_secs_f64())
+pub fn given_up(timeout: Timeout) -> String {
+    format!("(not proved: given up after {} s, {})", timeout.duration.as_secs_f64(), timeout.variable)
 }
 
 impl State {
@@ -211,7 +216,7 @@ impl State {
 
     /// As [`Self::give_up`], of a thread that asks again and again whether an operation is done, with nothing under way.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
-        let (timeout, busy, now) = (self.timeout, self.under_way > 0, Instant::now());
+        let (timeout, busy, now) = (self.timeout.duration, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
         let polled = self.thread().polled.entry(op.stream).or_insert(new);
         if busy || polled.number != op.number || now.duration_since(polled.last) > timeout {

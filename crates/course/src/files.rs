@@ -1,0 +1,153 @@
+//! Commands on a student's files: reset, restore, catch-up, diff.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use course::answers::{Backup, Change, compare, solution, starter};
+use course::progress::{State, read_answer};
+use course::syllabus::{Exercise, Module};
+
+use crate::overview::next;
+use crate::session::{BAD, DIM, GOOD, Session, print};
+
+/// Asks before files are overwritten. Without a terminal, the command itself is the answer: the files are kept, and
+/// `cargo course restore` brings them back.
+fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
+    if yes || !std::io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    print(&format!("{question} [y/N] "))?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("can't read the answer")?;
+    let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
+    if !is_yes {
+        print("nothing was changed\n")?;
+    }
+    Ok(is_yes)
+}
+
+/// Gives an exercise its starter back. What was there is kept.
+pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
+    let exercise = session.course.exercise(id)?;
+    let text = starter(session.root, exercise)?;
+    let is_missing = session.state(exercise)? == State::Missing;
+    if !is_missing && read_answer(session.root, exercise)? == text {
+        print(&format!("{} is as you got it\n", exercise.id))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let question = format!("Restore the starter of {}? Your file is kept in .course/backups.", exercise.id);
+    if !is_missing && !ask(&question, yes)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let backup = Backup::new(session.root)?;
+    backup.overwrite(session.root, exercise, &text)?;
+    if is_missing {
+        print(&format!("{} is as you got it; its file was missing\n", exercise.id))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&format!(
+        "{} is as you got it; what you had is in {}\nbring it back: cargo course restore\n",
+        exercise.id,
+        backup.folder().display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Brings the files of a backup back, of the latest if none is named. What was there is kept in a new backup.
+pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result<ExitCode> {
+    let kept = Backup::find(session.root, number)?;
+    let mut restored = Vec::new();
+    let backup = Backup::new(session.root)?;
+    for exercise in &session.course.exercises {
+        if let Some(text) = kept.read(exercise)? {
+            backup.overwrite(session.root, exercise, &text)?;
+            restored.push(exercise.id.as_str());
+        }
+    }
+    ensure!(!restored.is_empty(), "{} holds no file of an exercise", kept.folder().display());
+    print(&format!(
+        "{} as in {}; what you had is in {}\n",
+        restored.join(", "),
+        kept.folder().display(),
+        backup.folder().display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives all exercises before a module their solutions. What was there is kept. The student is then at the module's start.
+pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
+    let earlier: Vec<&Module> =
+        session.course.modules.iter().take_while(|other| other.folder != module.folder).collect();
+    let mut open = Vec::new();
+    for exercise in earlier.iter().flat_map(|module| session.of(module)) {
+        if session.state(exercise)? != State::Right {
+            open.push((exercise, solution(session.root, exercise)?));
+        }
+    }
+    if open.is_empty() {
+        session.move_to(module);
+        print(&format!("everything before {} is right\n\n{}", module.folder, next(session)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ids: Vec<&str> = open.iter().map(|(exercise, _)| exercise.id.as_str()).collect();
+    let question = format!(
+        "Replace your files of {} with the solutions? Your files are kept in .course/backups.",
+        ids.join(", ")
+    );
+    if !ask(&question, yes)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    let backup = Backup::new(session.root)?;
+    for (exercise, text) in &open {
+        backup.overwrite(session.root, exercise, text)?;
+    }
+    session.move_to(module);
+    print(&format!(
+        "{} solutions are in place; what you had is in {}\nbring it back: cargo course restore\n\n{}",
+        open.len(),
+        backup.folder().display(),
+        next(session)?
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How a student's answer differs from the solution.
+pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<ExitCode> {
+    let exercise = session.course.exercise(id)?;
+    ensure!(
+        spoil || session.state(exercise)? == State::Right,
+        "{} is not known to be right: check it first, `cargo course run {}`, or say --spoil to see the solution all the same",
+        exercise.id,
+        exercise.id
+    );
+    print(&compared(session, exercise)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same for `watch`, where the solution stays hidden until the answer is right.
+pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
+    match session.state(exercise)? {
+        State::Right => compared(session, exercise),
+        _ => Ok("s shows the solution once your answer is right.\n".to_owned()),
+    }
+}
+
+fn compared(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
+    let changes = compare(&read_answer(session.root, exercise)?, &solution(session.root, exercise)?);
+    Ok(match changes.is_empty() {
+        true => format!("{}: your file is the solution\n", exercise.id),
+        false => format!("- yours, {}\n+ the solution\n{}", exercise.file, colored(&changes)),
+    })
+}
+
+/// A comparison as text.
+pub(crate) fn colored(changes: &[(Change, String)]) -> String {
+    let line = |(change, text): &(Change, String)| match change {
+        Change::Removed => format!("{BAD}-{text}{BAD:#}\n"),
+        Change::Added => format!("{GOOD}+{text}{GOOD:#}\n"),
+        Change::Same => format!(" {text}\n"),
+        Change::Gap => format!("{DIM}{text}{DIM:#}\n"),
+    };
+    changes.iter().map(line).collect()
+}

@@ -1,0 +1,63 @@
+//! The line that shows, in a terminal, which check runs and for how long.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Shows what is under way, on standard error, until it is dropped. Where that is no terminal, it prints one line at the start.
+pub(crate) struct UnderWay {
+    line: Option<(Sender<String>, JoinHandle<()>)>,
+}
+
+impl UnderWay {
+    /// Starts with the build of an exercise's checks.
+    pub(crate) fn new(id: &str) -> Self {
+        if !std::io::stderr().is_terminal() {
+            eprintln!("checking {id} …");
+            return Self { line: None };
+        }
+        let (sender, what) = channel();
+        let mut shown = format!("building {id}");
+        let show = move || {
+            let mut since = Instant::now();
+            loop {
+                eprint!("{}", line(&shown, since.elapsed()));
+                let _ = std::io::stderr().flush();
+                match what.recv_timeout(Duration::from_secs(1)) {
+                    Ok(next) => (shown, since) = (next, Instant::now()),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            eprint!("\r\x1b[K");
+        };
+        Self { line: Some((sender, std::thread::spawn(show))) }
+    }
+
+    /// A check has started.
+    pub(crate) fn started(&self, check: &str) {
+        if let Some((sender, _)) = &self.line {
+            // The line ends with this value.
+            let _ = sender.send(format!("checking {check}"));
+        }
+    }
+}
+
+/// What is under way, and after a second for how long: it replaces the line before.
+fn line(what: &str, since: Duration) -> String {
+    match since.as_secs() {
+        0 => format!("\r\x1b[K{what} …"),
+        seconds => format!("\r\x1b[K{what} … {seconds} s"),
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some((sender, line)) = self.line.take() {
+            drop(sender);
+            // It can't panic.
+            let _ = line.join();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A verdict as a student reads it: what failed first, how many checks passed, and how to go on.
+
+use std::fmt::Write as _;
+
+use anstream::adapter::strip_str;
+use course::checks::{Counts, Verdict};
+use course::syllabus::Exercise;
+
+use crate::overview;
+use crate::session::{BAD, DIM, GOOD, STRONG, Session};
+
+/// A verdict in one line.
+pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
+    let id = &exercise.id;
+    match verdict {
+        Verdict::Passed(counts) => format!("{GOOD}{id} is right{GOOD:#}: {}", counted(counts)),
+        Verdict::Failed(counts, _) => format!("{BAD}{id} is not right yet{BAD:#}: {}", counted(counts)),
+        Verdict::Broken(_) => format!("{BAD}{id} can't be checked{BAD:#}: its module doesn't compile"),
+        Verdict::Ignored(counts) => {
+            let ranks = exercise.min_ranks;
+            format!(
+                "{id} can't be checked here: {} (they need {ranks} ranks; LAB_TIER=virtual has them)",
+                counted(counts)
+            )
+        }
+    }
+}
+
+fn counted(counts: &Counts) -> String {
+    let Counts { passed, failed, ignored, skipped } = *counts;
+    let parts = [
+        (passed, "passed"),
+        (failed, "failed"),
+        (ignored, "can't run here"),
+        (skipped, "not run after a time limit"),
+    ];
+    let mut words = Vec::new();
+    for (number, what) in parts.into_iter().filter(|part| part.0 > 0) {
+        let number = if words.is_empty() { count(number, "check") } else { number.to_string() };
+        words.push(format!("{number} {what}"));
+    }
+    words.join(", ")
+}
+
+/// What to look at first: the compiler's first error, or the first check that failed. Empty where nothing is wrong.
+pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
+    let mut text = String::new();
+    match verdict {
+        Verdict::Broken(errors) => {
+            let Some(first) = errors.first() else { return text };
+            text.push_str(first.trim_end());
+            if errors.len() > 1 {
+                let package = exercise.folder();
+                let _ = write!(
+                    text,
+                    "\n\n{DIM}{} more: cargo check -p m{package}{DIM:#}",
+                    count(errors.len() - 1, "error")
+                );
+            }
+        }
+        Verdict::Failed(counts, _) => {
+            if let Some(failure) = verdict.first_failure() {
+                // What a check prints must not steer the terminal.
+                let message = strip_str(&failure.message).to_string();
+                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{message}", failure.check);
+            }
+            if counts.failed > 1 {
+                let more = count(counts.failed - 1, "more failure");
+                let _ = write!(text, "\n\n{DIM}{more}: {}{DIM:#}", exercise.test_command());
+            }
+        }
+        Verdict::Passed(_) | Verdict::Ignored(_) => return text,
+    }
+    text.push('\n');
+    text
+}
+
+/// The first lines of a text that is longer than `rows`. The last line then says how many more there are, and `how` to see them.
+pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
+    let lines = text.lines().count();
+    if lines <= rows {
+        return text.to_owned();
+    }
+    let shown = rows.saturating_sub(1);
+    let first: String = text.lines().take(shown).flat_map(|line| [line, "\n"]).collect();
+    format!("{first}{DIM}… {}{how}{DIM:#}\n", count(lines - shown, "more line"))
+}
+
+/// `1 error`, `2 errors`.
+pub(crate) fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How to go on after an exercise that is right: what the student can do now, and what to do next. `keys` says how it is asked for:
+/// by commands, or by keys of `watch`.
+pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) -> anyhow::Result<String> {
+    let mut text = format!("\n{STRONG}You can now:{STRONG:#} {}\n", exercise.objective);
+    let compare = match keys {
+        true => format!("{GOOD}s{GOOD:#} compares your answer with the solution"),
+        false => format!("compare  cargo course diff {}", exercise.id),
+    };
+    let _ = writeln!(text, "  {compare}");
+    let module = session.course.module(exercise.folder())?;
+    let (right, all) = session.right_of(module)?;
+    if right == all {
+        let number = module.folder.split('_').next().unwrap_or_default();
+        let _ = write!(text, "\n{GOOD}Module {number} is done{GOOD:#}: {}\n", module.title);
+        if module.program(session.root).is_file() {
+            let package = module.starter_package();
+            let _ = writeln!(text, "  run what you built: cargo run -p {package}");
+        }
+    }
+    match session.next()? {
+        Some(_) if keys => {
+            let _ = writeln!(text, "  {GOOD}n{GOOD:#} goes on to the next exercise");
+        }
+        Some(next) => {
+            let _ = write!(text, "\n{}", overview::next_step(next));
+        }
+        None => text.push_str(&overview::finale(session)),
+    }
+    Ok(text)
+}
