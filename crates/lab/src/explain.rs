@@ -1,8 +1,8 @@
 //! The errors of CUDA and NCCL as text. cudarc's `NcclError` prints as `NcclError`, without its code.
 
 use std::ffi::{CStr, c_char};
-use std::panic::{Location, PanicHookInfo};
-use std::{ptr, thread};
+use std::panic::Location;
+use std::ptr;
 
 use anyhow::anyhow;
 use cudarc::driver::DriverError;
@@ -57,17 +57,6 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
 /// An error with its causes behind it on the same line, as `{error:#}` has them.
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(cause_text).collect::<Vec<_>>().join(": ")
-}
-
-/// A panic's message, and below it the place and the thread.
-pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
-    let message = panic.payload_as_str().unwrap_or("a panic without a message");
-    let place = panic.location().map_or_else(String::new, |place| format!("\n  at {place}"));
-    let thread = match thread::current().name() {
-        None | Some("main") => String::new(),
-        Some(name) => format!(", in thread `{name}`"),
-    };
-    format!("{message}{place}{thread}")
 }
 
 /// An error and below it its causes, one to a line, without a backtrace.

@@ -41,7 +41,10 @@ pub fn each_rank<T: Send>(
 /// What went wrong, and on which ranks.
 struct Failure {
     ranks: Vec<usize>,
+    /// The words of the first of them.
     text: String,
+    /// The same for each of them: their own numbers are left out.
+    key: String,
 }
 
 /// All failures in one text; `None` if there are none.
@@ -50,20 +53,61 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     for (rank, error) in
         ended.iter().enumerate().filter_map(|(rank, result)| Some((rank, result.as_ref().err()?)))
     {
-        let text = error.replace('\n', "\n  ");
-        match failures.iter_mut().find(|known| known.text == text) {
+        let key = without_own_number(error, rank);
+        match failures.iter_mut().find(|known| known.text == *error || known.key == key) {
             Some(known) => known.ranks.push(rank),
-            None => failures.push(Failure { ranks: vec![rank], text }),
+            None => failures.push(Failure { ranks: vec![rank], text: error.clone(), key }),
         }
     }
     failures.sort_by_key(|failure| waited_in_vain(&failure.text));
     let failed = failures.iter().map(|failure| failure.ranks.len()).sum::<usize>();
-    let reports: Vec<String> =
-        failures.iter().map(|Failure { ranks, text }| with_ranks(&named(ranks), text)).collect();
-    match reports.as_slice() {
+    let lines = failures.iter().enumerate().map(|(index, failure)| {
+        let Failure { ranks, text, key } = failure;
+        // The ranks that waited for another in vain know nothing of the cause.
+        let text = if index > 0 && waited_in_vain(text) { in_short(text) } else { text.clone() };
+        match ranks.as_slice() {
+            [first, others @ ..] if !others.is_empty() && key != &failure.text => with_ranks(
+                &format!("rank {first} ({} alike)", named(others)),
+                &format!("rank {first}"),
+                &text,
+            ),
+            _ => with_ranks(&named(ranks), &named(ranks), &text),
+        }
+        .replace('\n', "\n  ")
+    });
+    let lines: Vec<String> = lines.collect();
+    match lines.as_slice() {
         [] => None,
         [only] if failed == 1 => Some(only.clone()),
         several => Some(format!("{failed} of {} ranks failed\n  {}", ended.len(), several.join("\n  "))),
+    }
+}
+
+/// A rank's words without its number and that of its GPU, so that ranks to which the same happened are told together.
+fn without_own_number(text: &str, rank: usize) -> String {
+    let mut key = text.to_owned();
+    for what in ["rank", "GPU"] {
+        let own = format!("{what} {rank}");
+        let mut from = 0;
+        while let Some(at) = key[from..].find(&own).map(|at| from + at) {
+            let end = at + own.len();
+            from = end;
+            if !key[end..].starts_with(|next: char| next.is_ascii_digit()) {
+                key.replace_range(at..end, what);
+                from = at + what.len();
+            }
+        }
+    }
+    key
+}
+
+/// The first line of an error, and the headline of its report.
+fn in_short(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    match lines.find_map(|line| Some(line.split_once("virtual GPU: ")?.1)) {
+        Some(headline) => format!("{first}: {headline}"),
+        None => first.to_owned(),
     }
 }
 
@@ -74,12 +118,11 @@ fn waited_in_vain(text: &str) -> bool {
         .any(|sign| text.contains(sign))
 }
 
-/// The text behind the ranks it is of, unless it names them itself.
-fn with_ranks(ranks: &str, text: &str) -> String {
-    let rest = text.strip_prefix(ranks);
-    match rest.is_some_and(|rest| rest.starts_with([':', ' ', ','])) {
-        true => text.to_owned(),
-        false => format!("{ranks}: {text}"),
+/// The text after the ranks it is of, which it may start with itself, as `own`.
+fn with_ranks(ranks: &str, own: &str, text: &str) -> String {
+    match text.strip_prefix(own).filter(|rest| rest.starts_with([':', ' ', ','])) {
+        Some(rest) => format!("{ranks}{rest}"),
+        None => format!("{ranks}: {text}"),
     }
 }
 
@@ -133,7 +176,8 @@ mod tests {
 
     impl std::fmt::Display for Asked {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "asked by {}", thread::current().name().unwrap_or("nobody"))
+            let thread = thread::current();
+            write!(f, "asked by {}", thread.name().unwrap_or("main").replace("rank ", "thread "))
         }
     }
 
@@ -143,7 +187,7 @@ mod tests {
     fn an_error_is_printed_by_the_thread_that_met_it() {
         let failed = each_rank(2, |_| -> anyhow::Result<()> { Err(Asked.into()) });
         let text = failed.unwrap_err().to_string();
-        assert_eq!(text, "2 of 2 ranks failed\n  rank 0: asked by rank 0\n  rank 1: asked by rank 1");
+        assert_eq!(text, "2 of 2 ranks failed\n  rank 0: asked by thread 0\n  rank 1: asked by thread 1");
     }
 
     #[test]
@@ -154,6 +198,33 @@ mod tests {
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "3 of 4 ranks failed\n  ranks 0, 2 and 3: no memory\n  help: buy some");
+    }
+
+    #[test]
+    fn ranks_that_differ_in_their_own_number_are_told_together() {
+        let failed = each_rank(12, |rank| -> anyhow::Result<()> {
+            ensure!(rank == 0, "rank {rank}: the sum on GPU {rank} is wrong\nhelp: wait for GPU 1");
+            Ok(())
+        });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "11 of 12 ranks failed\n  rank 1: the sum on GPU 1 is wrong\n  help: wait for GPU 1\n  \
+             rank 2 (ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11 alike): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
+        );
+    }
+
+    #[test]
+    fn of_ranks_that_all_waited_in_vain_only_the_first_says_all() {
+        let failed = each_rank(2, |rank| -> anyhow::Result<()> {
+            bail!("ncclTimeout\nNCCL: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
+        });
+        let text = failed.unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "2 of 2 ranks failed\n  rank 0: ncclTimeout\n  NCCL: virtual GPU: rank 1 never came\n    help: one id\n  \
+             rank 1: ncclTimeout: rank 0 never came"
+        );
     }
 
     #[test]

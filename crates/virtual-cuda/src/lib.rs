@@ -322,7 +322,7 @@ macro_rules! export {
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
     ) => {
-        /// Every symbol that the library exports, apart from the error texts and [`virtualGpuHideLibrary`].
+        /// Every symbol that the library exports, apart from the error texts and those that start with `virtualGpu`.
         pub const EXPORTS: &[Export] = &[
             $(Export { name: stringify!($cuda), parameters: Some(&[$(stringify!($cuda_type)),*]) },)*
             $(Export { name: stringify!($nccl), parameters: Some(&[$(stringify!($nccl_type)),*]) },)*
@@ -403,5 +403,16 @@ pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
 pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     if let Some(path) = path.text() {
         virtual_gpu_core::source_location::hide_library(Path::new(path));
+    }
+}
+
+/// Makes reports show the nearest line of the sources under the folder `path` first.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuShowSourcesFirst(path: Text) {
+    if let Some(path) = path.text() {
+        virtual_gpu_core::source_location::show_sources_first(Path::new(path));
     }
 }

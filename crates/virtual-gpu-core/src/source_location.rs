@@ -19,6 +19,31 @@ pub fn hide_library(path: &Path) {
     }
 }
 
+/// A copy of [`LIBRARIES`].
+struct Libraries(Vec<PathBuf>);
+
+impl Libraries {
+    fn known() -> Self {
+        Self(LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+    }
+
+    fn have(&self, line: &SourceLine) -> bool {
+        self.0.iter().any(|library| line.file.starts_with(library))
+    }
+}
+
+/// The folder of the program's own sources, set by [`show_sources_first`].
+static OWN_SOURCES: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Makes reports show the nearest line under `path` first: a call that was made from elsewhere is shown at both lines.
+pub fn show_sources_first(path: &Path) {
+    *OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
+}
+
+fn own_sources() -> Option<PathBuf> {
+    OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+}
+
 /// The call stack of one API call: taken raw in at most a few microseconds, resolved only when a report prints it.
 #[derive(Clone, Debug, Default)]
 pub struct CallSite(Option<Arc<[usize]>>);
@@ -36,9 +61,27 @@ impl CallSite {
 
     /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.
     pub fn line(&self) -> Option<SourceLine> {
-        let libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        let is_library = |file: &Path| libraries.iter().any(|library| file.starts_with(library));
+        let libraries = Libraries::known();
         let mut of_library = None;
+        self.find(|line| match libraries.have(line) {
+            true => {
+                of_library.get_or_insert_with(|| line.clone());
+                false
+            }
+            false => true,
+        })
+        .or(of_library)
+    }
+
+    /// The innermost line of the program's own sources; any line, where they are not set (see [`show_sources_first`]).
+    pub fn own_line(&self) -> Option<SourceLine> {
+        let Some(own) = own_sources() else { return self.line() };
+        let libraries = Libraries::known();
+        self.find(|line| line.file.starts_with(&own) && !libraries.have(line))
+    }
+
+    /// The innermost line, apart from Rust's and registry crates', that `is_it` accepts.
+    fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         // The outermost frame may have no address.
         for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
             let mut found = None;
@@ -46,19 +89,16 @@ impl CallSite {
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
-                    let place =
+                    let line =
                         SourceLine { file: file.to_owned(), line, column: symbol.colno().unwrap_or(1) };
-                    match is_library(file) {
-                        true => drop(of_library.get_or_insert(place)),
-                        false => found = Some(place),
-                    }
+                    found = Some(line).filter(&mut is_it);
                 }
             });
             if found.is_some() {
                 return found;
             }
         }
-        of_library
+        None
     }
 }
 
@@ -153,6 +193,11 @@ impl SourceLine {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());
         Self { file: found.unwrap_or_else(|| file.into()), line, column: 1 }
+    }
+
+    /// Whether it is a line of the program's own sources (see [`show_sources_first`]).
+    pub fn is_own(&self) -> bool {
+        own_sources().is_some_and(|own| self.file.starts_with(own))
     }
 
     /// The file's path from the root of its workspace.

@@ -20,6 +20,9 @@ pub struct Report {
     help: Option<String>,
 }
 
+/// What stands at a call that a line of the program's own sources leads to.
+const CALLED: &str = "called from there";
+
 /// What happened at a source line.
 #[derive(Clone, Debug)]
 struct SourceLabel {
@@ -41,9 +44,10 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `call_site`.
+    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if it has one, and where the call itself
+    /// stands.
     pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
-        self.at_line(text, call_site.line())
+        self.at_lines(text, call_site, false)
     }
 
     /// Adds what happened at a line that is known already.
@@ -53,8 +57,17 @@ impl Report {
     }
 
     /// Adds what happened before at `call_site`, such as that a buffer was allocated there.
-    pub fn before_at(mut self, text: impl Into<String>, call_site: &CallSite) -> Self {
-        self.labels.push(SourceLabel { text: text.into(), line: call_site.line(), is_background: true });
+    pub fn before_at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
+        self.at_lines(text, call_site, true)
+    }
+
+    fn at_lines(mut self, text: impl Into<String>, call_site: &CallSite, is_background: bool) -> Self {
+        let (line, own) = (call_site.line(), call_site.own_line());
+        let (text, calls) = (text.into(), own.is_some() && own != line);
+        self.labels.push(SourceLabel { text, line: own.or_else(|| line.clone()), is_background });
+        if calls {
+            self.labels.push(SourceLabel { text: CALLED.to_owned(), line, is_background: true });
+        }
         self
     }
 
@@ -111,6 +124,7 @@ struct Sources(Vec<Source>);
 
 struct Source {
     file: PathBuf,
+    is_own: bool,
     shown_path: String,
     text: String,
     marks: Vec<(Range<usize>, AnnotationKind, String)>,
@@ -123,16 +137,22 @@ impl Sources {
         let at = known.unwrap_or_else(|| {
             let text = std::fs::read_to_string(&line.file).unwrap_or_default();
             let shown_path = line.shown_path().display().to_string();
-            self.0.push(Source { file: line.file.clone(), shown_path, text, marks: Vec::new() });
+            let (file, is_own) = (line.file.clone(), line.is_own());
+            self.0.push(Source { file, is_own, shown_path, text, marks: Vec::new() });
             self.0.len() - 1
         });
         let source = &mut self.0[at];
         let Some(span) = call_at(&source.text, line.line, line.column) else { return false };
-        source.marks.push((span, kind, text.to_owned()));
+        let mark = (span, kind, text.to_owned());
+        if !source.marks.contains(&mark) {
+            source.marks.push(mark);
+        }
         true
     }
 
-    fn snippets(self) -> Vec<Element<'static>> {
+    /// The program's own sources come first.
+    fn snippets(mut self) -> Vec<Element<'static>> {
+        self.0.sort_by_key(|source| !source.is_own);
         let sources = self.0.into_iter().filter(|source| !source.marks.is_empty());
         let snippet = |source: Source| {
             let marks = source.marks.into_iter().map(|(span, kind, text)| kind.span(span).label(text));

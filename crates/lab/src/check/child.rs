@@ -11,7 +11,8 @@ use std::thread;
 use super::definition::Check;
 use super::order::{ORDER, Order};
 use super::verdict::Record;
-use crate::explain::{causes_text, panic_text};
+use crate::explain::causes_text;
+use crate::panics::panic_text;
 
 /// Runs the ordered check and tells the parent, through standard input, how it went.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {

@@ -14,7 +14,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use super::definition::Check;
 use super::limits::TimeLimits;
 use super::order::{ORDER, own_check};
-use crate::explain::{causes_text, panic_text};
+use crate::explain::causes_text;
+use crate::panics::panic_text;
 
 /// Names the check whose process function this process is to run.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";

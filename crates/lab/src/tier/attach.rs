@@ -1,6 +1,7 @@
 //! Loads a tier's libraries, and says how many ranks they have room for.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -67,13 +68,27 @@ fn load(tier: Tier) -> anyhow::Result<()> {
 fn load_virtual() -> anyhow::Result<()> {
     let driver = Library::open(&built_library("libvirtual_cuda.so")?)?;
     Library::open(&built_library("libvirtual_nccl.so")?)?;
-    let hide =
-        driver.symbol(c"virtualGpuHideLibrary").context("libvirtual_cuda.so is not the course's own")?;
+    // So that reports show the line of the exercise, not the lab's line that it called, and before that of the check.
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    tell_path(&driver, c"virtualGpuHideLibrary", Path::new(own))?;
+    own_sources().map_or(Ok(()), |own| tell_path(&driver, c"virtualGpuShowSourcesFirst", &own))
+}
+
+/// The sources of the exercises that are checked: Cargo and the course start a module's checks in its folder. None in other programs.
+pub(crate) fn own_sources() -> Option<PathBuf> {
+    let package = std::env::current_dir().ok()?;
+    let is_module =
+        ["modules", "solutions"].iter().any(|name| package.parent().is_some_and(|all| all.ends_with(name)));
+    Some(package.join("src")).filter(|sources| is_module && sources.is_dir())
+}
+
+/// Calls a function of the virtual driver that takes a path.
+fn tell_path(driver: &Library, function: &CStr, path: &Path) -> anyhow::Result<()> {
+    let symbol = driver.symbol(function).context("libvirtual_cuda.so is not the course's own")?;
     // SAFETY: the function takes a C string and returns nothing.
-    let hide: extern "C" fn(*const std::ffi::c_char) = unsafe { std::mem::transmute(hide) };
-    // So that reports show the line of the exercise, not the lab's line that it called.
-    let own = CString::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))?;
-    hide(own.as_ptr());
+    let function: extern "C" fn(*const std::ffi::c_char) = unsafe { std::mem::transmute(symbol) };
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    function(path.as_ptr());
     Ok(())
 }
 

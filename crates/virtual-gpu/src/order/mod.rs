@@ -174,7 +174,8 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
              for a graph, that is the stream in which it is launched",
         );
     }
-    match later.call_site.line() {
+    // A line that is not the program's own is no place to change.
+    match later.call_site.own_line() {
         Some(line) if !of_two_gpus => {
             let variable = |side: &Accessor| {
                 let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");

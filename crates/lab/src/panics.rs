@@ -1,0 +1,115 @@
+//! What a panic says: in the words of the exercise, and at the line of the exercise.
+
+use std::panic::PanicHookInfo;
+use std::path::Path;
+use std::thread;
+
+use crate::tier::own_sources;
+
+/// A panic's message, and below it the place and the thread. Where a library panics, the place is the line of the exercise that called
+/// it, if there is one.
+pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
+    let message = panic.payload_as_str().unwrap_or("a panic without a message");
+    let place = panic.location().map_or_else(String::new, |place| {
+        let own = own_sources();
+        // Cargo gives the compiler paths from the root of the workspace, or absolute ones.
+        let is_own = own.as_deref().is_some_and(|own| is_below(Path::new(place.file()), own));
+        match own.filter(|_| !is_own).and_then(|own| innermost_line(&own)) {
+            Some(line) => format!("\n  at {line}, which calls {}:{}", short(place.file()), place.line()),
+            None => format!("\n  at {place}"),
+        }
+    });
+    let message = match panic.location().is_some_and(|place| place.file().contains("/cudarc-")) {
+        true => in_words(message),
+        false => message.to_owned(),
+    };
+    let thread = match thread::current().name() {
+        None | Some("main") => String::new(),
+        Some(name) => format!(", in thread `{name}`"),
+    };
+    format!("{message}{place}{thread}")
+}
+
+/// What an assertion of cudarc means for its caller.
+fn in_words(message: &str) -> String {
+    let words = match message {
+        "assertion failed: dst.len() >= src.len()" => {
+            "a copy into a buffer that is too short: the destination has fewer elements than the source"
+        }
+        "assertion failed: start <= end && end <= self.len"
+        | "called `Option::unwrap()` on a `None` value" => {
+            "a part of a buffer whose range goes beyond the buffer's end"
+        }
+        "assertion failed: self.len.is_multiple_of(chunk_size)" => {
+            "chunks of a buffer whose length is no multiple of the chunk's"
+        }
+        _ => return message.to_owned(),
+    };
+    format!("{words} (cudarc: {message})")
+}
+
+/// Whether a path of the compiler lies in a folder.
+fn is_below(file: &Path, folder: &Path) -> bool {
+    root_of(folder).join(file).starts_with(folder)
+}
+
+/// The root of the workspace that a folder lies in: from there the compiler counts relative paths.
+fn root_of(folder: &Path) -> &Path {
+    folder.ancestors().find(|root| root.join("Cargo.lock").is_file()).unwrap_or(Path::new("/"))
+}
+
+/// The innermost line of the calling thread's stack whose file lies in `folder`: its path from the root of the workspace, and its
+/// number.
+fn innermost_line(folder: &Path) -> Option<String> {
+    let root = root_of(folder);
+    let mut found = None;
+    backtrace::trace(|frame| {
+        backtrace::resolve_frame(frame, |symbol| {
+            if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
+                && is_below(file, folder)
+            {
+                found = Some(format!("{}:{line}", file.strip_prefix(root).unwrap_or(file).display()));
+            }
+        });
+        found.is_none()
+    });
+    found
+}
+
+/// A path without what lies above its package.
+fn short(file: &str) -> &str {
+    file.split_once("/registry/src/")
+        .and_then(|(_, path)| path.split_once('/'))
+        .map_or(file, |(_, path)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assertion_of_cudarc_is_said_in_the_caller_s_words() {
+        let text = in_words("assertion failed: dst.len() >= src.len()");
+        assert!(text.starts_with("a copy into a buffer that is too short"), "{text}");
+        assert_eq!(in_words("not yet implemented"), "not yet implemented");
+    }
+
+    #[test]
+    fn a_path_of_the_compiler_is_found_in_its_folder() {
+        let root = root_of(Path::new(env!("CARGO_MANIFEST_DIR")));
+        let folder = root.join("modules/01_init/src");
+        assert!(is_below(&root.join("modules/01_init/src/a.rs"), &folder));
+        assert!(is_below(Path::new("modules/01_init/src/a.rs"), &folder));
+        assert!(!is_below(Path::new("tests/01_init/a.rs"), &folder));
+        assert!(!is_below(&root.join("modules/01_init/tests/../../../tests/01_init/a.rs"), &folder));
+    }
+
+    #[test]
+    fn the_innermost_line_is_that_of_the_caller() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        // This function is in the folder itself, and its own line comes first.
+        assert!(innermost_line(&folder).unwrap().starts_with("crates/lab/src/panics.rs:"));
+        assert_eq!(innermost_line(Path::new("/nowhere")), None);
+        assert_eq!(short("/x/registry/src/index/cudarc-0.19.10/src/a.rs"), "cudarc-0.19.10/src/a.rs");
+    }
+}
