@@ -97,13 +97,13 @@ pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
-/// The manifest of a starter: no warnings for what only the answer uses, and the programs themselves, which a solution includes.
+/// The manifest of a starter: no warnings for what only the answer uses, an error for a result that is ignored, and the programs themselves, which a solution includes.
 ///
 /// # Errors
 /// The solution has other lints than those of the workspace.
 pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
-    const LENIENT: &str = "[lints.rust]\nunused = \"allow\"\n";
+    const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
     // A starter has its programs in its own folder, where cargo-machete finds what they use.
     let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
@@ -203,7 +203,7 @@ pub fn two() -> u32 {
     #[test]
     fn a_manifest_changes_only_its_lints_and_programs() {
         let text = "[package]\n\n# why\n[package.metadata.cargo-machete]\nignored = []\n\n[lints]\nworkspace = true\n\n[[bin]]\npath = \"programs/main.rs\"\n";
-        let expected = "[package]\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\npath = \"src/main.rs\"\n";
+        let expected = "[package]\n\n[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n\n[[bin]]\npath = \"src/main.rs\"\n";
         assert_eq!(manifest(text).unwrap(), expected);
         assert!(manifest("[package]\n").is_err());
     }
