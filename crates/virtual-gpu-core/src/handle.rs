@@ -25,6 +25,12 @@ pub struct CommHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u64);
 
+/// The number of a rank in its communicator, from 0.
+///
+/// C code passes roots and peers as an `i32`, which may be any number. [`Rank::checked`] makes a rank of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank(pub usize);
+
 /// The number of a call among the calls of its kind on its communicator, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
@@ -55,7 +61,7 @@ pub struct PointToPointId {
     /// The communicator.
     pub comm: CommId,
     /// The rank.
-    pub rank: usize,
+    pub rank: Rank,
     /// Their number among the rank's groups of sends and receives.
     pub sequence: SequenceNumber,
 }
@@ -69,6 +75,25 @@ pub struct ManagementId {
     pub sequence: SequenceNumber,
 }
 
+impl Rank {
+    /// The rank of this number. `None` where a communicator of `world_size` ranks has no such rank.
+    #[must_use]
+    pub fn checked(number: i32, world_size: usize) -> Option<Self> {
+        usize::try_from(number).ok().map(Self).filter(|rank| rank.0 < world_size)
+    }
+
+    /// All ranks of a communicator of `world_size` ranks.
+    pub fn all(world_size: usize) -> impl ExactSizeIterator<Item = Self> + Clone {
+        (0..world_size).map(Self)
+    }
+}
+
+impl std::fmt::Display for Rank {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl SequenceNumber {
     /// The number after this one.
     #[must_use]
@@ -80,5 +105,20 @@ impl SequenceNumber {
 impl std::fmt::Display for SequenceNumber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_less_than_the_world_size() {
+        assert_eq!(Rank::checked(0, 2), Some(Rank(0)));
+        assert_eq!(Rank::checked(1, 2), Some(Rank(1)));
+        assert_eq!(Rank::checked(2, 2), None);
+        assert_eq!(Rank::checked(-1, 2), None);
+        assert_eq!(Rank::checked(i32::MIN, usize::MAX), None);
+        assert_eq!(Rank::all(3).collect::<Vec<_>>(), [Rank(0), Rank(1), Rank(2)]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::bootstrap_failure::{disagreement_about_size, shared_gpu};
-use super::communicator::{Process, Rank, check_choice};
+use super::communicator::{Process, RankState, check_choice};
 use super::config::CommConfig;
 use super::id::UniqueId;
 use super::membership::{Gathering, Membership};
@@ -15,7 +15,7 @@ use super::wire::structure;
 use super::{Locked, Nccl};
 use virtual_gpu::engine::Awaiting;
 use virtual_gpu::report::Report;
-use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -23,7 +23,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// Ranks that have come with the same id, until all are there.
 pub(crate) struct Bootstrap {
     pub(crate) world_size: usize,
-    pub(crate) members: BTreeMap<usize, Member>,
+    pub(crate) members: BTreeMap<Rank, Member>,
     pub(crate) failed: Option<Error<NcclStatus>>,
     pub(crate) since: Instant,
 }
@@ -89,12 +89,11 @@ impl Nccl {
         let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
         let size =
             size.ok_or_else(|| bad(format!("a communicator of {world_size} ranks: at least 1 is needed")))?;
-        let number = usize::try_from(rank).ok().filter(|&rank| rank < size);
-        let number =
-            number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
+        let rank = Rank::checked(rank, size)
+            .ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
         let device = self.engine.current_device()?;
         check_choice()?;
-        let session = self.session_for(id, number)?;
+        let session = self.session_for(id, rank)?;
 
         let mut guard = self.lock();
         let mut state = guard.locked();
@@ -103,8 +102,8 @@ impl Nccl {
         let gpu = Gpu { machine: machine(), index: self.engine.physical(device) };
         let member = Member { location, config, device, gpu, call_site: CallSite::here() };
         match session {
-            None => state.join(id, size, number, member),
-            Some(session) => state.join_elsewhere(session, size, number, member),
+            None => state.join(id, size, rank, member),
+            Some(session) => state.join_elsewhere(session, size, rank, member),
         }
         let awaiting = Awaiting::Communicator(handle);
         if let Some(group) = state.nccl.open_group() {
@@ -118,10 +117,10 @@ impl Nccl {
     }
 
     /// The session of an id that another process made. None where the ranks come together here.
-    fn session_for(&'static self, id: UniqueId, rank: usize) -> NcclResult<Option<SessionId>> {
+    fn session_for(&'static self, id: UniqueId, rank: Rank) -> NcclResult<Option<SessionId>> {
         // One thread connects; the others use its connection.
         static CONNECTING: Mutex<()> = Mutex::new(());
-        if id.is_of_address() && rank == 0 {
+        if id.is_of_address() && rank == Rank(0) {
             self.listen_as_root(id)?;
         }
         let is_here = || id.is_own() || self.lock().nccl.own_ids.contains(&id);
@@ -139,7 +138,7 @@ impl Nccl {
 
 impl Locked<'_> {
     /// One rank comes to a bootstrap; the last one makes the communicator.
-    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
+    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: Rank, member: Member) {
         if let Some(first) = self.nccl.spent.get(&id) {
             let report = Report::new("this id has made its communicator already")
                 .at("ncclCommInitRank", first)
@@ -166,7 +165,7 @@ impl Locked<'_> {
             self.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
             return;
         }
-        if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank < size) {
+        if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank.0 < size) {
             let report = Report::new(format!("two ranks of one communicator are both rank {rank}"))
                 .at(format!("ncclCommInitRank{}", in_process(first.location)), &first.call_site)
                 .at(format!("ncclCommInitRank{}", in_process(location)), &member.call_site)
@@ -207,8 +206,8 @@ impl Locked<'_> {
         if !id.is_of_address() {
             self.nccl.spent.insert(id, call_site.clone());
         }
-        let handles: Vec<_> = bootstrap.members.values().map(|member| member.location.handle()).collect();
-        let ranks = bootstrap.members.into_values().map(Member::into_rank).collect();
+        let handles = bootstrap.members.values().map(|member| member.location.handle()).collect();
+        let ranks = bootstrap.members.into_values().map(Member::into_state).collect();
         self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link);
     }
 }
@@ -230,15 +229,15 @@ impl RankLocation {
 }
 
 impl Member {
-    pub(crate) fn into_rank(self) -> Rank {
+    pub(crate) fn into_state(self) -> RankState {
         match self.location {
             RankLocation::Here { thread, .. } => {
-                let mut rank = Rank::new(self.device, thread, self.config);
+                let mut state = RankState::new(self.device, thread, self.config);
                 // One that is not blocking has to be asked before it is used.
-                rank.polls = u32::from(!self.config.blocking);
-                rank
+                state.polls = u32::from(!self.config.blocking);
+                state
             }
-            RankLocation::Elsewhere(process) => Rank::elsewhere(process, self.device, self.config),
+            RankLocation::Elsewhere(process) => RankState::elsewhere(process, self.device, self.config),
         }
     }
 }

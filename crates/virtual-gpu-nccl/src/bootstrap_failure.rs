@@ -10,7 +10,7 @@ use super::membership::{Gathering, Membership};
 use super::session::{Control, ProcessNumber};
 use virtual_gpu::engine::{Awaiting, given_up};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::status::{Error, NcclStatus};
 
 /// How many of the ranks that never came a report names.
@@ -59,7 +59,7 @@ impl Locked<'_> {
         };
         let is_theirs = |member: &Member| member.location.process().is_some_and(|of| of.number == process);
         let of_it = bootstrap.members.iter().filter(|(_, member)| is_theirs(member));
-        let lost: Vec<usize> = of_it.map(|(&rank, _)| rank).collect();
+        let lost: Vec<Rank> = of_it.map(|(&rank, _)| rank).collect();
         if !lost.is_empty() {
             let verb = if lost.len() == 1 { "is" } else { "are" };
             let report = Report::new(format!(
@@ -76,9 +76,9 @@ impl Locked<'_> {
         else {
             return;
         };
-        let absent = (0..bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
+        let absent = Rank::all(bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
         // A size may be any number.
-        let mut missing: Vec<usize> = absent.take(MOST_NAMED + 1).collect();
+        let mut missing: Vec<Rank> = absent.take(MOST_NAMED + 1).collect();
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
         let headline =
@@ -141,7 +141,7 @@ pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     let mut seen = BTreeMap::new();
     bootstrap.members.iter().find_map(|(&rank, member)| {
         let (first, other) = seen.insert(member.gpu, (rank, member))?;
-        let text = |rank: usize, member: &Member| {
+        let text = |rank: Rank, member: &Member| {
             format!(
                 "rank {rank}: ncclCommInitRank with GPU {} current{}",
                 member.device,
@@ -163,10 +163,10 @@ pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
 pub(crate) fn disagreement_about_size(
     bootstrap: &Bootstrap,
     world_size: usize,
-    rank: usize,
+    rank: Rank,
     member: &Member,
 ) -> Report {
-    let mut sides: BTreeSet<(usize, usize)> =
+    let mut sides: BTreeSet<(Rank, usize)> =
         bootstrap.members.keys().map(|&rank| (rank, bootstrap.world_size)).collect();
     sides.insert((rank, world_size));
     let mut report = Report::new("ranks with the same id disagree about the world size");

@@ -8,10 +8,12 @@ use super::bootstrap::{Bootstrap, Gpu, Member, RankLocation};
 use super::communicator::Process;
 use super::config::CommConfig;
 use super::membership::{Gathering, Membership};
+use super::ranks::Ranks;
 use super::session::{Control, FIRST_TAG, Link, ProcessNumber, ROOT, SessionId};
 use super::wire::{Malformed, structure};
 use virtual_gpu::engine::given_up;
 use virtual_gpu::report::Report;
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclStatus};
 
@@ -21,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// A rank of another process, as it joins at the root.
 pub(crate) struct JoinRequest {
     pub(crate) world_size: usize,
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     blocking: bool,
     device: usize,
     gpu: Gpu,
@@ -33,7 +35,7 @@ pub(crate) struct Table {
     /// That process's own number.
     own: ProcessNumber,
     pids: Vec<(ProcessNumber, u32)>,
-    ranks: Vec<Entry>,
+    ranks: Ranks<Entry>,
 }
 
 /// A rank of a table.
@@ -64,7 +66,7 @@ impl Locked<'_> {
         &mut self,
         number: SessionId,
         world_size: usize,
-        rank: usize,
+        rank: Rank,
         member: Member,
     ) {
         let RankLocation::Here { handle, .. } = member.location else { return };
@@ -108,18 +110,18 @@ impl Locked<'_> {
     pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), Malformed> {
         let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
         let Table { own, pids, ranks } = table;
-        let of_own = ranks.iter().enumerate().filter(|(_, entry)| entry.process == own);
-        let mut of_own = of_own.map(|(rank, _)| rank);
-        if !of_own.all(|rank| session.members.iter().any(|(member, _)| *member == rank)) {
+        let is_known = |rank| session.members.iter().any(|(member, _)| *member == rank);
+        if ranks.iter().any(|(rank, entry)| entry.process == own && !is_known(rank)) {
             return Err(Malformed);
         }
         session.own = own;
         session.pids = pids.into_iter().collect();
         let id = session.id;
-        let mut members: BTreeMap<usize, Member> = std::mem::take(&mut session.members).into_iter().collect();
-        let call_site = ranks.first().ok_or(Malformed)?.call_site.clone();
+        let mut members: BTreeMap<Rank, Member> = std::mem::take(&mut session.members).into_iter().collect();
+        let call_site = ranks.get(Rank(0)).ok_or(Malformed)?.call_site.clone();
         let (mut made, mut handles, mut others) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (rank, Entry { process, blocking, device, call_site }) in ranks.into_iter().enumerate() {
+        for (rank, entry) in ranks {
+            let Entry { process, blocking, device, call_site } = entry;
             let member = if process == own {
                 members.remove(&rank).ok_or(Malformed)?
             } else {
@@ -130,11 +132,11 @@ impl Locked<'_> {
                 Member { location, config: CommConfig { blocking }, device, gpu, call_site }
             };
             handles.push(member.location.handle());
-            made.push(member.into_rank());
+            made.push(member.into_state());
         }
         self.nccl.gathering.remove(&id);
         let link = Link { session: number, tag: FIRST_TAG, others: others.into_iter().collect() };
-        self.add_communicator("ncclCommInitRank", made, &handles, call_site, Some(link));
+        self.add_communicator("ncclCommInitRank", made.into(), &handles.into(), call_site, Some(link));
         Ok(())
     }
 

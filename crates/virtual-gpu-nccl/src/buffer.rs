@@ -9,12 +9,14 @@ use super::call::Request;
 use super::collective::{Part, PartLocation};
 use super::event::Arrived;
 use super::operation::{Buffers, Operation, Piece};
+use super::ranks::Ranks;
 use super::scale::Scale;
 use super::wire::Payload;
 use super::{Locked, Nccl};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::{Failure, Touched, address_report};
 use virtual_gpu::report::{Report, size};
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
@@ -29,7 +31,7 @@ pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
 /// One rank's share of a call that runs.
 pub(crate) struct Share {
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     pub(crate) device: usize,
     /// The sequence number of its operation.
     pub(crate) enqueued: u64,
@@ -51,7 +53,7 @@ impl Share {
     /// That of a collective's rank, with its buffers; or what came from another process.
     pub(crate) fn of_part(
         state: &Locked<'_>,
-        rank: usize,
+        rank: Rank,
         part: &Part,
     ) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
         match &part.location {
@@ -220,8 +222,8 @@ pub(crate) fn move_pieces(
     pieces: &[Piece],
     reduction: Option<&Reduction>,
     memories: &mut Memories<'_>,
-    send: &[Option<Source>],
-    receive: &[Option<BufferLocation>],
+    send: &Ranks<Option<Source>>,
+    receive: &Ranks<Option<BufferLocation>>,
 ) {
     let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let mut block = vec![0; longest.min(BLOCK) as usize];
@@ -238,7 +240,7 @@ pub(crate) fn move_pieces(
                 .iter()
                 .filter_map(|&(rank, at)| {
                     let from = at + start;
-                    Some((rank, send[rank].as_ref()?.bytes(memories, from..from + len)?))
+                    Some((rank.0, send[rank].as_ref()?.bytes(memories, from..from + len)?))
                 })
                 .collect();
             match reduction {

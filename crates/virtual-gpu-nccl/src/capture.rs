@@ -9,7 +9,7 @@ use super::call::{Checked, Request};
 use super::launch::Plan;
 use super::{Locked, Nccl};
 use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Captured calls that a graph's node makes at each launch: one collective, or the sends and receives of a group.
@@ -17,7 +17,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclSt
 struct Captured {
     nccl: &'static Nccl,
     comm: CommId,
-    rank: usize,
+    rank: Rank,
     calls: Vec<Checked>,
 }
 

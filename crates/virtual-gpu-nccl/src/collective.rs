@@ -7,11 +7,12 @@ use super::call::{Checked, Request};
 use super::communicator::{Communicator, LastCall};
 use super::event::{Arrived, Event};
 use super::operation::{Buffers, Operation, Plan};
+use super::ranks::Ranks;
 use super::run::Job;
 use super::wire::Malformed;
 use virtual_gpu::engine::{Awaited, Failure, Missing};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CollectiveId, OpRef, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, OpRef, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
 
@@ -21,14 +22,14 @@ const CAUSE: &str = "the first failure: ";
 
 /// One collective, as its ranks come to it.
 pub(crate) struct Call {
-    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) parts: Ranks<Option<Part>>,
     pub(crate) running: bool,
     pub(crate) failure: Option<Failure>,
 }
 
 impl Call {
-    fn new(ranks: usize) -> Self {
-        Self { parts: (0..ranks).map(|_| None).collect(), running: false, failure: None }
+    fn new(world_size: usize) -> Self {
+        Self { parts: Ranks::new(world_size, |_| None), running: false, failure: None }
     }
 }
 
@@ -62,7 +63,7 @@ pub(crate) enum PartLocation {
 impl Call {
     /// Whether every rank has come, and every process knows what the others give.
     fn is_complete(&self) -> bool {
-        self.parts.iter().all(|part| {
+        self.parts.values().all(|part| {
             part.as_ref().is_some_and(|part| {
                 let known = match part.location {
                     PartLocation::Here { published, .. } => published || self.is_local(),
@@ -75,19 +76,19 @@ impl Call {
 
     /// Whether a rank of this process has called it.
     pub(crate) fn has_part_here(&self) -> bool {
-        self.parts.iter().flatten().any(|part| part.op().is_some())
+        self.parts.values().flatten().any(|part| part.op().is_some())
     }
 
     /// Whether all parts are done in this process.
     fn is_local(&self) -> bool {
-        self.parts.iter().flatten().all(|part| part.op().is_some())
+        self.parts.values().flatten().all(|part| part.op().is_some())
     }
 }
 
 impl Communicator {
     /// Whether every rank that is here has called this collective, and it is over.
     fn is_past(&self, sequence: SequenceNumber) -> bool {
-        let mut here = self.ranks.iter().filter(|rank| rank.process.is_none());
+        let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 }
@@ -112,20 +113,20 @@ impl super::State {
     }
 
     /// The ranks that have not come to a collective, in the order of their numbers.
-    pub(crate) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
+    pub(crate) fn missing_ranks(&self, id: CollectiveId) -> Vec<(Rank, Missing)> {
         let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.call(id)) else {
             return Vec::new();
         };
         if call.failure.is_some() || call.running {
             return Vec::new();
         }
-        let ranks = comm.ranks.iter().zip(&call.parts).enumerate();
-        ranks
-            .filter_map(|(rank, (entry, part))| match part {
+        let parts = call.parts.iter();
+        parts
+            .filter_map(|(rank, part)| match part {
                 Some(part) if part.cancelled => Some((rank, Missing::Gone)),
                 Some(part) if part.arrived => None,
                 Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
-                None => Some((rank, entry.absence())),
+                None => Some((rank, comm.ranks[rank].absence())),
             })
             .collect()
     }
@@ -163,10 +164,10 @@ impl Locked<'_> {
     /// Once every rank has called: do they agree?
     fn compare_parts(&mut self, id: CollectiveId) {
         let Some(call) = self.nccl.call(id) else { return };
-        if call.failure.is_some() || call.parts.iter().any(Option::is_none) {
+        if call.failure.is_some() || call.parts.values().any(Option::is_none) {
             return;
         }
-        let parts: Vec<&Part> = call.parts.iter().flatten().collect();
+        let parts: Vec<&Part> = call.parts.values().flatten().collect();
         let report = if parts.windows(2).any(|pair| pair[0].operation != pair[1].operation) {
             disagreement(&parts, id.sequence)
         } else if parts.windows(2).any(|pair| pair[0].captured != pair[1].captured) {
@@ -183,7 +184,7 @@ impl Locked<'_> {
         let context_failure = if is_linked { None } else { self.part_failure(id) };
         let call = self.nccl.call_mut(id)?;
         let (mut leaving, mut telling) = (Vec::new(), Vec::new());
-        for (rank, part) in call.parts.iter_mut().enumerate() {
+        for (rank, part) in call.parts.iter_mut() {
             let Some(part) = part.as_mut().filter(|part| !part.arrived) else { continue };
             let Some(op) = part.op() else { continue };
             if self.engine.stream(op.stream).is_some_and(|stream| stream.is_at(op)) {
@@ -228,7 +229,7 @@ impl Locked<'_> {
     }
 
     /// The other processes are about to know what a rank gives. `false` where it is not needed any more.
-    pub(crate) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
+    pub(crate) fn published(&mut self, id: CollectiveId, rank: Rank) -> bool {
         let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
         match &mut call.parts[rank] {
             Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. }) => {
@@ -243,7 +244,7 @@ impl Locked<'_> {
     pub(crate) fn called_elsewhere(
         &mut self,
         id: CollectiveId,
-        rank: usize,
+        rank: Rank,
         (operation, captured): (Operation, Option<SequenceNumber>),
         call_site: CallSite,
     ) {
@@ -266,7 +267,7 @@ impl Locked<'_> {
     pub(crate) fn arrived_elsewhere(
         &mut self,
         id: CollectiveId,
-        rank: usize,
+        rank: Rank,
         arrived: Arc<Arrived>,
     ) -> Result<Option<Job>, Malformed> {
         let ranks = self.nccl.communicators.get(&id.comm).ok_or(Malformed)?.ranks.len();
@@ -284,11 +285,11 @@ impl Locked<'_> {
     /// Whether the GPU of one of the ranks has failed, so that it can't take part.
     fn part_failure(&self, id: CollectiveId) -> Option<Report> {
         let call = self.nccl.call(id)?;
-        (0..call.parts.len()).find_map(|rank| self.failure_of_part(call, rank))
+        Rank::all(call.parts.len()).find_map(|rank| self.failure_of_part(call, rank))
     }
 
     /// Whether the GPU of this rank has failed.
-    pub(crate) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
+    pub(crate) fn failure_of_part(&self, call: &Call, rank: Rank) -> Option<Report> {
         let part = call.parts[rank].as_ref()?;
         let PartLocation::Here { op, buffers, .. } = part.location else { return None };
         self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
@@ -298,7 +299,7 @@ impl Locked<'_> {
     pub(crate) fn failed_gpu(
         &self,
         op: OpRef,
-        rank: usize,
+        rank: Rank,
         request: &Request,
         call_site: &CallSite,
     ) -> Option<Report> {
@@ -335,7 +336,7 @@ impl Locked<'_> {
             return;
         }
         call.failure = Some(failure.clone());
-        let parts = call.parts.iter().flatten().filter(|part| part.arrived && !part.cancelled);
+        let parts = call.parts.values().flatten().filter(|part| part.arrived && !part.cancelled);
         let arrived = parts.filter_map(Part::op).map(|op| op.stream);
         for stream in arrived.collect::<Vec<_>>() {
             self.engine.fail_stream(stream, failure);
@@ -347,10 +348,11 @@ impl Locked<'_> {
     /// Forgets a failed call once all its ranks have come, of those that are here.
     fn forget_if_over(&mut self, id: CollectiveId) {
         let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let elsewhere: Vec<bool> = comm.ranks.iter().map(|rank| rank.process.is_some()).collect();
+        let ranks = &comm.ranks;
         let over = |call: &Call| {
-            let mut parts = call.parts.iter().zip(&elsewhere);
-            parts.all(|(part, &elsewhere)| elsewhere || part.as_ref().is_some_and(|part| part.arrived))
+            call.parts.iter().all(|(rank, part)| {
+                ranks[rank].process.is_some() || part.as_ref().is_some_and(|part| part.arrived)
+            })
         };
         if comm.calls.get(&id.sequence).is_some_and(over) {
             comm.calls.remove(&id.sequence);
@@ -388,8 +390,8 @@ fn with_sides(
     same: impl Fn(&Part, &Part) -> bool,
     words: impl Fn(&Part) -> String,
 ) -> Report {
-    let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
-    for (rank, part) in parts.iter().enumerate() {
+    let mut sides: Vec<(Vec<Rank>, &Part)> = Vec::new();
+    for (rank, part) in Rank::all(parts.len()).zip(parts) {
         let line = part.call_site.line();
         match sides.iter_mut().find(|(_, other)| same(other, part) && other.call_site.line() == line) {
             Some((ranks, _)) => ranks.push(rank),

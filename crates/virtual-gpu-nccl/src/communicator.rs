@@ -11,19 +11,20 @@ use super::management::ManagementCall;
 use super::membership::Membership;
 use super::operation::Operation;
 use super::point_to_point::Traffic;
+use super::ranks::Ranks;
 use super::scale::Scales;
 use super::session::{Link, ProcessNumber};
 use super::{Locked, Nccl, State};
 use virtual_gpu::engine::{Failure, Missing};
 use virtual_gpu::time::choice::Enabled;
-use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, SequenceNumber};
+use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// All ranks of one communicator.
 pub(crate) struct Communicator {
-    pub(crate) ranks: Vec<Rank>,
+    pub(crate) ranks: Ranks<RankState>,
     /// Calls that are not done, by number from 1.
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
     /// Sends and receives that are not done.
@@ -47,7 +48,8 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
 }
 
-pub(crate) struct Rank {
+/// One rank of a communicator, as this process knows it.
+pub(crate) struct RankState {
     /// The process that it is in, if that is another.
     pub(crate) process: Option<Process>,
     pub(crate) device: usize,
@@ -92,7 +94,7 @@ pub(crate) struct LastCall {
     pub(crate) was_polled: bool,
 }
 
-impl Rank {
+impl RankState {
     pub(crate) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
         Self {
             process: None,
@@ -147,11 +149,11 @@ impl Communicator {
     }
 
     /// A thread calls for a rank.
-    pub(crate) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
+    pub(crate) fn used_by(&mut self, rank: Rank, thread: ThreadKey) {
         let own = &mut self.ranks[rank];
         (own.owner, own.is_used) = (thread, true);
         if own.maker != thread {
-            self.ranks.iter_mut().for_each(|rank| rank.is_handed_on = true);
+            self.ranks.values_mut().for_each(|rank| rank.is_handed_on = true);
         }
     }
 
@@ -194,10 +196,10 @@ impl Nccl {
         let mut guard = self.lock();
         let mut state = guard.locked();
         let thread = state.engine.current_thread();
-        let handles: Vec<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
-        let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
+        let handles: Ranks<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
+        let ranks = gpus.into_iter().map(|gpu| RankState::new(gpu, thread, CommConfig::default())).collect();
         state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None);
-        Ok(handles.into_iter().flatten().collect())
+        Ok(handles.into_values().flatten().collect())
     }
 }
 
@@ -220,12 +222,12 @@ impl State {
 
     /// The threads that drive ranks, of communicators that are there.
     pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
-        self.communicators.values().flat_map(|comm| comm.ranks.iter().map(|rank| rank.owner)).collect()
+        self.communicators.values().flat_map(|comm| comm.ranks.values().map(|rank| rank.owner)).collect()
     }
 
     /// A thread has got the error of a GPU that has failed. The first failure is the cause of later ones.
     pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
-        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
             rank.gpu_failure.get_or_insert_with(|| failure.headline().to_owned());
         }
@@ -234,7 +236,7 @@ impl State {
     /// A query has answered a thread that an operation isn't done. For all the thread knows, a rank's last call before it
     /// isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
-        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.owner == thread) {
             if let Some(last) = &mut rank.last
                 && last.op.stream == op.stream
@@ -252,14 +254,14 @@ impl Locked<'_> {
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
-        ranks: Vec<Rank>,
-        handles: &[Option<CommHandle>],
+        ranks: Ranks<RankState>,
+        handles: &Ranks<Option<CommHandle>>,
         call_site: CallSite,
         link: Option<Link>,
     ) {
         self.nccl.communicators_made += 1;
         let comm = CommId(self.nccl.communicators_made);
-        for (rank, &handle) in handles.iter().enumerate() {
+        for (rank, &handle) in handles.iter() {
             if let Some(handle) = handle {
                 self.nccl.memberships.insert(handle, Membership::Member { comm, rank });
             }
@@ -287,8 +289,8 @@ impl Locked<'_> {
     /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
     pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) {
         let Some(entry) = self.nccl.communicators.get(&comm) else { return };
-        let is_here = |rank: &&Rank| rank.process.is_none();
-        if entry.ranks.iter().filter(is_here).all(|rank| rank.left.is_some())
+        let is_here = |rank: &&RankState| rank.process.is_none();
+        if entry.ranks.values().filter(is_here).all(|rank| rank.left.is_some())
             && entry.calls.is_empty()
             && entry.traffic.is_empty()
         {

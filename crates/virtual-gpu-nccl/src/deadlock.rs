@@ -7,7 +7,7 @@ use super::management::waiting_participants;
 use super::point_to_point::Pending;
 use virtual_gpu::engine::{Deadlocked, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, ManagementId, PointToPointId};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, ManagementId, PointToPointId, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -119,7 +119,7 @@ impl Explanation<'_> {
     }
 
     /// Adds that a missing rank's GPU has failed: the rest follows from it.
-    fn failed_before(mut self, comm: CommId, rank: usize) -> Self {
+    fn failed_before(mut self, comm: CommId, rank: Rank) -> Self {
         let comm = self.snapshot.nccl.communicators.get(&comm);
         if let Some(failure) = comm.and_then(|comm| comm.ranks[rank].gpu_failure.as_ref()) {
             self.help = Some(CAUSE_FIRST);
@@ -138,8 +138,8 @@ fn waiting_ranks(state: &Snapshot<'_>, id: CollectiveId, mut report: Report) -> 
         format!("collective {number} of the communicator of {} ranks", comm.ranks.len()),
         &comm.call_site,
     );
-    let mut sides: Vec<(Vec<usize>, String, &CallSite)> = Vec::new();
-    for (rank, part) in call.parts.iter().enumerate() {
+    let mut sides: Vec<(Vec<Rank>, String, &CallSite)> = Vec::new();
+    for (rank, part) in call.parts.iter() {
         let Some(part) = part.as_ref().filter(|part| part.arrived && !part.cancelled) else { continue };
         let text = part.operation.to_string();
         let line = part.call_site.line();
@@ -156,14 +156,14 @@ fn waiting_ranks(state: &Snapshot<'_>, id: CollectiveId, mut report: Report) -> 
 }
 
 /// How and where a rank left its communicator.
-fn departure(state: &Snapshot<'_>, comm: CommId, rank: usize) -> (Cow<'static, str>, CallSite) {
+fn departure(state: &Snapshot<'_>, comm: CommId, rank: Rank) -> (Cow<'static, str>, CallSite) {
     let comm = state.nccl.communicators.get(&comm);
     let left = comm.and_then(|comm| comm.ranks[rank].left.clone());
     left.unwrap_or(("has left".into(), CallSite::unknown()))
 }
 
 /// Where the thread is that drives a rank.
-fn whereabouts(state: &Snapshot<'_>, comm: CommId, rank: usize, thread: ThreadKey) -> (String, CallSite) {
+fn whereabouts(state: &Snapshot<'_>, comm: CommId, rank: Rank, thread: ThreadKey) -> (String, CallSite) {
     let process = state.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
     match process {
         Some(process) => (format!("process {} has not called it", process.pid), CallSite::unknown()),
@@ -175,7 +175,7 @@ fn whereabouts(state: &Snapshot<'_>, comm: CommId, rank: usize, thread: ThreadKe
 fn absence(
     state: &Snapshot<'_>,
     id: CollectiveId,
-    rank: usize,
+    rank: Rank,
     missing: &Missing,
 ) -> (String, CallSite, &'static str) {
     match missing {

@@ -9,7 +9,7 @@ use super::{Locked, Nccl};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::{Awaiting, Failure};
 use virtual_gpu::report::Report;
-use virtual_gpu_core::handle::{CommHandle, CommId, OpRef};
+use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
@@ -55,7 +55,7 @@ impl Nccl {
 
 impl Locked<'_> {
     /// Takes a rank's end of a communicator away.
-    fn leave(&mut self, handle: CommHandle, comm: CommId, rank: usize, aborts: bool) {
+    fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) {
         self.nccl.memberships.remove(&handle);
         let call_site = CallSite::here();
         let entry = self.nccl.communicators.get(&comm);
@@ -69,7 +69,7 @@ impl Locked<'_> {
     /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
     /// Where a query has answered the thread that it isn't, the rank aborts on purpose: that is how to give up ranks that never
     /// come.
-    fn aborted_in_flight(&mut self, comm: CommId, rank: usize) -> Option<(OpRef, Report)> {
+    fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> Option<(OpRef, Report)> {
         let thread = self.engine.current_thread();
         let view = self.engine.order.view_of(thread);
         let entry = self.nccl.communicators.get(&comm).filter(|comm| comm.failed.is_none())?;
@@ -92,7 +92,7 @@ impl Locked<'_> {
 
     /// Takes a rank's part out of every call that is not running yet. What a rank of another process has given stays: it may
     /// have left because all was done.
-    pub(crate) fn cancel_calls(&mut self, comm: CommId, rank: usize) {
+    pub(crate) fn cancel_calls(&mut self, comm: CommId, rank: Rank) {
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
         let mut arrived = Vec::new();
         for call in entry.calls.values_mut().filter(|call| !call.running) {

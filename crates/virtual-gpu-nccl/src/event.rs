@@ -13,7 +13,7 @@ use super::transfer::{Direction, Transfer};
 use super::wire::{Payload, Reader, Wire, Writer, structure};
 use virtual_gpu::engine::Failure;
 use virtual_gpu::order::{Clock, View};
-use virtual_gpu_core::handle::{CallKey, CommId, OpRef, SequenceNumber, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, CommId, OpRef, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::NcclStatus;
 
@@ -63,8 +63,8 @@ pub(crate) enum Failed {
 
 /// A message, within its communicator.
 pub(crate) struct MessageName {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
     pub(crate) sequence: SequenceNumber,
 }
 
@@ -72,22 +72,22 @@ pub(crate) struct MessageName {
 pub(crate) enum Event {
     /// It has called a collective.
     Called {
-        rank: usize,
+        rank: Rank,
         sequence: SequenceNumber,
         operation: Operation,
         captured: Option<SequenceNumber>,
         call_site: CallSite,
     },
     /// Its stream has come to one.
-    Arrived { rank: usize, sequence: SequenceNumber, arrival: Arrival },
+    Arrived { rank: Rank, sequence: SequenceNumber, arrival: Arrival },
     /// It has called one end of a message.
-    End { rank: usize, transfer: Transfer, is_captured: bool, call_site: CallSite },
+    End { rank: Rank, transfer: Transfer, is_captured: bool, call_site: CallSite },
     /// Its stream has come to one end of a message.
     Ready { message: MessageName, end: Direction, arrival: Arrival },
     /// Its thread has come to a split or to the end.
-    Joins { rank: usize, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
+    Joins { rank: Rank, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
     /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
-    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
+    Leaves { rank: Rank, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
 }
@@ -264,7 +264,7 @@ impl Locked<'_> {
     }
 
     /// Tells the process of one rank, if it is another.
-    pub(crate) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
+    pub(crate) fn publish_to(&self, comm: CommId, rank: Rank, event: &Event) {
         let process = self.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
         if let (Some((own, link)), Some(process)) = (self.link_of(comm), process) {
             self.nccl.send(Outgoing::new(own, &link, vec![process.number], event));
@@ -283,7 +283,7 @@ impl Locked<'_> {
     }
 
     /// Tells the other end of a message that it has failed.
-    pub(crate) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
+    pub(crate) fn publish_lost_message(&self, key: MessageKey, other: Rank, failure: &Failure) {
         let MessageKey { comm, from, to, sequence } = key;
         let call = Failed::Message(MessageName { from, to, sequence });
         let (cuda, report) = (failure.status as u32, failure.report.to_string());

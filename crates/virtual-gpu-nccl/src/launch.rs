@@ -6,14 +6,14 @@ use super::{Guard, Locked, Nccl};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// What one rank of a communicator launches together.
 pub(crate) struct Plan {
     pub(crate) comm: CommId,
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     pub(crate) streams: Vec<StreamHandle>,
     pub(crate) collectives: Vec<Checked>,
     pub(crate) transfers: Vec<Checked>,
@@ -161,10 +161,10 @@ impl Locked<'_> {
     }
 
     /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
-    fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
+    fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<Rank> {
         let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
         let is_captured = self.engine.is_capturing(call.stream);
-        let issued = |rank: usize| {
+        let issued = |rank: Rank| {
             let now = calls.iter().filter(|other| {
                 matches!(other.request, Request::Collective(..))
                     && (other.comm, other.rank) == (call.comm, rank)
@@ -175,22 +175,22 @@ impl Locked<'_> {
         };
         let own = issued(call.rank);
         let me = ThreadKey::current();
-        let behind = |&rank: &usize| {
+        let behind = |&rank: &Rank| {
             let other = &comm.ranks[rank];
             other.is_driven_by(me) && issued(rank) < own
         };
-        (0..comm.ranks.len()).filter(behind).collect()
+        Rank::all(comm.ranks.len()).filter(behind).collect()
     }
 
     /// The peer of a send or receive, where it is this thread's and has not made the call for the other end.
-    fn behind_in_transfers(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
+    fn behind_in_transfers(&self, call: &Checked, calls: &[Checked]) -> Vec<Rank> {
         let Request::Transfer(transfer, _) = call.request else { return Vec::new() };
         let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
-        let peer = transfer.peer as usize;
-        let called = |rank: usize, peer: usize, direction: Direction| {
+        let peer = transfer.peer;
+        let called = |rank: Rank, peer: Rank, direction: Direction| {
             let now = calls.iter().filter(|other| match other.request {
                 Request::Transfer(other_transfer, _) => {
-                    (other.comm, other.rank, other_transfer.peer as usize, other_transfer.direction)
+                    (other.comm, other.rank, other_transfer.peer, other_transfer.direction)
                         == (call.comm, rank, peer, direction)
                 }
                 Request::Collective(..) => false,
@@ -208,7 +208,7 @@ impl Locked<'_> {
 
 /// The report of a rank that sends to itself without receiving it in the same group, or the reverse.
 fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
-    let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer as usize == call.rank);
+    let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer == call.rank);
     let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
     calls.iter().filter(to_self).find_map(|call| {
         let same = |other: &&Checked| (other.comm, other.rank) == (call.comm, call.rank);
@@ -260,7 +260,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
 fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
     match (one.request, other.request) {
         (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {
-            one_transfer.peer as usize == one.rank
+            one_transfer.peer == one.rank
                 && one_transfer.peer == other_transfer.peer
                 && one_transfer.direction != other_transfer.direction
                 && address == other_address

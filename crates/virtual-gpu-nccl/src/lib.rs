@@ -26,6 +26,7 @@ mod membership;
 mod operation;
 mod point_to_point;
 mod publish;
+mod ranks;
 mod remote;
 mod run;
 mod scale;

@@ -10,8 +10,9 @@ use std::sync::{Mutex, OnceLock};
 
 use super::State;
 use super::communicator::Communicator;
+use super::ranks::Ranks;
 use super::{Request, VERSION};
-use virtual_gpu_core::handle::{CommHandle, CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommHandle, CommId, Rank, StreamHandle};
 use virtual_gpu_machine::reduction::Operator;
 
 /// What is printed: `NCCL_DEBUG`, each with all before it.
@@ -203,12 +204,12 @@ pub(crate) fn version() {
 }
 
 /// A communicator that has been made by `function`: three lines for each rank.
-pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
+pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &Ranks<Option<CommHandle>>) {
     version();
     let ranks = entry.ranks.len();
-    for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
+    for (rank, handle) in handles.iter() {
         let Some(handle) = handle else { continue };
-        let (pointer, device) = (pointer(handle.0), of_rank.device);
+        let (pointer, device) = (pointer(handle.0), entry.ranks[rank].device);
         let line = |state: &str| {
             format!(
                 "{function} comm {pointer} rank {rank} nranks {ranks} cudaDev {device} nvmlDev {device} busId {:x} commId {:#x} - {state}",
@@ -227,7 +228,7 @@ pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: 
 }
 
 /// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
-pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
+pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, Rank)) {
     let Some(entry) = state.communicators.get(&comm) else { return };
     let device = entry.ranks[rank].device;
     info("DESTROY", device, || {
@@ -244,7 +245,7 @@ pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): 
 pub(crate) fn call(
     state: &State,
     handle: CommHandle,
-    (comm, rank): (CommId, usize),
+    (comm, rank): (CommId, Rank),
     request: &Request,
     stream: StreamHandle,
 ) {
@@ -258,7 +259,7 @@ pub(crate) fn call(
                 operation.count,
                 operation.data_type,
                 operation.operator().unwrap_or(Operator::Sum),
-                operation.root().unwrap_or(0),
+                operation.root().unwrap_or(Rank(0)),
             ),
             Request::Transfer(transfer, buffer) => {
                 (0, *buffer, transfer.count, transfer.data_type, Operator::Sum, transfer.peer)

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::communicator::{Process, Rank};
+use super::communicator::{Process, RankState};
 use super::config::CommConfig;
 use super::deadlock::deadlock_report;
 use super::event::Event;
 use super::log;
 use super::membership::{Gathering, Membership};
+use super::ranks::Ranks;
 use super::session::{CommTag, FIRST_SPLIT_TAG, Link, ProcessNumber};
 use super::wire::structure;
 use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::engine::{Awaiting, Failure, Missing, Wait, given_up};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -27,7 +28,7 @@ pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
 /// A split or finalize to which not all ranks have come.
 pub(crate) struct ManagementCall {
-    participants: Vec<Option<Participant>>,
+    participants: Ranks<Option<Participant>>,
     failed: Option<Error<NcclStatus>>,
 }
 
@@ -76,7 +77,7 @@ impl Purpose {
 }
 
 /// A rank of a communicator that a split makes: its key, its end where that is here, and where it called.
-type Joiner = (i32, Rank, Option<Child>, CallSite);
+type Joiner = (i32, RankState, Option<Child>, CallSite);
 
 impl Nccl {
     /// `ncclCommSplit`: ranks of one colour get a communicator, in the order of their keys and then of their ranks. A rank
@@ -127,7 +128,7 @@ impl Nccl {
     fn join_management_call(
         &self,
         comm: CommId,
-        rank: usize,
+        rank: Rank,
         purpose: Purpose,
         mut guard: Guard<'_>,
     ) -> NcclResult<()> {
@@ -147,23 +148,22 @@ impl Nccl {
 
 impl ManagementCall {
     /// Whether a rank of this process has come.
-    pub(crate) fn has_participant_here(&self, ranks: &[Rank]) -> bool {
+    pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
         self.participants
             .iter()
-            .zip(ranks)
-            .any(|(participant, rank)| participant.is_some() && rank.process.is_none())
+            .any(|(rank, participant)| participant.is_some() && ranks[rank].process.is_none())
     }
 
-    fn new(ranks: usize) -> Self {
-        Self { participants: (0..ranks).map(|_| None).collect(), failed: None }
+    fn new(world_size: usize) -> Self {
+        Self { participants: Ranks::new(world_size, |_| None), failed: None }
     }
 }
 
 impl Link {
     /// That of a communicator that a split makes: every process finds the same tag. None where all its ranks are here.
-    fn of_child(&self, split: SequenceNumber, color: i32, ranks: &[Rank]) -> Option<Self> {
+    fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
-            ranks.iter().filter_map(|rank| Some(rank.process?.number)).collect();
+            ranks.values().filter_map(|rank| Some(rank.process?.number)).collect();
         others.sort_unstable();
         others.dedup();
         let mut hasher = DefaultHasher::new();
@@ -176,7 +176,7 @@ impl Link {
 
 impl State {
     /// Whether a split or finalize waits for one of these ranks.
-    pub(crate) fn lacks_any(&self, id: ManagementId, ranks: &[usize]) -> bool {
+    pub(crate) fn lacks_any(&self, id: ManagementId, ranks: &[Rank]) -> bool {
         let Some(call) = self.management_call(id).filter(|call| call.failed.is_none()) else {
             return false;
         };
@@ -200,7 +200,7 @@ impl State {
             Awaiting::Management(id) => self
                 .communicators
                 .get(&id.comm)
-                .is_none_or(|comm| comm.ranks.iter().all(|rank| rank.awaits != Some(id.sequence))),
+                .is_none_or(|comm| comm.ranks.values().all(|rank| rank.awaits != Some(id.sequence))),
         }
     }
 
@@ -215,17 +215,15 @@ impl State {
     }
 
     /// The ranks that have not come to a split or finalize, in the order of their numbers.
-    pub(crate) fn absent(&self, id: ManagementId) -> Vec<(usize, Missing)> {
+    pub(crate) fn absent(&self, id: ManagementId) -> Vec<(Rank, Missing)> {
         let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.management_call(id)) else {
             return Vec::new();
         };
         if call.failed.is_some() {
             return Vec::new();
         }
-        let all = comm.ranks.iter().zip(&call.participants).enumerate();
-        all.filter(|(_, (_, participant))| participant.is_none())
-            .map(|(rank, (entry, _))| (rank, entry.absence()))
-            .collect()
+        let absent = call.participants.iter().filter(|(_, participant)| participant.is_none());
+        absent.map(|(rank, _)| (rank, comm.ranks[rank].absence())).collect()
     }
 }
 
@@ -234,7 +232,7 @@ impl Locked<'_> {
     fn join_management_call(
         &mut self,
         comm: CommId,
-        rank: usize,
+        rank: Rank,
         purpose: Purpose,
     ) -> NcclResult<(Awaiting, bool)> {
         let thread = self.engine.current_thread();
@@ -271,7 +269,7 @@ impl Locked<'_> {
     pub(crate) fn joins_elsewhere(
         &mut self,
         id: ManagementId,
-        rank: usize,
+        rank: Rank,
         joins: Joins,
         call_site: CallSite,
     ) {
@@ -290,7 +288,7 @@ impl Locked<'_> {
 
     fn complete_if_all_joined(&mut self, id: ManagementId) {
         let Some(call) = self.nccl.management_call(id) else { return };
-        if call.failed.is_none() && call.participants.iter().all(Option::is_some) {
+        if call.failed.is_none() && call.participants.values().all(Option::is_some) {
             self.complete_management_call(id);
         }
     }
@@ -298,12 +296,13 @@ impl Locked<'_> {
     /// All ranks have come.
     fn complete_management_call(&mut self, id: ManagementId) {
         let Some(call) = self.nccl.management_call(id) else { return };
-        let participants: Vec<&Participant> = call.participants.iter().flatten().collect();
-        let functions: Vec<_> =
-            participants.iter().map(|participant| participant.purpose.function()).collect();
-        if functions.windows(2).any(|pair| pair[0] != pair[1]) {
+        let participants = call.participants.iter().filter_map(|(rank, one)| Some((rank, one.as_ref()?)));
+        let called: Vec<(Rank, &Participant)> = participants.collect();
+        let function = |&(_, participant): &(Rank, &Participant)| participant.purpose.function();
+        if called.windows(2).any(|pair| function(&pair[0]) != function(&pair[1])) {
             let mut report = Report::new("ranks disagree about a call that all of them make together");
-            for (rank, (participant, function)) in participants.iter().zip(functions).enumerate() {
+            for (rank, participant) in called {
+                let function = participant.purpose.function();
                 report = report.at(format!("rank {rank}: {function}"), &participant.call_site);
             }
             let report = report.help("every rank must make the same calls in the same order");
@@ -314,17 +313,18 @@ impl Locked<'_> {
         let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
         let Some(call) = comm.management_calls.remove(&id.sequence) else { return };
         let homes: Vec<(usize, Option<Process>)> =
-            comm.ranks.iter().map(|rank| (rank.device, rank.process)).collect();
+            comm.ranks.values().map(|rank| (rank.device, rank.process)).collect();
         let parent = comm.link.clone();
         let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
-        for ((device, process), participant) in homes.into_iter().zip(call.participants.into_iter().flatten())
+        for ((device, process), participant) in
+            homes.into_iter().zip(call.participants.into_values().flatten())
         {
             if let Purpose::Split { color, key, config, child } = participant.purpose
                 && color != NO_COLOR
             {
                 let rank = match process {
-                    Some(process) => Rank::elsewhere(process, device, config),
-                    None => Rank::new(device, participant.thread, config),
+                    Some(process) => RankState::elsewhere(process, device, config),
+                    None => RankState::new(device, participant.thread, config),
                 };
                 colors.entry(color).or_default().push((key, rank, child, participant.call_site));
             }
@@ -336,10 +336,10 @@ impl Locked<'_> {
             // Stable: ranks of one key keep their order.
             members.sort_by_key(|(key, ..)| *key);
             let call_site = members[0].3.clone();
-            let (ranks, children): (Vec<_>, Vec<_>) =
+            let (states, children): (Vec<_>, Vec<_>) =
                 members.into_iter().map(|(_, rank, child, _)| (rank, child)).unzip();
-            let handles: Vec<_> =
-                children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
+            let ranks = Ranks::from(states);
+            let handles = children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
             let link = parent.as_ref().and_then(|parent| parent.of_child(id.sequence, color, &ranks));
             self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link);
             for Child { handle, deliver } in children.into_iter().flatten() {
@@ -364,7 +364,7 @@ impl Locked<'_> {
             return;
         }
         call.failed = Some(error.clone());
-        for participant in call.participants.iter().flatten() {
+        for participant in call.participants.values().flatten() {
             if let Purpose::Split { child: Some(child), .. } = &participant.purpose {
                 self.nccl.memberships.insert(child.handle, Membership::Failed(error.clone()));
             }
@@ -383,8 +383,8 @@ impl Locked<'_> {
 /// Adds who waits in a split or finalize to a report.
 pub(crate) fn waiting_participants(nccl: &State, id: ManagementId, mut report: Report) -> Report {
     let Some(call) = nccl.management_call(id) else { return report };
-    let mut sides: Vec<(Vec<usize>, &Participant)> = Vec::new();
-    for (rank, participant) in call.participants.iter().enumerate() {
+    let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
+    for (rank, participant) in call.participants.iter() {
         let Some(participant) = participant else { continue };
         let line = participant.call_site.line();
         match sides.iter_mut().find(|(_, other)| other.call_site.line() == line) {

@@ -5,7 +5,7 @@ use super::id::UniqueId;
 use super::session::{Control, ROOT, SessionId};
 use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::engine::{Awaiting, Failure, Wait};
-use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId};
+use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId, Rank};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// What a communicator handle stands for.
@@ -19,7 +19,7 @@ pub(crate) enum Membership {
         /// The communicator.
         comm: CommId,
         /// Number of the rank in it.
-        rank: usize,
+        rank: Rank,
     },
 }
 
@@ -66,7 +66,7 @@ impl Nccl {
     }
 
     /// `ncclCommCount`, `ncclCommUserRank` and `ncclCommCuDevice`: world size, rank and GPU.
-    pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, usize, usize)> {
+    pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, Rank, usize)> {
         let guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         let ranks = &guard.nccl.communicator(comm)?.ranks;
@@ -122,7 +122,7 @@ impl State {
     }
 
     /// As [`Self::member`], of a communicator that nothing is in progress on.
-    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.member(handle)?;
         let entry = &self.communicator(comm)?.ranks[rank];
         if entry.polls > 0 || entry.awaits.is_some() {
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// As [`Self::member`], of a communicator that can be used now.
-    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.unfinished_member(handle)?;
         let entry = self.communicator(comm)?;
         match entry.ranks[rank].finalized {
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// The communicator and rank of a handle that can be used.
-    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let message = match self.memberships.get(&handle) {
             Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
             Some(Membership::Joining(_, CommConfig { blocking: true })) => {

@@ -8,12 +8,12 @@ use super::session::Outgoing;
 use super::transfer::Direction;
 use super::wire::Payload;
 use virtual_gpu::engine::Failure;
-use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
+use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
 use virtual_gpu_core::status::CudaStatus;
 
 impl Nccl {
     /// Tells the other processes that a rank's stream has come to a collective, and what the rank gives.
-    pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: usize) {
+    pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: Rank) {
         let mut guard = self.lock();
         let mut state = guard.locked();
         let Some(call) = state.nccl.call(id).filter(|call| call.failure.is_none()) else { return };

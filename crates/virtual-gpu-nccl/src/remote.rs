@@ -12,7 +12,7 @@ use super::transfer::Direction;
 use super::wire::Malformed;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId};
+use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
@@ -20,11 +20,11 @@ impl Event {
     /// Whether its ranks are those of the process that sends it, and exist.
     fn is_plausible(&self, comm: &Communicator, from: ProcessNumber) -> bool {
         let world_size = comm.ranks.len();
-        let is_theirs = |rank: usize| {
-            let process = comm.ranks.get(rank).and_then(|rank| rank.process);
+        let is_theirs = |rank: Rank| {
+            let process = comm.ranks.get(rank).and_then(|state| state.process);
             process.is_some_and(|process| process.number == from)
         };
-        let is_rank = |rank: i32| usize::try_from(rank).is_ok_and(|rank| rank < world_size);
+        let is_rank = |rank: Rank| rank.0 < world_size;
         match self {
             Self::Called { rank, operation, .. } => is_theirs(*rank) && operation.root().is_none_or(is_rank),
             Self::Arrived { rank, .. } | Self::Joins { rank, .. } | Self::Leaves { rank, .. } => {
@@ -32,8 +32,8 @@ impl Event {
             }
             Self::End { rank, transfer, .. } => is_theirs(*rank) && is_rank(transfer.peer),
             Self::Ready { message, end, .. } => match end {
-                Direction::Send => is_theirs(message.from) && message.to < world_size,
-                Direction::Receive => is_theirs(message.to) && message.from < world_size,
+                Direction::Send => is_theirs(message.from) && is_rank(message.to),
+                Direction::Receive => is_theirs(message.to) && is_rank(message.from),
             },
             Self::Fails(_) => true,
         }
@@ -123,7 +123,7 @@ impl Locked<'_> {
         })
     }
 
-    fn leaves_elsewhere(&mut self, comm: CommId, rank: usize, aborts: bool, call_site: CallSite) {
+    fn leaves_elsewhere(&mut self, comm: CommId, rank: Rank, aborts: bool, call_site: CallSite) {
         if aborts {
             self.cancel_calls(comm, rank);
         }
@@ -168,10 +168,10 @@ impl Locked<'_> {
     fn ranks_gone(&mut self, comm: CommId, process: ProcessNumber, who: &str) {
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
         let mut lost = Vec::new();
-        for (number, rank) in entry.ranks.iter_mut().enumerate() {
-            if rank.left.is_none() && rank.process.is_some_and(|of| of.number == process) {
-                rank.left = Some((format!("is gone: {who} has ended").into(), CallSite::unknown()));
-                lost.push(number);
+        for (rank, state) in entry.ranks.iter_mut() {
+            if state.left.is_none() && state.process.is_some_and(|of| of.number == process) {
+                state.left = Some((format!("is gone: {who} has ended").into(), CallSite::unknown()));
+                lost.push(rank);
             }
         }
         if lost.is_empty() {

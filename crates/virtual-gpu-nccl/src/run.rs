@@ -10,7 +10,7 @@ use virtual_gpu::engine::{Failure, Touched};
 use virtual_gpu::order::View;
 use virtual_gpu::time::Cost;
 use virtual_gpu::time::tuning::point_to_point;
-use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
+use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
 use virtual_gpu_machine::reduction::Reduction;
 
 /// What can run now.
@@ -18,7 +18,7 @@ pub(crate) enum Job {
     /// A collective to which every rank has come.
     Collective(CollectiveId),
     /// Ranks of this process have come to a collective, of which others have to know what they give.
-    Arrivals(CollectiveId, Vec<usize>),
+    Arrivals(CollectiveId, Vec<Rank>),
     /// A rank of this process has come to what it sends to others and receives from them.
     Ends(PointToPointId),
     /// Messages to whose both ends the streams have come.
@@ -78,8 +78,8 @@ impl Nccl {
             let mut guard = self.lock();
             let state = guard.locked();
             let Some(call) = state.nccl.call(id) else { return Ok(Vec::new()) };
-            let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
-            let shares = call.parts.iter().flatten().enumerate();
+            let Some(first) = call.parts.values().flatten().next() else { return Ok(Vec::new()) };
+            let shares = call.parts.iter().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));
             let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
             (first.operation, shares.len(), shares)
         };
@@ -120,7 +120,7 @@ impl Nccl {
             ranks,
             scales,
         });
-        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send, &receive);
+        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send.into(), &receive.into());
         Ok(touched)
     }
 
@@ -157,8 +157,11 @@ impl Nccl {
             let (location, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(location), Some(written));
         }
-        let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
-        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);
+        // To move it, its two ends are as one rank.
+        let only = Rank(0);
+        let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
+        let (send, receive) = (vec![Some(source)].into(), vec![target].into());
+        move_pieces(&[piece], None, &mut memories, &send, &receive);
         Ok(touched)
     }
 
@@ -169,7 +172,7 @@ impl Nccl {
         if let Err(failure) = &outcome {
             comm.note_failure(failure);
         }
-        let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
+        let parts: Vec<Part> = call.parts.into_values().flatten().collect();
         match outcome {
             Err(failure) => {
                 parts

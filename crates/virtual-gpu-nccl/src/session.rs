@@ -14,7 +14,7 @@ use super::event::{Event, StreamName};
 use super::id::UniqueId;
 use super::wire::{Malformed, Reader, Wire, Writer};
 use super::{Locked, Nccl, State};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{Error, NcclStatus};
 
 /// The root's number in its session.
@@ -56,7 +56,7 @@ pub(crate) struct Session {
     /// What came for communicators that are not made here yet.
     pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
     /// Where another process is the root: this one's ranks that wait for the communicator.
-    pub(crate) members: Vec<(usize, Member)>,
+    pub(crate) members: Vec<(Rank, Member)>,
     /// When this process asked the root to give up.
     pub(crate) asked: Option<Instant>,
     /// When the first of this process's ranks came.

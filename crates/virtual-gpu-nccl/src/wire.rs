@@ -5,7 +5,7 @@
 use super::operation::{Collective, Operation};
 use super::session::{CommTag, ProcessNumber};
 use super::transfer::{Direction, Transfer};
-use virtual_gpu_core::handle::SequenceNumber;
+use virtual_gpu_core::handle::{Rank, SequenceNumber};
 use virtual_gpu_core::source_location::{CallSite, PortableCallSite};
 use virtual_gpu_core::status::NcclStatus;
 use virtual_gpu_machine::reduction::{DataType, Operator};
@@ -94,7 +94,7 @@ macro_rules! newtype {
         }
     )* };
 }
-newtype!(SequenceNumber, CommTag, ProcessNumber);
+newtype!(Rank, SequenceNumber, CommTag, ProcessNumber);
 
 impl Wire for usize {
     fn write(&self, to: &mut Writer) {
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn what_is_written_can_be_read_and_no_prefix_of_it() {
         let operation = Operation {
-            collective: Collective::Reduce { operator: Operator::PreMulSum, root: 3 },
+            collective: Collective::Reduce { operator: Operator::PreMulSum, root: Rank(3) },
             count: 1 << 40,
             data_type: DataType::Bfloat16,
         };

@@ -4,7 +4,7 @@ use super::TransferGroup;
 use super::message::{MessageKey, Moving};
 use crate::Locked;
 use virtual_gpu::engine::Failure;
-use virtual_gpu_core::handle::{CommId, PointToPointId, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
 
 impl Locked<'_> {
     /// A message has failed at its other end, in another process.
@@ -46,7 +46,7 @@ impl Locked<'_> {
     }
 
     /// Takes a rank's messages away that are not being moved yet.
-    pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: usize) {
+    pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: Rank) {
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
         let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
         let own = entry.traffic.transfer_groups.range_mut(at(0)..=at(u64::MAX));

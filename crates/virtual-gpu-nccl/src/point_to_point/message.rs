@@ -6,21 +6,21 @@ use crate::call::Request;
 use crate::event::{Arrived, MessageName, Stamp};
 use crate::session::ProcessNumber;
 use crate::transfer::{Direction, Transfer};
-use virtual_gpu_core::handle::{CommId, PointToPointId, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 
 /// A message from one rank of a communicator to another: the `sequence`th between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MessageKey {
     pub(crate) comm: CommId,
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
     pub(crate) sequence: SequenceNumber,
 }
 
 impl MessageKey {
-    pub(super) fn of(comm: CommId, rank: usize, transfer: &Transfer, sequence: SequenceNumber) -> Self {
-        let peer = transfer.peer as usize;
+    pub(super) fn of(comm: CommId, rank: Rank, transfer: &Transfer, sequence: SequenceNumber) -> Self {
+        let peer = transfer.peer;
         match transfer.direction {
             Direction::Send => Self { comm, from: rank, to: peer, sequence },
             Direction::Receive => Self { comm, from: peer, to: rank, sequence },
@@ -33,7 +33,7 @@ impl MessageKey {
     }
 
     /// The rank at an end.
-    pub(crate) fn rank(&self, end: Direction) -> usize {
+    pub(crate) fn rank(&self, end: Direction) -> Rank {
         match end {
             Direction::Send => self.from,
             Direction::Receive => self.to,

@@ -23,7 +23,7 @@ use virtual_gpu::time::Ticket;
 use virtual_gpu::time::trace::Label;
 use virtual_gpu::time::tuning::point_to_point;
 use virtual_gpu_core::handle::{
-    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, SequenceNumber,
+    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, Rank, SequenceNumber,
 };
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
@@ -43,8 +43,8 @@ pub(crate) struct Traffic {
 /// One direction between two ranks, at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Route {
-    rank: usize,
-    peer: usize,
+    rank: Rank,
+    peer: Rank,
     end: Direction,
 }
 
@@ -91,14 +91,14 @@ impl TransferGroup {
     }
 
     /// What a trace calls it.
-    fn label(&self, rank: usize) -> Label {
+    fn label(&self, rank: Rank) -> Label {
         let [sent, received] = self.bytes;
         let name = match self.bytes {
             [_, 0] => "ncclSend",
             [0, _] => "ncclRecv",
             _ => "ncclSend and ncclRecv",
         };
-        let label = Label::new("collective", name).with("rank", rank);
+        let label = Label::new("collective", name).with("rank", rank.0);
         label.with("bytes sent", sent).with("bytes received", received)
     }
 
@@ -151,7 +151,7 @@ pub(crate) struct Pending {
 
 impl Traffic {
     /// How many messages to or from `peer` a rank has called its end of.
-    pub(crate) fn called(&self, rank: usize, peer: usize, end: Direction) -> u64 {
+    pub(crate) fn called(&self, rank: Rank, peer: Rank, end: Direction) -> u64 {
         self.called.get(&Route { rank, peer, end }).copied().unwrap_or_default().0
     }
 
@@ -177,9 +177,9 @@ impl Traffic {
     }
 
     /// Notes a call; returns the message's key.
-    fn add(&mut self, comm: CommId, rank: usize, end: End) -> MessageKey {
+    fn add(&mut self, comm: CommId, rank: Rank, end: End) -> MessageKey {
         let direction = end.transfer.direction;
-        let route = Route { rank, peer: end.transfer.peer as usize, end: direction };
+        let route = Route { rank, peer: end.transfer.peer, end: direction };
         let counted = self.called.entry(route).or_default();
         *counted = counted.next();
         let key = MessageKey::of(comm, rank, &end.transfer, *counted);
@@ -224,10 +224,10 @@ impl State {
     }
 
     /// The calls here that need what one of these ranks has still to do.
-    pub(crate) fn held_up_by(&self, comm: CommId, lost: &[usize]) -> Vec<CallKey> {
+    pub(crate) fn held_up_by(&self, comm: CommId, lost: &[Rank]) -> Vec<CallKey> {
         let Some(entry) = self.communicators.get(&comm) else { return Vec::new() };
         let collectives = entry.calls.iter().filter(|(_, call)| {
-            let come = |rank: usize| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
+            let come = |rank: Rank| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
             call.failure.is_none() && !lost.iter().all(|&rank| come(rank))
         });
         let collectives =
@@ -251,7 +251,7 @@ impl Locked<'_> {
     /// Enqueues the sends and receives that a rank launches together, on the first one's stream, to come after others.
     pub(crate) fn enqueue_transfers(
         &mut self,
-        (comm, rank): (CommId, usize),
+        (comm, rank): (CommId, Rank),
         transfers: Vec<Checked>,
         after: Vec<Awaited>,
     ) -> NcclResult<()> {
@@ -273,7 +273,7 @@ impl Locked<'_> {
             called.push((transfer, captured.is_some(), call_site.clone()));
             entry.ranks[rank].last =
                 Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
-            if transfer.peer as usize != rank {
+            if transfer.peer != rank {
                 bytes[transfer.direction as usize] += transfer.bytes();
             }
             let is_captured = captured.is_some();
@@ -290,7 +290,7 @@ impl Locked<'_> {
         entry.traffic.transfer_groups.insert(id, group);
         for (transfer, is_captured, call_site) in called {
             let event = Event::End { rank, transfer, is_captured, call_site };
-            self.publish_to(comm, transfer.peer as usize, &event);
+            self.publish_to(comm, transfer.peer, &event);
         }
         for key in messages.into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
             self.compare_ends(key);
@@ -345,7 +345,7 @@ impl Locked<'_> {
     pub(crate) fn end_elsewhere(
         &mut self,
         comm: CommId,
-        rank: usize,
+        rank: Rank,
         (transfer, is_captured): (Transfer, bool),
         call_site: CallSite,
     ) {
