@@ -75,6 +75,18 @@ pub struct ManagementId {
     pub sequence: SequenceNumber,
 }
 
+impl CallKey {
+    /// The communicator.
+    #[must_use]
+    pub fn comm(self) -> CommId {
+        match self {
+            Self::Collective(id) => id.comm,
+            Self::PointToPoint(id) => id.comm,
+            Self::Management(id) => id.comm,
+        }
+    }
+}
+
 impl Rank {
     /// The rank of this number. `None` where a communicator of `world_size` ranks has no such rank.
     #[must_use]

@@ -9,6 +9,7 @@ use super::bootstrap_failure::{disagreement_about_size, shared_gpu};
 use super::communicator::{Process, RankState, check_choice};
 use super::config::CommConfig;
 use super::id::UniqueId;
+use super::internal::vanished;
 use super::membership::{Gathering, Membership};
 use super::session::{FIRST_TAG, Link, ProcessNumber, SessionId};
 use super::wire::structure;
@@ -102,8 +103,8 @@ impl Nccl {
         let gpu = Gpu { machine: machine(), index: self.engine.physical(device) };
         let member = Member { location, config, device, gpu, call_site: CallSite::here() };
         match session {
-            None => state.join(id, size, rank, member),
-            Some(session) => state.join_elsewhere(session, size, rank, member),
+            None => state.join(id, size, rank, member)?,
+            Some(session) => state.nccl.join_elsewhere(session, size, rank, member),
         }
         let awaiting = Awaiting::Communicator(handle);
         if let Some(group) = state.nccl.open_group() {
@@ -138,7 +139,16 @@ impl Nccl {
 
 impl Locked<'_> {
     /// One rank comes to a bootstrap; the last one makes the communicator.
-    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: Rank, member: Member) {
+    ///
+    /// # Errors
+    /// `InternalError` where the session of the id's ranks is gone.
+    pub(crate) fn join(
+        &mut self,
+        id: UniqueId,
+        world_size: usize,
+        rank: Rank,
+        member: Member,
+    ) -> NcclResult<()> {
         if let Some(first) = self.nccl.spent.get(&id) {
             let report = Report::new("this id has made its communicator already")
                 .at("ncclCommInitRank", first)
@@ -146,8 +156,8 @@ impl Locked<'_> {
                 .help("an id is for one communicator: give each communicator an id of its own");
             report.print();
             let error = Error::new(NcclStatus::InvalidUsage, report.to_string());
-            self.refuse(id, vec![member.location], &error);
-            return;
+            self.nccl.refuse(id, vec![member.location], &error);
+            return Ok(());
         }
         let bootstrap = self.nccl.bootstraps.entry(id).or_insert_with(|| Bootstrap {
             world_size,
@@ -156,14 +166,14 @@ impl Locked<'_> {
             since: Instant::now(),
         });
         if let Some(error) = bootstrap.failed.clone() {
-            self.refuse(id, vec![member.location], &error);
-            return;
+            self.nccl.refuse(id, vec![member.location], &error);
+            return Ok(());
         }
         let (size, location) = (bootstrap.world_size, member.location);
         if size != world_size {
             let report = disagreement_about_size(bootstrap, world_size, rank, &member);
-            self.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
+            return Ok(());
         }
         if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank.0 < size) {
             let report = Report::new(format!("two ranks of one communicator are both rank {rank}"))
@@ -173,8 +183,8 @@ impl Locked<'_> {
                     "give each of the {world_size} ranks a number of its own, 0 to {}, and each communicator an id of its own",
                     world_size - 1
                 ));
-            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
+            return Ok(());
         }
         if let RankLocation::Here { handle, .. } = location {
             let joining = Membership::Joining(Gathering::Id(id), member.config);
@@ -182,24 +192,29 @@ impl Locked<'_> {
         }
         bootstrap.members.insert(rank, member);
         if bootstrap.members.len() == world_size {
-            self.complete_bootstrap(id);
+            self.complete_bootstrap(id)?;
         }
+        Ok(())
     }
 
-    fn complete_bootstrap(&mut self, id: UniqueId) {
-        let Some(bootstrap) = self.nccl.bootstraps.get(&id) else { return };
+    fn complete_bootstrap(&mut self, id: UniqueId) -> NcclResult<()> {
+        let gone = || vanished("a bootstrap");
+        let bootstrap = self.nccl.bootstraps.get(&id).ok_or_else(gone)?;
         if let Some(report) = shared_gpu(bootstrap) {
-            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, None);
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, None);
+            return Ok(());
         }
-        let Some(bootstrap) = self.nccl.bootstraps.remove(&id) else { return };
+        let bootstrap = self.nccl.bootstraps.remove(&id).ok_or_else(gone)?;
         let processes: BTreeSet<ProcessNumber> =
             bootstrap.members.values().filter_map(|member| Some(member.location.process()?.number)).collect();
-        let link =
-            (!processes.is_empty()).then(|| self.nccl.gathering.remove(&id)).flatten().map(|session| {
-                self.send_tables(session, &processes, &bootstrap);
-                Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
-            });
+        let session = if processes.is_empty() { None } else { self.nccl.gathering.remove(&id) };
+        let link = match session {
+            Some(session) => {
+                self.nccl.send_tables(session, &processes, &bootstrap)?;
+                Some(Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() })
+            }
+            None => None,
+        };
         let call_site =
             bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
         // An id of NCCL_COMM_ID is an address, and stays the same for all communicators.
@@ -208,7 +223,7 @@ impl Locked<'_> {
         }
         let handles = bootstrap.members.values().map(|member| member.location.handle()).collect();
         let ranks = bootstrap.members.into_values().map(Member::into_state).collect();
-        self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link);
+        self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link)
     }
 }
 

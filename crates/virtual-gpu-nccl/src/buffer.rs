@@ -41,6 +41,9 @@ pub(crate) struct Share {
     pub(crate) is_checked: bool,
 }
 
+/// A rank's share of a collective with its buffers; or what came from the other process that the rank is in.
+pub(crate) type PartShare = Result<(Share, Buffers), Option<Arc<Arrived>>>;
+
 /// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
 #[derive(Clone, Copy)]
 pub(crate) struct BufferLocation {
@@ -50,12 +53,8 @@ pub(crate) struct BufferLocation {
 }
 
 impl Share {
-    /// That of a collective's rank, with its buffers; or what came from another process.
-    pub(crate) fn of_part(
-        state: &Locked<'_>,
-        rank: Rank,
-        part: &Part,
-    ) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+    /// That of a collective's rank.
+    pub(crate) fn of_part(state: &Locked<'_>, rank: Rank, part: &Part) -> PartShare {
         match &part.location {
             &PartLocation::Here { op, buffers, device, published, .. } => {
                 let request = Request::Collective(part.operation, buffers);

@@ -175,10 +175,10 @@ impl Nccl {
         let function = request.function();
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
-        let ranks = &guard.nccl.communicator(comm)?.ranks;
-        let (world_size, device) = (ranks.len(), ranks[rank].device);
+        let entry = guard.nccl.communicator(comm)?;
+        let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let request = request.checked(world_size).map_err(bad)?;
-        log::call(&guard.nccl, handle, (comm, rank), &request, stream);
+        log::call(entry, handle, rank, &request, stream);
         let call_site = CallSite::here();
         if let Some(operation) = request.dropped() {
             let own = &mut guard.nccl.communicator_mut(comm)?.ranks[rank];

@@ -84,6 +84,7 @@ impl Locked<'_> {
         after: Vec<Awaited>,
     ) -> CudaResult<Awaited> {
         let Captured { comm, rank, calls, .. } = captured;
+        // A graph may outlive its communicator.
         let left = match self.nccl.communicators.get(comm) {
             Some(comm) => comm.ranks[*rank].left.as_ref().map(|(how, _)| how.to_string()),
             None => Some("ncclCommDestroy".to_owned()),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::call::Request;
 use super::collective::Call;
 use super::config::CommConfig;
+use super::internal::vanished;
 use super::log;
 use super::management::ManagementCall;
 use super::membership::Membership;
@@ -24,6 +25,7 @@ use virtual_gpu_core::thread::ThreadKey;
 
 /// All ranks of one communicator.
 pub(crate) struct Communicator {
+    pub(crate) id: CommId,
     pub(crate) ranks: Ranks<RankState>,
     /// Calls that are not done, by number from 1.
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
@@ -157,17 +159,16 @@ impl Communicator {
         }
     }
 
+    /// Whether its ranks here have all left, and nothing of it is under way.
+    fn is_over(&self) -> bool {
+        let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
+        here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
+    }
+
     /// Remembers what went wrong in the background; the first failure stays.
     pub(crate) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
-}
-
-fn vanished(comm: CommId) -> Error<NcclStatus> {
-    Error::new(
-        NcclStatus::InternalError,
-        format!("virtual GPU: internal error: communicator {} is gone, and a rank of it is a member", comm.0),
-    )
 }
 
 /// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
@@ -198,18 +199,18 @@ impl Nccl {
         let thread = state.engine.current_thread();
         let handles: Ranks<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
         let ranks = gpus.into_iter().map(|gpu| RankState::new(gpu, thread, CommConfig::default())).collect();
-        state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None);
+        state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None)?;
         Ok(handles.into_values().flatten().collect())
     }
 }
 
 impl State {
-    /// A communicator that must be there: a rank of it is a member.
+    /// A communicator that must be there: a rank of it is a member, or its work is not done.
     ///
     /// # Errors
     /// `InternalError`, naming it.
     pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
-        self.communicators.get(&comm).ok_or_else(|| vanished(comm))
+        self.communicators.get(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
 
     /// As [`Self::communicator`], to be changed.
@@ -217,7 +218,23 @@ impl State {
     /// # Errors
     /// `InternalError`, naming it.
     pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
-        self.communicators.get_mut(&comm).ok_or_else(|| vanished(comm))
+        self.communicators.get_mut(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
+    }
+
+    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
+    ///
+    /// # Errors
+    /// `InternalError`, naming what is gone already.
+    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) -> NcclResult<()> {
+        if !self.communicator(comm)?.is_over() {
+            return Ok(());
+        }
+        let link = self.communicators.remove(&comm).and_then(|entry| entry.link);
+        if let Some(Link { session, tag, .. }) = link {
+            self.session_mut(session)?.communicators.remove(&tag);
+            self.close_session_if_over(session)?;
+        }
+        Ok(())
     }
 
     /// The threads that drive ranks, of communicators that are there.
@@ -251,6 +268,9 @@ impl State {
 impl Locked<'_> {
     /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
     /// process has no handle here.
+    ///
+    /// # Errors
+    /// `InternalError` where the session of its link is gone.
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
@@ -258,7 +278,7 @@ impl Locked<'_> {
         handles: &Ranks<Option<CommHandle>>,
         call_site: CallSite,
         link: Option<Link>,
-    ) {
+    ) -> NcclResult<()> {
         self.nccl.communicators_made += 1;
         let comm = CommId(self.nccl.communicators_made);
         for (rank, &handle) in handles.iter() {
@@ -268,6 +288,7 @@ impl Locked<'_> {
         }
         let (calls, traffic, management_calls) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
         let entry = Communicator {
+            id: comm,
             ranks,
             calls,
             traffic,
@@ -276,32 +297,13 @@ impl Locked<'_> {
             call_site,
             link: link.clone(),
         };
-        log::made(function, comm, &entry, handles);
+        log::made(function, &entry, handles);
         self.nccl.communicators.insert(comm, entry);
         if let Some(Link { session, tag, .. }) = link {
-            if let Some(entry) = self.nccl.sessions.get_mut(&session) {
-                entry.communicators.insert(tag, comm);
-            }
-            self.take_in_early(session, tag, comm);
+            self.nccl.session_mut(session)?.communicators.insert(tag, comm);
+            self.take_in_early(session, tag, comm)?;
         }
-    }
-
-    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
-    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) {
-        let Some(entry) = self.nccl.communicators.get(&comm) else { return };
-        let is_here = |rank: &&RankState| rank.process.is_none();
-        if entry.ranks.values().filter(is_here).all(|rank| rank.left.is_some())
-            && entry.calls.is_empty()
-            && entry.traffic.is_empty()
-        {
-            let link = self.nccl.communicators.remove(&comm).and_then(|entry| entry.link);
-            if let Some(Link { session, tag, .. }) = link {
-                if let Some(session) = self.nccl.sessions.get_mut(&session) {
-                    session.communicators.remove(&tag);
-                }
-                self.nccl.close_session_if_over(session);
-            }
-        }
+        Ok(())
     }
 }
 

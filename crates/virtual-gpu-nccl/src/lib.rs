@@ -19,6 +19,7 @@ mod departure;
 mod event;
 mod group;
 mod id;
+mod internal;
 mod launch;
 pub mod log;
 mod management;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::communicator::{Process, RankState};
+use super::communicator::{Communicator, RankState};
 use super::config::CommConfig;
 use super::deadlock::deadlock_report;
 use super::event::Event;
@@ -116,8 +116,9 @@ impl Nccl {
     pub fn finalize(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
-        log::ended("Finalize", &guard.nccl, handle, (comm, rank));
-        let entry = &guard.nccl.communicator(comm)?.ranks[rank];
+        let entry = guard.nccl.communicator(comm)?;
+        log::ended("Finalize", entry, handle, rank);
+        let entry = &entry.ranks[rank];
         if let Some(last) = entry.last.as_ref().filter(|_| entry.config.blocking) {
             let ops = vec![last.op];
             guard = self.block_on(Wait::Ops(ops), "ncclCommFinalize", guard);
@@ -174,56 +175,173 @@ impl Link {
     }
 }
 
-impl State {
-    /// Whether a split or finalize waits for one of these ranks.
-    pub(crate) fn lacks_any(&self, id: ManagementId, ranks: &[Rank]) -> bool {
-        let Some(call) = self.management_call(id).filter(|call| call.failed.is_none()) else {
-            return false;
+impl ManagementCall {
+    /// Whether it waits for one of these ranks.
+    pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
+        self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
+    }
+
+    /// Whether all ranks have come, and it has not failed.
+    fn is_complete(&self) -> bool {
+        self.failed.is_none() && self.participants.values().all(Option::is_some)
+    }
+
+    /// The report of ranks that have come for different calls.
+    fn disagreement(&self) -> Option<Report> {
+        let participants = self.participants.values().flatten();
+        let functions: Vec<_> = participants.map(|participant| participant.purpose.function()).collect();
+        if functions.windows(2).all(|pair| pair[0] == pair[1]) {
+            return None;
+        }
+        let mut report = Report::new("ranks disagree about a call that all of them make together");
+        for (rank, participant) in self.participants.iter() {
+            let Some(Participant { purpose, call_site, .. }) = participant else { continue };
+            report = report.at(format!("rank {rank}: {}", purpose.function()), call_site);
+        }
+        Some(report.help("every rank must make the same calls in the same order"))
+    }
+}
+
+impl Communicator {
+    /// The split or finalize of this number, which may be new.
+    fn management_call_or_new(&mut self, sequence: SequenceNumber) -> &mut ManagementCall {
+        let world_size = self.ranks.len();
+        self.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(world_size))
+    }
+
+    /// Whether a split or finalize is complete, or has failed.
+    pub(crate) fn is_complete_or_failed(&self, sequence: SequenceNumber) -> bool {
+        self.management_calls.get(&sequence).is_none_or(|call| call.failed.is_some())
+    }
+
+    /// Why a split or finalize failed, if it did.
+    pub(crate) fn management_failure(&self, sequence: SequenceNumber) -> Option<Error<NcclStatus>> {
+        self.management_calls.get(&sequence)?.failed.clone()
+    }
+
+    /// The ranks that have not come to a split or finalize, in the order of their numbers.
+    pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
+        // Once it is complete, it is forgotten.
+        let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());
+        let participants = call.into_iter().flat_map(|call| call.participants.iter());
+        let absent = participants.filter(|(_, participant)| participant.is_none());
+        absent.map(|(rank, _)| (rank, self.ranks[rank].absence())).collect()
+    }
+
+    /// Takes a split or finalize away to which all ranks have come. Returns who gets a communicator, by color.
+    fn take_joiners(&mut self, sequence: SequenceNumber) -> BTreeMap<i32, Vec<Joiner>> {
+        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
+        let call = self.management_calls.remove(&sequence);
+        for (rank, participant) in call.into_iter().flat_map(|call| call.participants) {
+            if let Some(Participant { purpose, thread, call_site }) = participant
+                && let Purpose::Split { color, key, config, child } = purpose
+                && color != NO_COLOR
+            {
+                let RankState { device, process, .. } = self.ranks[rank];
+                let state = match process {
+                    Some(process) => RankState::elsewhere(process, device, config),
+                    None => RankState::new(device, thread, config),
+                };
+                colors.entry(color).or_default().push((key, state, child, call_site));
+            }
+        }
+        colors
+    }
+
+    /// A rank of another process comes to a split or finalize.
+    pub(crate) fn joins_elsewhere(
+        &mut self,
+        sequence: SequenceNumber,
+        rank: Rank,
+        joins: Joins,
+        call_site: CallSite,
+    ) {
+        let Joins { splits, color, key, blocking } = joins;
+        let purpose = match splits {
+            true => Purpose::Split { color, key, config: CommConfig { blocking }, child: None },
+            false => Purpose::Finalize,
         };
-        ranks.iter().any(|&rank| call.participants[rank].is_none())
+        self.ranks[rank].management_calls = sequence;
+        self.management_call_or_new(sequence).participants[rank] =
+            Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
     }
 
-    pub(crate) fn management_call(&self, id: ManagementId) -> Option<&ManagementCall> {
-        self.communicators.get(&id.comm)?.management_calls.get(&id.sequence)
+    /// Adds who waits in a split or finalize to a report.
+    pub(crate) fn waiting_participants(&self, sequence: SequenceNumber, mut report: Report) -> Report {
+        let call = self.management_calls.get(&sequence);
+        let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
+        for (rank, participant) in call.into_iter().flat_map(|call| call.participants.iter()) {
+            let Some(participant) = participant else { continue };
+            let line = participant.call_site.line();
+            match sides.iter_mut().find(|(_, other)| other.call_site.line() == line) {
+                Some((ranks, _)) => ranks.push(rank),
+                None => sides.push((vec![rank], participant)),
+            }
+        }
+        for (of_side, participant) in sides {
+            let verb = if of_side.len() == 1 { "waits" } else { "wait" };
+            let text = format!("{} {verb} in {}", ranks(&of_side), participant.purpose.function());
+            report = report.at(text, &participant.call_site);
+        }
+        report
     }
+}
 
+impl State {
     /// Whether a thread waits until it is over.
-    pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> bool {
-        match awaiting {
+    ///
+    /// # Errors
+    /// `InternalError` where the communicator of a member is gone.
+    pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> NcclResult<bool> {
+        Ok(match awaiting {
             Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
                 Some(Membership::Joining(_, config)) => config.blocking,
                 Some(&Membership::Member { comm, rank }) => {
-                    self.communicators.get(&comm).is_none_or(|comm| comm.ranks[rank].config.blocking)
+                    self.communicator(comm)?.ranks[rank].config.blocking
                 }
                 _ => true,
             },
+            // Its ranks may have aborted inside of the group.
             Awaiting::Management(id) => self
                 .communicators
                 .get(&id.comm)
                 .is_none_or(|comm| comm.ranks.values().all(|rank| rank.awaits != Some(id.sequence))),
-        }
+        })
     }
 
-    /// Whether a split or finalize is complete, or has failed.
-    pub(crate) fn is_complete_or_failed(&self, id: ManagementId) -> bool {
-        self.management_call(id).is_none_or(|call| call.failed.is_some())
+    /// Ends a split or finalize: everyone who has come gets the same error.
+    pub(crate) fn fail_management_call(
+        &mut self,
+        id: ManagementId,
+        status: NcclStatus,
+        failure: &Failure,
+    ) -> NcclResult<()> {
+        self.publish_failure(CallKey::Management(id), status, failure)?;
+        self.management_call_failed(id, status, failure)
     }
 
-    /// Why a split or finalize failed, if it did.
-    pub(crate) fn management_failure(&self, id: ManagementId) -> Option<Error<NcclStatus>> {
-        self.management_call(id)?.failed.clone()
-    }
-
-    /// The ranks that have not come to a split or finalize, in the order of their numbers.
-    pub(crate) fn absent(&self, id: ManagementId) -> Vec<(Rank, Missing)> {
-        let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.management_call(id)) else {
-            return Vec::new();
-        };
+    /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
+    pub(crate) fn management_call_failed(
+        &mut self,
+        id: ManagementId,
+        status: NcclStatus,
+        failure: &Failure,
+    ) -> NcclResult<()> {
+        let call = self.communicator_mut(id.comm)?.management_call_or_new(id.sequence);
         if call.failed.is_some() {
-            return Vec::new();
+            return Ok(());
         }
-        let absent = call.participants.iter().filter(|(_, participant)| participant.is_none());
-        absent.map(|(rank, _)| (rank, comm.ranks[rank].absence())).collect()
+        let error = Error::new(status, failure.report.clone());
+        call.failed = Some(error.clone());
+        let purposes = call.participants.values().flatten().map(|participant| &participant.purpose);
+        let children = purposes.filter_map(|purpose| match purpose {
+            Purpose::Split { child: Some(child), .. } => Some(child.handle),
+            _ => None,
+        });
+        for handle in children.collect::<Vec<_>>() {
+            self.memberships.insert(handle, Membership::Failed(error.clone()));
+        }
+        Ok(())
     }
 }
 
@@ -238,7 +356,6 @@ impl Locked<'_> {
         let thread = self.engine.current_thread();
         let participant = Participant { purpose, thread, call_site: CallSite::here() };
         let entry = self.nccl.communicator_mut(comm)?;
-        let size = entry.ranks.len();
         entry.used_by(rank, thread);
         let own = &mut entry.ranks[rank];
         own.management_calls = own.management_calls.next();
@@ -258,78 +375,27 @@ impl Locked<'_> {
         };
         let entry = self.nccl.communicator_mut(comm)?;
         let event = Event::Joins { rank, sequence, joins, call_site: participant.call_site.clone() };
-        let call = entry.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(size));
-        call.participants[rank] = Some(participant);
-        self.publish(comm, &event);
-        self.complete_if_all_joined(id);
+        entry.management_call_or_new(sequence).participants[rank] = Some(participant);
+        self.nccl.publish(comm, &event)?;
+        self.complete_if_all_joined(id)?;
         Ok((Awaiting::Management(id), blocking))
     }
 
-    /// A rank of another process comes to a split or finalize.
-    pub(crate) fn joins_elsewhere(
-        &mut self,
-        id: ManagementId,
-        rank: Rank,
-        joins: Joins,
-        call_site: CallSite,
-    ) {
-        let Joins { splits, color, key: order, blocking } = joins;
-        let purpose = match splits {
-            true => Purpose::Split { color, key: order, config: CommConfig { blocking }, child: None },
-            false => Purpose::Finalize,
-        };
-        let Some(entry) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let size = entry.ranks.len();
-        entry.ranks[rank].management_calls = id.sequence;
-        let call = entry.management_calls.entry(id.sequence).or_insert_with(|| ManagementCall::new(size));
-        call.participants[rank] = Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
-        self.complete_if_all_joined(id);
-    }
-
-    fn complete_if_all_joined(&mut self, id: ManagementId) {
-        let Some(call) = self.nccl.management_call(id) else { return };
-        if call.failed.is_none() && call.participants.values().all(Option::is_some) {
-            self.complete_management_call(id);
-        }
-    }
-
-    /// All ranks have come.
-    fn complete_management_call(&mut self, id: ManagementId) {
-        let Some(call) = self.nccl.management_call(id) else { return };
-        let participants = call.participants.iter().filter_map(|(rank, one)| Some((rank, one.as_ref()?)));
-        let called: Vec<(Rank, &Participant)> = participants.collect();
-        let function = |&(_, participant): &(Rank, &Participant)| participant.purpose.function();
-        if called.windows(2).any(|pair| function(&pair[0]) != function(&pair[1])) {
-            let mut report = Report::new("ranks disagree about a call that all of them make together");
-            for (rank, participant) in called {
-                let function = participant.purpose.function();
-                report = report.at(format!("rank {rank}: {function}"), &participant.call_site);
-            }
-            let report = report.help("every rank must make the same calls in the same order");
+    /// Makes a split or finalize happen, once all ranks have come.
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn complete_if_all_joined(&mut self, id: ManagementId) -> NcclResult<()> {
+        let comm = self.nccl.communicator_mut(id.comm)?;
+        let call = comm.management_calls.get(&id.sequence);
+        // It waits for other ranks, or has failed.
+        let Some(call) = call.filter(|call| call.is_complete()) else { return Ok(()) };
+        if let Some(report) = call.disagreement() {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            self.fail_management_call(id, NcclStatus::InvalidUsage, &failure);
-            return;
+            return self.nccl.fail_management_call(id, NcclStatus::InvalidUsage, &failure);
         }
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let Some(call) = comm.management_calls.remove(&id.sequence) else { return };
-        let homes: Vec<(usize, Option<Process>)> =
-            comm.ranks.values().map(|rank| (rank.device, rank.process)).collect();
         let parent = comm.link.clone();
-        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
-        for ((device, process), participant) in
-            homes.into_iter().zip(call.participants.into_values().flatten())
-        {
-            if let Purpose::Split { color, key, config, child } = participant.purpose
-                && color != NO_COLOR
-            {
-                let rank = match process {
-                    Some(process) => RankState::elsewhere(process, device, config),
-                    None => RankState::new(device, participant.thread, config),
-                };
-                colors.entry(color).or_default().push((key, rank, child, participant.call_site));
-            }
-        }
-        for (color, mut members) in colors {
+        for (color, mut members) in comm.take_joiners(id.sequence) {
             if members.iter().all(|(_, _, child, _)| child.is_none()) {
                 continue;
             }
@@ -341,61 +407,22 @@ impl Locked<'_> {
             let ranks = Ranks::from(states);
             let handles = children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
             let link = parent.as_ref().and_then(|parent| parent.of_child(id.sequence, color, &ranks));
-            self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link);
+            self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link)?;
             for Child { handle, deliver } in children.into_iter().flatten() {
                 deliver(handle);
             }
         }
-    }
-
-    /// Ends a split or finalize: everyone who has come gets the same error.
-    pub(crate) fn fail_management_call(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
-        self.publish_failure(CallKey::Management(id), status, failure);
-        self.management_call_failed(id, status, failure);
-    }
-
-    /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
-    pub(crate) fn management_call_failed(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
-        let error = Error::new(status, failure.report.clone());
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let ranks = comm.ranks.len();
-        let call = comm.management_calls.entry(id.sequence).or_insert_with(|| ManagementCall::new(ranks));
-        if call.failed.is_some() {
-            return;
-        }
-        call.failed = Some(error.clone());
-        for participant in call.participants.values().flatten() {
-            if let Purpose::Split { child: Some(child), .. } = &participant.purpose {
-                self.nccl.memberships.insert(child.handle, Membership::Failed(error.clone()));
-            }
-        }
+        Ok(())
     }
 
     /// Ends splits and finalizes whose other ranks have not come for too long.
-    pub(crate) fn give_up_management_call(&mut self, id: ManagementId) {
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn give_up_management_call(&mut self, id: ManagementId) -> NcclResult<()> {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
             .fact(given_up(self.engine.timeout));
         let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
-        self.fail_management_call(id, NcclStatus::Timeout, &failure);
+        self.nccl.fail_management_call(id, NcclStatus::Timeout, &failure)
     }
-}
-
-/// Adds who waits in a split or finalize to a report.
-pub(crate) fn waiting_participants(nccl: &State, id: ManagementId, mut report: Report) -> Report {
-    let Some(call) = nccl.management_call(id) else { return report };
-    let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
-    for (rank, participant) in call.participants.iter() {
-        let Some(participant) = participant else { continue };
-        let line = participant.call_site.line();
-        match sides.iter_mut().find(|(_, other)| other.call_site.line() == line) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => sides.push((vec![rank], participant)),
-        }
-    }
-    for (of_side, participant) in sides {
-        let verb = if of_side.len() == 1 { "waits" } else { "wait" };
-        let text = format!("{} {verb} in {}", ranks(&of_side), participant.purpose.function());
-        report = report.at(text, &participant.call_site);
-    }
-    report
 }

@@ -66,6 +66,12 @@ pub(super) enum EndLocation {
 }
 
 impl End {
+    /// That of a rank of another process.
+    pub(crate) fn elsewhere(transfer: Transfer, is_captured: bool, call_site: CallSite) -> Self {
+        let location = EndLocation::Elsewhere(None);
+        Self { location, transfer, buffer: 0, is_captured, call_site }
+    }
+
     pub(crate) fn request(&self) -> Request {
         Request::Transfer(self.transfer, self.buffer)
     }

@@ -114,8 +114,13 @@ impl State {
                 Work::Collective(call) => {
                     op.work = Work::Collective(call);
                     let communication = self.communication;
-                    if let Some(job) = communication.arrive(self, call) {
-                        return Some(Job::Communication(job));
+                    match communication.arrive(self, call) {
+                        Ok(Some(job)) => return Some(Job::Communication(job)),
+                        Ok(None) => {}
+                        Err(failure) => {
+                            self.fail_stream(handle, &failure);
+                            self.finish(handle);
+                        }
                     }
                 }
                 work @ Work::Free { .. } => {
