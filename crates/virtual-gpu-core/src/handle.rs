@@ -17,6 +17,12 @@ pub struct OpRef {
     pub number: u64,
 }
 
+/// The sequence number of an operation among those of all streams, from 1. A call that frees memory has one, too.
+///
+/// [`OpRef::number`] is another count: each stream has its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationNumber(pub u64);
+
 /// An `ncclComm_t`: one rank's handle to a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommHandle(pub u64);
@@ -84,6 +90,14 @@ impl CallKey {
             Self::PointToPoint(id) => id.comm,
             Self::Management(id) => id.comm,
         }
+    }
+}
+
+impl OperationNumber {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
     }
 }
 

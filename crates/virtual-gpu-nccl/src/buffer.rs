@@ -16,7 +16,7 @@ use super::{Locked, Nccl};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::{Failure, Touched, address_report};
 use virtual_gpu::report::{Report, size};
-use virtual_gpu_core::handle::Rank;
+use virtual_gpu_core::handle::{OperationNumber, Rank};
 use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
@@ -34,7 +34,7 @@ pub(crate) struct Share {
     pub(crate) rank: Rank,
     pub(crate) device: usize,
     /// The sequence number of its operation.
-    pub(crate) enqueued: u64,
+    pub(crate) enqueued: OperationNumber,
     pub(crate) request: Request,
     pub(crate) call_site: CallSite,
     /// What it reads was looked at when other processes were sent it.

@@ -6,7 +6,7 @@ use crate::call::Request;
 use crate::event::{Arrived, MessageName, Stamp};
 use crate::session::ProcessNumber;
 use crate::transfer::{Direction, Transfer};
-use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, OperationNumber, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 
 /// A message from one rank of a communicator to another: the `sequence`th between them.
@@ -84,7 +84,7 @@ pub(crate) struct ReadyEnd {
     pub(crate) called: End,
     pub(crate) device: usize,
     /// The sequence number of its operation.
-    pub(crate) enqueued: u64,
+    pub(crate) enqueued: OperationNumber,
     pub(crate) stamp: Stamp,
     /// Bytes that its group sends, and that it receives.
     pub(crate) bytes: (u64, u64),
@@ -95,7 +95,7 @@ pub(crate) struct ReadyEnd {
 /// An end of a message that is moved.
 pub(crate) enum MovingEnd {
     /// With its GPU, and the sequence number of its operation.
-    Here(End, usize, u64),
+    Here(End, usize, OperationNumber),
     Elsewhere(End, Arc<Arrived>),
 }
 
