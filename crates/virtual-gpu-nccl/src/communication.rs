@@ -148,3 +148,54 @@ impl Locked<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffers, Collective, DataType, Operation, Operator, Request};
+    use virtual_gpu::config::Config;
+    use virtual_gpu::engine::Engine;
+    use virtual_gpu_core::handle::{CollectiveId, CommId, SequenceNumber};
+    use virtual_gpu_core::source_location::CallSite;
+
+    /// NCCL on two GPUs, and a stream of the first, whose context is current.
+    fn nccl() -> (&'static Nccl, StreamHandle) {
+        let config = Config { gpus: 2, ..Config::default() };
+        let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
+        let nccl = Nccl::new(engine);
+        let context = engine.retain_primary(0).unwrap();
+        engine.set_current(Some(context)).unwrap();
+        (nccl, engine.create_stream(true).unwrap())
+    }
+
+    #[test]
+    fn a_stream_fails_at_a_call_of_a_communicator_that_is_gone() {
+        let (nccl, stream) = nccl();
+        let call = CallKey::Collective(CollectiveId { comm: CommId(7), sequence: SequenceNumber(1) });
+        nccl.engine.state().enqueue_call(stream, call, Vec::new(), CallSite::unknown()).unwrap();
+        let error = nccl.engine.synchronize_stream(stream).unwrap_err();
+        assert_eq!(error.status, CudaStatus::Unknown);
+        assert!(error.message.contains("communicator 7 is gone"), "{}", error.message);
+    }
+
+    #[test]
+    fn a_wait_ends_whose_communicator_goes_meanwhile() {
+        let (nccl, stream) = nccl();
+        let comms = nccl.init_all(&[0, 1]).unwrap();
+        let buffer = nccl.engine.allocate(4).unwrap();
+        let operation = Operation {
+            collective: Collective::AllReduce(Operator::Sum),
+            count: 1,
+            data_type: DataType::Float32,
+        };
+        let request = Request::Collective(operation, Buffers { send: buffer, receive: buffer, scale: None });
+        // Another thread's call: this one may still make that of rank 1.
+        std::thread::scope(|scope| {
+            scope.spawn(|| nccl.call(comms[0], request, stream).unwrap()).join().unwrap();
+        });
+        nccl.lock().nccl.communicators.clear();
+        let error = nccl.engine.synchronize_stream(stream).unwrap_err();
+        assert_eq!(error.status, CudaStatus::Unknown);
+        assert!(error.message.contains("communicator 1 is gone"), "{}", error.message);
+    }
+}
