@@ -27,6 +27,7 @@ impl State {
     ) {
         report.print();
         let error = Error::new(status, report.to_string());
+        // Whoever fails it has just looked at it.
         let Some(bootstrap) = self.bootstraps.get_mut(&id) else { return };
         bootstrap.failed = Some(error.clone());
         let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();

@@ -30,21 +30,23 @@ impl std::fmt::Display for Captured {
     }
 }
 
-impl Locked<'_> {
-    /// Whether a plan goes into a graph.
+impl Plan {
+    /// Whether it goes into a graph.
     ///
     /// # Errors
     /// `InvalidUsage` where only some of its streams are captured, or by several graphs.
-    pub(crate) fn is_captured(&self, plan: &Plan) -> NcclResult<bool> {
-        self.engine.captured_alike(&plan.streams).ok_or_else(|| {
+    pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
+        engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(
                 "the streams of rank {} in one group have to be all captured by the same graph, or none of them",
-                plan.rank
+                self.rank
             );
             Error::new(NcclStatus::InvalidUsage, message)
         })
     }
+}
 
+impl Locked<'_> {
     /// Adds what a rank launches together to the graph of its streams. As outside of one, all of it waits for all the
     /// streams and holds them up.
     pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {

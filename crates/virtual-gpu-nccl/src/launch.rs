@@ -48,7 +48,7 @@ impl Nccl {
             state.nccl.start_progress(&calls);
         }
         for plan in plans(calls) {
-            match state.is_captured(&plan)? {
+            match plan.is_captured(state.engine)? {
                 true => state.capture_plan(self, plan)?,
                 false => state.enqueue_plan(plan)?,
             }
