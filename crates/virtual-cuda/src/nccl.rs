@@ -176,7 +176,7 @@ pub(crate) fn count(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
 }
 
 pub(crate) fn rank(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.identity(comm(of))?.1 as c_int)
+    give(to, started()?.identity(comm(of))?.1.0 as c_int)
 }
 
 pub(crate) fn device(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
@@ -362,7 +362,7 @@ fn transfer(
 fn reduction(
     function: &str,
     of: Communicator,
-    collective: impl FnOnce(Operator) -> Collective,
+    collective: impl FnOnce(Operator) -> Collective<c_int>,
     operator: c_uint,
     count: usize,
     data_type: c_uint,
@@ -383,7 +383,7 @@ fn reduction(
 fn call(
     function: &str,
     of: Communicator,
-    collective: Collective,
+    collective: Collective<c_int>,
     count: usize,
     data_type: c_uint,
     [send, receive]: [DevicePointer; 2],

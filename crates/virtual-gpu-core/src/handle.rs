@@ -17,6 +17,12 @@ pub struct OpRef {
     pub number: u64,
 }
 
+/// The sequence number of an operation among those of all streams, from 1. A call that frees memory has one, too.
+///
+/// [`OpRef::number`] is another count: each stream has its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationNumber(pub u64);
+
 /// An `ncclComm_t`: one rank's handle to a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommHandle(pub u64);
@@ -24,6 +30,12 @@ pub struct CommHandle(pub u64);
 /// A communicator, as all of its ranks in this process share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u64);
+
+/// The number of a rank in its communicator, from 0.
+///
+/// C code passes roots and peers as an `i32`, which may be any number. [`Rank::checked`] makes a rank of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank(pub usize);
 
 /// The number of a call among the calls of its kind on its communicator, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +67,7 @@ pub struct PointToPointId {
     /// The communicator.
     pub comm: CommId,
     /// The rank.
-    pub rank: usize,
+    pub rank: Rank,
     /// Their number among the rank's groups of sends and receives.
     pub sequence: SequenceNumber,
 }
@@ -69,6 +81,45 @@ pub struct ManagementId {
     pub sequence: SequenceNumber,
 }
 
+impl CallKey {
+    /// The communicator.
+    #[must_use]
+    pub fn comm(self) -> CommId {
+        match self {
+            Self::Collective(id) => id.comm,
+            Self::PointToPoint(id) => id.comm,
+            Self::Management(id) => id.comm,
+        }
+    }
+}
+
+impl OperationNumber {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl Rank {
+    /// The rank of this number. `None` where a communicator of `world_size` ranks has no such rank.
+    #[must_use]
+    pub fn checked(number: i32, world_size: usize) -> Option<Self> {
+        usize::try_from(number).ok().map(Self).filter(|rank| rank.0 < world_size)
+    }
+
+    /// All ranks of a communicator of `world_size` ranks.
+    pub fn all(world_size: usize) -> impl ExactSizeIterator<Item = Self> + Clone {
+        (0..world_size).map(Self)
+    }
+}
+
+impl std::fmt::Display for Rank {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl SequenceNumber {
     /// The number after this one.
     #[must_use]
@@ -80,5 +131,20 @@ impl SequenceNumber {
 impl std::fmt::Display for SequenceNumber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_less_than_the_world_size() {
+        assert_eq!(Rank::checked(0, 2), Some(Rank(0)));
+        assert_eq!(Rank::checked(1, 2), Some(Rank(1)));
+        assert_eq!(Rank::checked(2, 2), None);
+        assert_eq!(Rank::checked(-1, 2), None);
+        assert_eq!(Rank::checked(i32::MIN, usize::MAX), None);
+        assert_eq!(Rank::all(3).collect::<Vec<_>>(), [Rank(0), Rank(1), Rank(2)]);
     }
 }

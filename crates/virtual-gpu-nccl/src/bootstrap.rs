@@ -6,16 +6,17 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use super::bootstrap_failure::{disagreement_about_size, shared_gpu};
-use super::communicator::{Process, Rank, check_choice};
+use super::communicator::{Process, RankState, check_choice};
 use super::config::CommConfig;
 use super::id::UniqueId;
+use super::internal::vanished;
 use super::membership::{Gathering, Membership};
 use super::session::{FIRST_TAG, Link, ProcessNumber, SessionId};
 use super::wire::structure;
 use super::{Locked, Nccl};
 use virtual_gpu::engine::Awaiting;
 use virtual_gpu::report::Report;
-use virtual_gpu_core::handle::CommHandle;
+use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -23,7 +24,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// Ranks that have come with the same id, until all are there.
 pub(crate) struct Bootstrap {
     pub(crate) world_size: usize,
-    pub(crate) members: BTreeMap<usize, Member>,
+    pub(crate) members: BTreeMap<Rank, Member>,
     pub(crate) failed: Option<Error<NcclStatus>>,
     pub(crate) since: Instant,
 }
@@ -89,12 +90,11 @@ impl Nccl {
         let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
         let size =
             size.ok_or_else(|| bad(format!("a communicator of {world_size} ranks: at least 1 is needed")))?;
-        let number = usize::try_from(rank).ok().filter(|&rank| rank < size);
-        let number =
-            number.ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
+        let rank = Rank::checked(rank, size)
+            .ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
         let device = self.engine.current_device()?;
         check_choice()?;
-        let session = self.session_for(id, number)?;
+        let session = self.session_for(id, rank)?;
 
         let mut guard = self.lock();
         let mut state = guard.locked();
@@ -103,8 +103,8 @@ impl Nccl {
         let gpu = Gpu { machine: machine(), index: self.engine.physical(device) };
         let member = Member { location, config, device, gpu, call_site: CallSite::here() };
         match session {
-            None => state.join(id, size, number, member),
-            Some(session) => state.join_elsewhere(session, size, number, member),
+            None => state.join(id, size, rank, member)?,
+            Some(session) => state.nccl.join_elsewhere(session, size, rank, member),
         }
         let awaiting = Awaiting::Communicator(handle);
         if let Some(group) = state.nccl.open_group() {
@@ -118,10 +118,10 @@ impl Nccl {
     }
 
     /// The session of an id that another process made. None where the ranks come together here.
-    fn session_for(&'static self, id: UniqueId, rank: usize) -> NcclResult<Option<SessionId>> {
+    fn session_for(&'static self, id: UniqueId, rank: Rank) -> NcclResult<Option<SessionId>> {
         // One thread connects; the others use its connection.
         static CONNECTING: Mutex<()> = Mutex::new(());
-        if id.is_of_address() && rank == 0 {
+        if id.is_of_address() && rank == Rank(0) {
             self.listen_as_root(id)?;
         }
         let is_here = || id.is_own() || self.lock().nccl.own_ids.contains(&id);
@@ -139,7 +139,16 @@ impl Nccl {
 
 impl Locked<'_> {
     /// One rank comes to a bootstrap; the last one makes the communicator.
-    pub(crate) fn join(&mut self, id: UniqueId, world_size: usize, rank: usize, member: Member) {
+    ///
+    /// # Errors
+    /// `InternalError` where the session of the id's ranks is gone.
+    pub(crate) fn join(
+        &mut self,
+        id: UniqueId,
+        world_size: usize,
+        rank: Rank,
+        member: Member,
+    ) -> NcclResult<()> {
         if let Some(first) = self.nccl.spent.get(&id) {
             let report = Report::new("this id has made its communicator already")
                 .at("ncclCommInitRank", first)
@@ -147,8 +156,8 @@ impl Locked<'_> {
                 .help("an id is for one communicator: give each communicator an id of its own");
             report.print();
             let error = Error::new(NcclStatus::InvalidUsage, report.to_string());
-            self.refuse(id, vec![member.location], &error);
-            return;
+            self.nccl.refuse(id, vec![member.location], &error);
+            return Ok(());
         }
         let bootstrap = self.nccl.bootstraps.entry(id).or_insert_with(|| Bootstrap {
             world_size,
@@ -157,16 +166,16 @@ impl Locked<'_> {
             since: Instant::now(),
         });
         if let Some(error) = bootstrap.failed.clone() {
-            self.refuse(id, vec![member.location], &error);
-            return;
+            self.nccl.refuse(id, vec![member.location], &error);
+            return Ok(());
         }
         let (size, location) = (bootstrap.world_size, member.location);
         if size != world_size {
             let report = disagreement_about_size(bootstrap, world_size, rank, &member);
-            self.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidArgument, &report, Some(location));
+            return Ok(());
         }
-        if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank < size) {
+        if let Some(first) = bootstrap.members.get(&rank).filter(|_| rank.0 < size) {
             let report = Report::new(format!("two ranks of one communicator are both rank {rank}"))
                 .at(format!("ncclCommInitRank{}", in_process(first.location)), &first.call_site)
                 .at(format!("ncclCommInitRank{}", in_process(location)), &member.call_site)
@@ -174,8 +183,8 @@ impl Locked<'_> {
                     "give each of the {world_size} ranks a number of its own, 0 to {}, and each communicator an id of its own",
                     world_size - 1
                 ));
-            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
+            return Ok(());
         }
         if let RankLocation::Here { handle, .. } = location {
             let joining = Membership::Joining(Gathering::Id(id), member.config);
@@ -183,33 +192,38 @@ impl Locked<'_> {
         }
         bootstrap.members.insert(rank, member);
         if bootstrap.members.len() == world_size {
-            self.complete_bootstrap(id);
+            self.complete_bootstrap(id)?;
         }
+        Ok(())
     }
 
-    fn complete_bootstrap(&mut self, id: UniqueId) {
-        let Some(bootstrap) = self.nccl.bootstraps.get(&id) else { return };
+    fn complete_bootstrap(&mut self, id: UniqueId) -> NcclResult<()> {
+        let gone = || vanished("a bootstrap");
+        let bootstrap = self.nccl.bootstraps.get(&id).ok_or_else(gone)?;
         if let Some(report) = shared_gpu(bootstrap) {
-            self.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, None);
-            return;
+            self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, None);
+            return Ok(());
         }
-        let Some(bootstrap) = self.nccl.bootstraps.remove(&id) else { return };
+        let bootstrap = self.nccl.bootstraps.remove(&id).ok_or_else(gone)?;
         let processes: BTreeSet<ProcessNumber> =
             bootstrap.members.values().filter_map(|member| Some(member.location.process()?.number)).collect();
-        let link =
-            (!processes.is_empty()).then(|| self.nccl.gathering.remove(&id)).flatten().map(|session| {
-                self.send_tables(session, &processes, &bootstrap);
-                Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() }
-            });
+        let session = if processes.is_empty() { None } else { self.nccl.gathering.remove(&id) };
+        let link = match session {
+            Some(session) => {
+                self.nccl.send_tables(session, &processes, &bootstrap)?;
+                Some(Link { session, tag: FIRST_TAG, others: processes.into_iter().collect() })
+            }
+            None => None,
+        };
         let call_site =
             bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
         // An id of NCCL_COMM_ID is an address, and stays the same for all communicators.
         if !id.is_of_address() {
             self.nccl.spent.insert(id, call_site.clone());
         }
-        let handles: Vec<_> = bootstrap.members.values().map(|member| member.location.handle()).collect();
-        let ranks = bootstrap.members.into_values().map(Member::into_rank).collect();
-        self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link);
+        let handles = bootstrap.members.values().map(|member| member.location.handle()).collect();
+        let ranks = bootstrap.members.into_values().map(Member::into_state).collect();
+        self.add_communicator("ncclCommInitRank", ranks, &handles, call_site, link)
     }
 }
 
@@ -230,15 +244,15 @@ impl RankLocation {
 }
 
 impl Member {
-    pub(crate) fn into_rank(self) -> Rank {
+    pub(crate) fn into_state(self) -> RankState {
         match self.location {
             RankLocation::Here { thread, .. } => {
-                let mut rank = Rank::new(self.device, thread, self.config);
+                let mut state = RankState::new(self.device, thread, self.config);
                 // One that is not blocking has to be asked before it is used.
-                rank.polls = u32::from(!self.config.blocking);
-                rank
+                state.polls = u32::from(!self.config.blocking);
+                state
             }
-            RankLocation::Elsewhere(process) => Rank::elsewhere(process, self.device, self.config),
+            RankLocation::Elsewhere(process) => RankState::elsewhere(process, self.device, self.config),
         }
     }
 }

@@ -2,21 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Locked;
 use super::bootstrap::{Bootstrap, Member, RankLocation, in_process};
 use super::communicator::ranks_share_gpus;
 use super::id::UniqueId;
 use super::membership::{Gathering, Membership};
 use super::session::{Control, ProcessNumber};
+use super::{Locked, State};
 use virtual_gpu::engine::{Awaiting, given_up};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::CommHandle;
-use virtual_gpu_core::status::{Error, NcclStatus};
+use virtual_gpu_core::handle::{CommHandle, Rank};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// How many of the ranks that never came a report names.
 const MOST_NAMED: usize = 1024;
 
-impl Locked<'_> {
+impl State {
     /// Ends a bootstrap: everyone who has come or will come gets the same error.
     pub(crate) fn fail_bootstrap(
         &mut self,
@@ -27,7 +27,8 @@ impl Locked<'_> {
     ) {
         report.print();
         let error = Error::new(status, report.to_string());
-        let Some(bootstrap) = self.nccl.bootstraps.get_mut(&id) else { return };
+        // Whoever fails it has just looked at it.
+        let Some(bootstrap) = self.bootstraps.get_mut(&id) else { return };
         bootstrap.failed = Some(error.clone());
         let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();
         self.refuse(id, locations, &error);
@@ -39,12 +40,12 @@ impl Locked<'_> {
         for location in locations {
             match location {
                 RankLocation::Here { handle, .. } => {
-                    self.nccl.memberships.insert(handle, Membership::Failed(error.clone()));
+                    self.memberships.insert(handle, Membership::Failed(error.clone()));
                 }
                 RankLocation::Elsewhere(process) => drop(processes.insert(process.number)),
             }
         }
-        let session = self.nccl.gathering.get(&id).and_then(|&session| self.nccl.session(session));
+        let session = self.gathering.get(&id).and_then(|session| self.sessions.get(session));
         for process in processes {
             let (status, report) = (error.status, error.message.to_string());
             session.inspect(|session| session.send_control(process, &Control::Refused { status, report }));
@@ -53,13 +54,13 @@ impl Locked<'_> {
 
     /// A process has ended before the communicator was made.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
-        let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
-        else {
+        // The process may have connected, and no rank of its session have come.
+        let Some(bootstrap) = self.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none()) else {
             return;
         };
         let is_theirs = |member: &Member| member.location.process().is_some_and(|of| of.number == process);
         let of_it = bootstrap.members.iter().filter(|(_, member)| is_theirs(member));
-        let lost: Vec<usize> = of_it.map(|(&rank, _)| rank).collect();
+        let lost: Vec<Rank> = of_it.map(|(&rank, _)| rank).collect();
         if !lost.is_empty() {
             let verb = if lost.len() == 1 { "is" } else { "are" };
             let report = Report::new(format!(
@@ -70,15 +71,33 @@ impl Locked<'_> {
         }
     }
 
+    /// Someone gives up a bootstrap; the ranks that have come get the same error.
+    pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
+        let Some(bootstrap) = self.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
+        else {
+            return;
+        };
+        bootstrap.failed = Some(error.clone());
+        let members = std::mem::take(&mut bootstrap.members).into_values();
+        let locations = members.map(|member| member.location);
+        let is_still_there = |location: &RankLocation| {
+            location.handle().is_none_or(|handle| self.memberships.contains_key(&handle))
+        };
+        let locations = locations.filter(is_still_there).collect();
+        self.refuse(id, locations, error);
+    }
+}
+
+impl Locked<'_> {
     /// Ends a bootstrap to which ranks have not come for too long.
     pub(crate) fn give_up_bootstrap(&mut self, id: UniqueId) {
         let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
             return;
         };
-        let absent = (0..bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
+        let absent = Rank::all(bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
         // A size may be any number.
-        let mut missing: Vec<usize> = absent.take(MOST_NAMED + 1).collect();
+        let mut missing: Vec<Rank> = absent.take(MOST_NAMED + 1).collect();
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
         let headline =
@@ -96,40 +115,24 @@ impl Locked<'_> {
                  ranks that make several communicators make them in one order"
             }
         });
-        self.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
+        self.nccl.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
     }
 
     /// A thread asks for a communicator that is being made, and has done so for too long.
-    pub(crate) fn poll_joining(&mut self, handle: CommHandle) {
+    pub(crate) fn poll_joining(&mut self, handle: CommHandle) -> NcclResult<()> {
         let since = match self.nccl.memberships.get(&handle) {
             Some(Membership::Joining(Gathering::Id(id), _)) => {
                 self.nccl.bootstraps.get(id).map(|bootstrap| bootstrap.since)
             }
             Some(Membership::Joining(Gathering::Remote(session), _)) => {
-                self.nccl.session(*session).map(|session| session.since)
+                self.nccl.sessions.get(session).map(|session| session.since)
             }
             _ => None,
         };
         if since.is_some_and(|since| since.elapsed() > self.engine.bootstrap_timeout.duration) {
-            self.give_up_joining(&[Awaiting::Communicator(handle)]);
+            self.give_up_joining(&[Awaiting::Communicator(handle)])?;
         }
-    }
-
-    /// Someone gives up a bootstrap; the ranks that have come get the same error.
-    pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
-        let Some(bootstrap) =
-            self.nccl.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
-        else {
-            return;
-        };
-        bootstrap.failed = Some(error.clone());
-        let members = std::mem::take(&mut bootstrap.members).into_values();
-        let locations = members.map(|member| member.location);
-        let is_still_there = |location: &RankLocation| {
-            location.handle().is_none_or(|handle| self.nccl.memberships.contains_key(&handle))
-        };
-        let locations = locations.filter(is_still_there).collect();
-        self.refuse(id, locations, error);
+        Ok(())
     }
 }
 
@@ -141,7 +144,7 @@ pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     let mut seen = BTreeMap::new();
     bootstrap.members.iter().find_map(|(&rank, member)| {
         let (first, other) = seen.insert(member.gpu, (rank, member))?;
-        let text = |rank: usize, member: &Member| {
+        let text = |rank: Rank, member: &Member| {
             format!(
                 "rank {rank}: ncclCommInitRank with GPU {} current{}",
                 member.device,
@@ -163,10 +166,10 @@ pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
 pub(crate) fn disagreement_about_size(
     bootstrap: &Bootstrap,
     world_size: usize,
-    rank: usize,
+    rank: Rank,
     member: &Member,
 ) -> Report {
-    let mut sides: BTreeSet<(usize, usize)> =
+    let mut sides: BTreeSet<(Rank, usize)> =
         bootstrap.members.keys().map(|&rank| (rank, bootstrap.world_size)).collect();
     sides.insert((rank, world_size));
     let mut report = Report::new("ranks with the same id disagree about the world size");

@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::Locked;
 use super::bootstrap::{Bootstrap, Gpu, Member, RankLocation};
 use super::communicator::Process;
 use super::config::CommConfig;
 use super::membership::{Gathering, Membership};
+use super::ranks::Ranks;
 use super::session::{Control, FIRST_TAG, Link, ProcessNumber, ROOT, SessionId};
-use super::wire::{Malformed, structure};
+use super::wire::{EventError, Malformed, structure};
+use super::{Locked, State};
 use virtual_gpu::engine::given_up;
 use virtual_gpu::report::Report;
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{Error, NcclStatus};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// How long a process waits for the root's answer after its own timeout.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -21,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// A rank of another process, as it joins at the root.
 pub(crate) struct JoinRequest {
     pub(crate) world_size: usize,
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     blocking: bool,
     device: usize,
     gpu: Gpu,
@@ -33,7 +35,7 @@ pub(crate) struct Table {
     /// That process's own number.
     own: ProcessNumber,
     pids: Vec<(ProcessNumber, u32)>,
-    ranks: Vec<Entry>,
+    ranks: Ranks<Entry>,
 }
 
 /// A rank of a table.
@@ -58,19 +60,20 @@ impl JoinRequest {
     }
 }
 
-impl Locked<'_> {
+impl State {
     /// A rank joins at a root in another process.
     pub(crate) fn join_elsewhere(
         &mut self,
         number: SessionId,
         world_size: usize,
-        rank: usize,
+        rank: Rank,
         member: Member,
     ) {
+        // The only ranks that join elsewhere are here.
         let RankLocation::Here { handle, .. } = member.location else { return };
-        let Some(session) = self.nccl.sessions.get_mut(&number) else {
+        let Some(session) = self.sessions.get_mut(&number) else {
             let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
-            self.nccl.memberships.insert(handle, Membership::Failed(error));
+            self.memberships.insert(handle, Membership::Failed(error));
             return;
         };
         let Member { config, device, gpu, ref call_site, .. } = member;
@@ -78,16 +81,20 @@ impl Locked<'_> {
         let request = JoinRequest { world_size, rank, blocking, device, gpu, call_site };
         session.send_control(ROOT, &Control::Join(request));
         session.members.push((rank, member));
-        self.nccl.memberships.insert(handle, Membership::Joining(Gathering::Remote(number), config));
+        self.memberships.insert(handle, Membership::Joining(Gathering::Remote(number), config));
     }
 
+    /// Sends other processes the communicator that they wait for.
+    ///
+    /// # Errors
+    /// `InternalError` where the session is gone.
     pub(crate) fn send_tables(
         &self,
         session: SessionId,
         processes: &BTreeSet<ProcessNumber>,
         bootstrap: &Bootstrap,
-    ) {
-        let Some(session) = self.nccl.session(session) else { return };
+    ) -> NcclResult<()> {
+        let session = self.session(session)?;
         for &own in processes {
             let entry = |member: &Member| Entry {
                 process: member.location.process().map_or(ROOT, |process| process.number),
@@ -99,27 +106,52 @@ impl Locked<'_> {
             let pids = session.pids.iter().map(|(&process, &pid)| (process, pid)).collect();
             session.send_control(own, &Control::Made(Table { own, pids, ranks }));
         }
+        Ok(())
     }
 
+    /// The ranks here that wait for a root fail: their communicator can't be made.
+    ///
+    /// # Errors
+    /// `InternalError` where the session is gone.
+    pub(crate) fn fail_waiting_ranks(
+        &mut self,
+        number: SessionId,
+        error: &Error<NcclStatus>,
+    ) -> NcclResult<()> {
+        let session = self.session_mut(number)?;
+        session.asked = None;
+        for (_, member) in std::mem::take(&mut session.members) {
+            // A rank that has left needs no error.
+            if let Some(handle) = member.location.handle()
+                && self.memberships.contains_key(&handle)
+            {
+                self.memberships.insert(handle, Membership::Failed(error.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Locked<'_> {
     /// The root has sent that all ranks have come.
     ///
     /// # Errors
-    /// [`Malformed`] where the table makes no sense.
-    pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), Malformed> {
-        let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
+    /// [`EventError::Malformed`] where the table makes no sense.
+    pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), EventError> {
+        let session = self.nccl.session_mut(number)?;
         let Table { own, pids, ranks } = table;
-        let of_own = ranks.iter().enumerate().filter(|(_, entry)| entry.process == own);
-        let mut of_own = of_own.map(|(rank, _)| rank);
-        if !of_own.all(|rank| session.members.iter().any(|(member, _)| *member == rank)) {
-            return Err(Malformed);
+        let is_known = |rank| session.members.iter().any(|(member, _)| *member == rank);
+        if ranks.iter().any(|(rank, entry)| entry.process == own && !is_known(rank)) {
+            return Err(EventError::Malformed);
         }
         session.own = own;
         session.pids = pids.into_iter().collect();
         let id = session.id;
-        let mut members: BTreeMap<usize, Member> = std::mem::take(&mut session.members).into_iter().collect();
-        let call_site = ranks.first().ok_or(Malformed)?.call_site.clone();
+        let mut members: BTreeMap<Rank, Member> = std::mem::take(&mut session.members).into_iter().collect();
+        let call_site = ranks.get(Rank(0)).ok_or(Malformed)?.call_site.clone();
         let (mut made, mut handles, mut others) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (rank, Entry { process, blocking, device, call_site }) in ranks.into_iter().enumerate() {
+        for (rank, entry) in ranks {
+            let Entry { process, blocking, device, call_site } = entry;
             let member = if process == own {
                 members.remove(&rank).ok_or(Malformed)?
             } else {
@@ -130,34 +162,20 @@ impl Locked<'_> {
                 Member { location, config: CommConfig { blocking }, device, gpu, call_site }
             };
             handles.push(member.location.handle());
-            made.push(member.into_rank());
+            made.push(member.into_state());
         }
         self.nccl.gathering.remove(&id);
         let link = Link { session: number, tag: FIRST_TAG, others: others.into_iter().collect() };
-        self.add_communicator("ncclCommInitRank", made, &handles, call_site, Some(link));
+        self.add_communicator("ncclCommInitRank", made.into(), &handles.into(), call_site, Some(link))?;
         Ok(())
-    }
-
-    /// The ranks here that wait for a root fail: their communicator can't be made.
-    pub(crate) fn fail_waiting_ranks(&mut self, number: SessionId, error: &Error<NcclStatus>) {
-        let Some(session) = self.nccl.sessions.get_mut(&number) else { return };
-        session.asked = None;
-        for (_, member) in std::mem::take(&mut session.members) {
-            // A rank that has left needs no error.
-            if let Some(handle) = member.location.handle()
-                && self.nccl.memberships.contains_key(&handle)
-            {
-                self.nccl.memberships.insert(handle, Membership::Failed(error.clone()));
-            }
-        }
     }
 
     /// This process has waited for too long: it asks the root, which knows the missing ranks. `true` once the root has not
     /// answered, either.
-    pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> bool {
+    pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> NcclResult<bool> {
         let timeout = self.engine.bootstrap_timeout;
-        let Some(session) = self.nccl.sessions.get_mut(&number) else { return false };
-        match session.asked {
+        let session = self.nccl.session_mut(number)?;
+        Ok(match session.asked {
             None => {
                 session.asked = Some(Instant::now());
                 session.send_control(ROOT, &Control::GiveUp);
@@ -168,9 +186,9 @@ impl Locked<'_> {
                 let report =
                     Report::new("the process that made the id does not answer").fact(given_up(timeout));
                 let error = Error::new(NcclStatus::Timeout, report.to_string());
-                self.fail_waiting_ranks(number, &error);
+                self.nccl.fail_waiting_ranks(number, &error)?;
                 true
             }
-        }
+        })
     }
 }

@@ -9,12 +9,14 @@ use super::call::Request;
 use super::collective::{Part, PartLocation};
 use super::event::Arrived;
 use super::operation::{Buffers, Operation, Piece};
+use super::ranks::Ranks;
 use super::scale::Scale;
 use super::wire::Payload;
 use super::{Locked, Nccl};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::{Failure, Touched, address_report};
 use virtual_gpu::report::{Report, size};
+use virtual_gpu_core::handle::{OperationNumber, Rank};
 use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
@@ -29,15 +31,18 @@ pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
 /// One rank's share of a call that runs.
 pub(crate) struct Share {
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     pub(crate) device: usize,
     /// The sequence number of its operation.
-    pub(crate) enqueued: u64,
+    pub(crate) enqueued: OperationNumber,
     pub(crate) request: Request,
     pub(crate) call_site: CallSite,
     /// What it reads was looked at when other processes were sent it.
     pub(crate) is_checked: bool,
 }
+
+/// A rank's share of a collective with its buffers; or what came from the other process that the rank is in.
+pub(crate) type PartShare = Result<(Share, Buffers), Option<Arc<Arrived>>>;
 
 /// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
 #[derive(Clone, Copy)]
@@ -48,12 +53,8 @@ pub(crate) struct BufferLocation {
 }
 
 impl Share {
-    /// That of a collective's rank, with its buffers; or what came from another process.
-    pub(crate) fn of_part(
-        state: &Locked<'_>,
-        rank: usize,
-        part: &Part,
-    ) -> Result<(Self, Buffers), Option<Arc<Arrived>>> {
+    /// That of a collective's rank.
+    pub(crate) fn of_part(state: &Locked<'_>, rank: Rank, part: &Part) -> PartShare {
         match &part.location {
             &PartLocation::Here { op, buffers, device, published, .. } => {
                 let request = Request::Collective(part.operation, buffers);
@@ -220,8 +221,8 @@ pub(crate) fn move_pieces(
     pieces: &[Piece],
     reduction: Option<&Reduction>,
     memories: &mut Memories<'_>,
-    send: &[Option<Source>],
-    receive: &[Option<BufferLocation>],
+    send: &Ranks<Option<Source>>,
+    receive: &Ranks<Option<BufferLocation>>,
 ) {
     let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let mut block = vec![0; longest.min(BLOCK) as usize];
@@ -238,7 +239,7 @@ pub(crate) fn move_pieces(
                 .iter()
                 .filter_map(|&(rank, at)| {
                     let from = at + start;
-                    Some((rank, send[rank].as_ref()?.bytes(memories, from..from + len)?))
+                    Some((rank.0, send[rank].as_ref()?.bytes(memories, from..from + len)?))
                 })
                 .collect();
             match reduction {

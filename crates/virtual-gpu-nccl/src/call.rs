@@ -10,17 +10,18 @@ use virtual_gpu::engine::{Failure, address_report};
 use virtual_gpu::report::size;
 use virtual_gpu::time::choice::Enabled;
 use virtual_gpu::time::tuning::World;
-use virtual_gpu_core::handle::{CommHandle, CommId, SequenceNumber, StreamHandle};
+use virtual_gpu_core::handle::{CommHandle, CommId, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// A call that moves data, as it was asked for.
+/// A call that moves data, as it was asked for. `R` is how its root or peer is given: an `i32` as C code passes it, or a
+/// [`Rank`] once it was checked.
 #[derive(Clone, Copy, Debug)]
-pub enum Request {
+pub enum Request<R = Rank> {
     /// A collective.
-    Collective(Operation, Buffers),
+    Collective(Operation<R>, Buffers),
     /// A send or a receive, with the device address of its buffer.
-    Transfer(Transfer, u64),
+    Transfer(Transfer<R>, u64),
 }
 
 /// Bytes that a request reads or writes.
@@ -32,7 +33,7 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
 }
 
-impl Request {
+impl<R> Request<R> {
     /// The C function.
     pub(crate) fn function(&self) -> &'static str {
         match self {
@@ -40,9 +41,39 @@ impl Request {
             Self::Transfer(transfer, _) => transfer.direction.function(),
         }
     }
+}
 
+impl Request<i32> {
+    /// The request with a root or peer that exists.
+    ///
+    /// # Errors
+    /// Says what is wrong with its numbers, in the order in which NCCL looks at them.
+    fn checked(self, world_size: usize) -> Result<Request, String> {
+        let function = self.function();
+        Ok(match self {
+            Self::Collective(operation, buffers) => {
+                let operation = operation
+                    .checked(world_size)
+                    .map_err(|root| format!("{function}: root {root} of {world_size} ranks"))?;
+                let data_type = operation.data_type;
+                if operation.operator().is_some() && !data_type.is_reducible() {
+                    return Err(format!("virtual GPU: {function} of {data_type} is not supported"));
+                }
+                Request::Collective(operation, buffers)
+            }
+            Self::Transfer(transfer, buffer) => {
+                let transfer = transfer
+                    .checked(world_size)
+                    .map_err(|peer| format!("{function}: peer {peer} of {world_size} ranks"))?;
+                Request::Transfer(transfer, buffer)
+            }
+        })
+    }
+}
+
+impl Request {
     /// What `rank` reads and writes of its own memory.
-    pub(crate) fn accesses(&self, rank: usize, world_size: usize) -> Vec<Access> {
+    pub(crate) fn accesses(&self, rank: Rank, world_size: usize) -> Vec<Access> {
         let access = |name, address, bytes, writes| Access { name, address, bytes, writes };
         let (send, receive) = (("send", "sendbuff"), ("receive", "recvbuff"));
         match self {
@@ -64,29 +95,6 @@ impl Request {
                 Direction::Send => access(send, *buffer, transfer.bytes(), false),
                 Direction::Receive => access(receive, *buffer, transfer.bytes(), true),
             }],
-        }
-    }
-
-    /// Says what is wrong with its numbers, in the order in which NCCL looks at them.
-    fn fault(&self, world_size: usize) -> Option<String> {
-        let function = self.function();
-        let no_rank = |rank: i32| !usize::try_from(rank).is_ok_and(|rank| rank < world_size);
-        match self {
-            Self::Collective(operation, _) => {
-                let data_type = operation.data_type;
-                match (operation.root(), operation.operator()) {
-                    (Some(root), _) if no_rank(root) => {
-                        Some(format!("{function}: root {root} of {world_size} ranks"))
-                    }
-                    (_, Some(_)) if !data_type.is_reducible() => {
-                        Some(format!("virtual GPU: {function} of {data_type} is not supported"))
-                    }
-                    _ => None,
-                }
-            }
-            Self::Transfer(Transfer { peer, .. }, _) => {
-                no_rank(*peer).then(|| format!("{function}: peer {peer} of {world_size} ranks"))
-            }
         }
     }
 
@@ -116,7 +124,7 @@ fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
 #[derive(Clone)]
 pub(crate) struct Checked {
     pub(crate) comm: CommId,
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     pub(crate) world_size: usize,
     pub(crate) stream: StreamHandle,
     pub(crate) request: Request,
@@ -132,7 +140,12 @@ impl Nccl {
     ///
     /// # Errors
     /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
-    pub fn call(&'static self, handle: CommHandle, request: Request, stream: StreamHandle) -> NcclResult<()> {
+    pub fn call(
+        &'static self,
+        handle: CommHandle,
+        request: Request<i32>,
+        stream: StreamHandle,
+    ) -> NcclResult<()> {
         let checked = self.check_call(handle, request, stream);
         let (call, mut guard) = match checked {
             Err(error) => {
@@ -155,19 +168,17 @@ impl Nccl {
     fn check_call(
         &self,
         handle: CommHandle,
-        request: Request,
+        request: Request<i32>,
         stream: StreamHandle,
     ) -> NcclResult<Option<(Checked, Guard<'_>)>> {
-        let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
+        let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let function = request.function();
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
-        let ranks = &guard.nccl.communicator(comm)?.ranks;
-        let (world_size, device) = (ranks.len(), ranks[rank].device);
-        if let Some(fault) = request.fault(world_size) {
-            return bad(fault);
-        }
-        log::call(&guard.nccl, handle, (comm, rank), &request, stream);
+        let entry = guard.nccl.communicator(comm)?;
+        let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
+        let request = request.checked(world_size).map_err(bad)?;
+        log::call(entry, handle, rank, &request, stream);
         let call_site = CallSite::here();
         if let Some(operation) = request.dropped() {
             let own = &mut guard.nccl.communicator_mut(comm)?.ranks[rank];
@@ -181,22 +192,22 @@ impl Nccl {
         if let Request::Collective(operation, buffers) = &request
             && let Some(overlap) = operation.overlap(*buffers, rank, world_size)
         {
-            return bad(overlap);
+            return Err(bad(overlap));
         }
         let mut guard = self.lock();
         let state = guard.locked();
         let stream = state.engine.resolve_stream_on(stream, device)?;
         let of_stream = state.engine.stream(stream).map_or(device, |stream| stream.device);
         if of_stream != device {
-            return bad(format!(
+            return Err(bad(format!(
                 "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
-            ));
+            )));
         }
         let plan = match &request {
             Request::Collective(operation, _) => {
                 let enabled = Enabled::from_env().map_err(invalid_usage)?;
                 let preset = state.engine.time.preset();
-                let devices = state.nccl.communicator(comm)?.ranks.iter().map(|rank| rank.device);
+                let devices = state.nccl.communicator(comm)?.ranks.values().map(|rank| rank.device);
                 let world = World::of(preset, devices);
                 let plan = operation.plan(preset, enabled, world);
                 Some(plan.map_err(invalid_usage)?)
@@ -214,7 +225,7 @@ impl Nccl {
         &self,
         access: &Access,
         request: &Request,
-        rank: usize,
+        rank: Rank,
         device: usize,
         call_site: &CallSite,
     ) -> NcclResult<()> {

@@ -9,7 +9,7 @@ use super::call::{Checked, Request};
 use super::launch::Plan;
 use super::{Locked, Nccl};
 use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Captured calls that a graph's node makes at each launch: one collective, or the sends and receives of a group.
@@ -17,7 +17,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclSt
 struct Captured {
     nccl: &'static Nccl,
     comm: CommId,
-    rank: usize,
+    rank: Rank,
     calls: Vec<Checked>,
 }
 
@@ -30,21 +30,23 @@ impl std::fmt::Display for Captured {
     }
 }
 
-impl Locked<'_> {
-    /// Whether a plan goes into a graph.
+impl Plan {
+    /// Whether it goes into a graph.
     ///
     /// # Errors
     /// `InvalidUsage` where only some of its streams are captured, or by several graphs.
-    pub(crate) fn is_captured(&self, plan: &Plan) -> NcclResult<bool> {
-        self.engine.captured_alike(&plan.streams).ok_or_else(|| {
+    pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
+        engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(
                 "the streams of rank {} in one group have to be all captured by the same graph, or none of them",
-                plan.rank
+                self.rank
             );
             Error::new(NcclStatus::InvalidUsage, message)
         })
     }
+}
 
+impl Locked<'_> {
     /// Adds what a rank launches together to the graph of its streams. As outside of one, all of it waits for all the
     /// streams and holds them up.
     pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
@@ -84,6 +86,7 @@ impl Locked<'_> {
         after: Vec<Awaited>,
     ) -> CudaResult<Awaited> {
         let Captured { comm, rank, calls, .. } = captured;
+        // A graph may outlive its communicator.
         let left = match self.nccl.communicators.get(comm) {
             Some(comm) => comm.ranks[*rank].left.as_ref().map(|(how, _)| how.to_string()),
             None => Some("ncclCommDestroy".to_owned()),

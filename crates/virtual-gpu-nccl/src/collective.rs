@@ -6,14 +6,16 @@ use super::Locked;
 use super::call::{Checked, Request};
 use super::communicator::{Communicator, LastCall};
 use super::event::{Arrived, Event};
+use super::internal::vanished;
 use super::operation::{Buffers, Operation, Plan};
+use super::ranks::Ranks;
 use super::run::Job;
 use super::wire::Malformed;
-use virtual_gpu::engine::{Awaited, Failure, Missing};
+use virtual_gpu::engine::{Awaited, Failure, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CollectiveId, OpRef, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
 const ITS_FAILURE: &str = "its failure: ";
@@ -21,15 +23,9 @@ const CAUSE: &str = "the first failure: ";
 
 /// One collective, as its ranks come to it.
 pub(crate) struct Call {
-    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) parts: Ranks<Option<Part>>,
     pub(crate) running: bool,
     pub(crate) failure: Option<Failure>,
-}
-
-impl Call {
-    fn new(ranks: usize) -> Self {
-        Self { parts: (0..ranks).map(|_| None).collect(), running: false, failure: None }
-    }
 }
 
 /// One rank's part in a call.
@@ -60,9 +56,13 @@ pub(crate) enum PartLocation {
 }
 
 impl Call {
+    fn new(world_size: usize) -> Self {
+        Self { parts: Ranks::new(world_size, |_| None), running: false, failure: None }
+    }
+
     /// Whether every rank has come, and every process knows what the others give.
     fn is_complete(&self) -> bool {
-        self.parts.iter().all(|part| {
+        self.parts.values().all(|part| {
             part.as_ref().is_some_and(|part| {
                 let known = match part.location {
                     PartLocation::Here { published, .. } => published || self.is_local(),
@@ -75,20 +75,67 @@ impl Call {
 
     /// Whether a rank of this process has called it.
     pub(crate) fn has_part_here(&self) -> bool {
-        self.parts.iter().flatten().any(|part| part.op().is_some())
+        self.parts.values().flatten().any(|part| part.op().is_some())
     }
 
     /// Whether all parts are done in this process.
     fn is_local(&self) -> bool {
-        self.parts.iter().flatten().all(|part| part.op().is_some())
+        self.parts.values().flatten().all(|part| part.op().is_some())
     }
-}
 
-impl Communicator {
-    /// Whether every rank that is here has called this collective, and it is over.
-    fn is_past(&self, sequence: SequenceNumber) -> bool {
-        let mut here = self.ranks.iter().filter(|rank| rank.process.is_none());
-        !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
+    /// Starts it, where it can run now. `false` where it can't.
+    fn start(&mut self) -> bool {
+        let starts = !self.running && self.failure.is_none() && self.is_complete();
+        self.running |= starts;
+        starts
+    }
+
+    /// The other processes are about to know what a rank gives. `false` where it is not needed any more.
+    pub(crate) fn published(&mut self, rank: Rank) -> bool {
+        match &mut self.parts[rank] {
+            Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. })
+                if self.failure.is_none() =>
+            {
+                *published = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Once every rank has called: the report where they disagree. `number` is the call's.
+    fn disagreement(&self, number: SequenceNumber) -> Option<Report> {
+        if self.failure.is_some() || self.parts.values().any(Option::is_none) {
+            return None;
+        }
+        let first = self.parts.values().flatten().next()?;
+        let mut parts = self.parts.values().flatten();
+        if parts.any(|part| part.operation != first.operation) {
+            return Some(disagreement(&self.parts, number));
+        }
+        let mut parts = self.parts.values().flatten();
+        parts.any(|part| part.captured != first.captured).then(|| captured_apart(&self.parts, number))
+    }
+
+    /// The report where the GPU of one of the ranks has failed, so that it can't take part.
+    fn failed_part(&self, engine: &EngineState) -> Option<Report> {
+        Rank::all(self.parts.len()).find_map(|rank| self.failure_of_part(engine, rank))
+    }
+
+    /// The report where the GPU of this rank has failed.
+    pub(crate) fn failure_of_part(&self, engine: &EngineState, rank: Rank) -> Option<Report> {
+        let part = self.parts[rank].as_ref()?;
+        let PartLocation::Here { op, buffers, .. } = part.location else { return None };
+        failed_gpu(engine, op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
+    }
+
+    /// Takes a rank's part out. Returns its stream where that has come to the call. What a rank of another process has given
+    /// stays: it may have left because all was done.
+    fn cancel(&mut self, rank: Rank) -> Option<StreamHandle> {
+        let part = self.parts[rank].as_mut()?;
+        let op = part.op();
+        part.cancelled |= op.is_some() || !part.arrived;
+        op.filter(|_| part.arrived).map(|op| op.stream)
     }
 }
 
@@ -102,33 +149,146 @@ impl Part {
     }
 }
 
-impl super::State {
-    pub(crate) fn call(&self, id: CollectiveId) -> Option<&Call> {
-        self.communicators.get(&id.comm)?.calls.get(&id.sequence)
+impl Communicator {
+    /// A collective that must be there: it is not done.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn call(&self, sequence: SequenceNumber) -> NcclResult<&Call> {
+        self.calls.get(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
 
-    fn call_mut(&mut self, id: CollectiveId) -> Option<&mut Call> {
-        self.communicators.get_mut(&id.comm)?.calls.get_mut(&id.sequence)
+    /// As [`Self::call`], to be changed.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    fn call_mut(&mut self, sequence: SequenceNumber) -> NcclResult<&mut Call> {
+        self.calls.get_mut(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
+    }
+
+    /// Takes a collective away that is done.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn take_call(&mut self, sequence: SequenceNumber) -> NcclResult<Call> {
+        self.calls.remove(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
+    }
+
+    /// The collective of this number, which may be new.
+    fn call_or_new(&mut self, sequence: SequenceNumber) -> &mut Call {
+        let world_size = self.ranks.len();
+        self.calls.entry(sequence).or_insert_with(|| Call::new(world_size))
+    }
+
+    /// Whether every rank that is here has called this collective, and it is over.
+    fn is_past(&self, sequence: SequenceNumber) -> bool {
+        let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
+        !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 
     /// The ranks that have not come to a collective, in the order of their numbers.
-    pub(crate) fn missing_ranks(&self, id: CollectiveId) -> Vec<(usize, Missing)> {
-        let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.call(id)) else {
+    ///
+    /// # Errors
+    /// `InternalError` where there is no such call.
+    pub(crate) fn missing_ranks(&self, sequence: SequenceNumber) -> NcclResult<Vec<(Rank, Missing)>> {
+        let call = self.call(sequence)?;
+        if call.failure.is_some() || call.running {
+            return Ok(Vec::new());
+        }
+        let missing = call.parts.iter().filter_map(|(rank, part)| match part {
+            Some(part) if part.cancelled => Some((rank, Missing::Gone)),
+            Some(part) if part.arrived => None,
+            Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
+            None => Some((rank, self.ranks[rank].absence())),
+        });
+        Ok(missing.collect())
+    }
+
+    /// A collective with ranks in other processes, where it can run now. One that has failed may be forgotten.
+    pub(crate) fn linked_collective(&mut self, sequence: SequenceNumber) -> Option<Job> {
+        let id = CollectiveId { comm: self.id, sequence };
+        self.calls.get_mut(&sequence)?.start().then_some(Job::Collective(id))
+    }
+
+    /// A rank of another process has called a collective. Returns the report where ranks disagree about it.
+    pub(crate) fn called_elsewhere(
+        &mut self,
+        sequence: SequenceNumber,
+        rank: Rank,
+        (operation, captured): (Operation, Option<SequenceNumber>),
+        call_site: CallSite,
+    ) -> Option<Report> {
+        // It may have failed here before that rank has called it.
+        if self.is_past(sequence) {
+            return None;
+        }
+        let call = self.call_or_new(sequence);
+        let location = PartLocation::Elsewhere(None);
+        call.parts[rank] =
+            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+        call.disagreement(sequence)
+    }
+
+    /// The stream of a rank of another process has come to a collective.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
+    pub(crate) fn arrived_elsewhere(
+        &mut self,
+        sequence: SequenceNumber,
+        rank: Rank,
+        arrived: Arc<Arrived>,
+    ) -> Result<Option<Job>, Malformed> {
+        let world_size = self.ranks.len();
+        // One that has failed here is forgotten.
+        let Some(call) = self.calls.get_mut(&sequence) else { return Ok(None) };
+        let part = call.parts[rank].as_mut().ok_or(Malformed)?;
+        if arrived.payload.len() as u64 != part.operation.given(rank, world_size).unwrap_or(0) {
+            return Err(Malformed);
+        }
+        part.arrived = true;
+        part.location = PartLocation::Elsewhere(Some(arrived));
+        Ok(self.linked_collective(sequence))
+    }
+
+    /// Notes that a collective has failed, unless it has already or runs. Returns the streams here that have come to it.
+    fn fail_call(&mut self, sequence: SequenceNumber, failure: &Failure) -> Vec<StreamHandle> {
+        if self.is_past(sequence) {
             return Vec::new();
-        };
+        }
+        self.note_failure(failure);
+        let call = self.call_or_new(sequence);
         if call.failure.is_some() || call.running {
             return Vec::new();
         }
-        let ranks = comm.ranks.iter().zip(&call.parts).enumerate();
-        ranks
-            .filter_map(|(rank, (entry, part))| match part {
-                Some(part) if part.cancelled => Some((rank, Missing::Gone)),
-                Some(part) if part.arrived => None,
-                Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
-                None => Some((rank, entry.absence())),
-            })
-            .collect()
+        call.failure = Some(failure.clone());
+        let parts = call.parts.values().flatten().filter(|part| part.arrived && !part.cancelled);
+        let arrived = parts.filter_map(Part::op).map(|op| op.stream).collect();
+        self.forget_failed_call_if_over(sequence);
+        arrived
     }
+
+    /// Forgets a failed call once all its ranks have come, of those that are here.
+    fn forget_failed_call_if_over(&mut self, sequence: SequenceNumber) {
+        let ranks = &self.ranks;
+        let is_over = |call: &Call| {
+            call.parts.iter().all(|(rank, part)| {
+                ranks[rank].process.is_some() || part.as_ref().is_some_and(|part| part.arrived)
+            })
+        };
+        if self.calls.get(&sequence).is_some_and(is_over) {
+            self.calls.remove(&sequence);
+        }
+    }
+
+    /// Takes a rank's part out of every call that is not running yet. Returns its streams that have come to one.
+    pub(crate) fn cancel_calls(&mut self, rank: Rank) -> Vec<StreamHandle> {
+        self.calls.values_mut().filter(|call| !call.running).filter_map(|call| call.cancel(rank)).collect()
+    }
+}
+
+fn vanished_call(comm: CommId, sequence: SequenceNumber) -> Error<NcclStatus> {
+    vanished(format_args!("collective {sequence} of communicator {}", comm.0))
 }
 
 impl Locked<'_> {
@@ -149,41 +309,31 @@ impl Locked<'_> {
             Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
         entry.ranks[rank].issued = id.sequence;
         entry.used_by(rank, owner);
-        let call = entry.calls.entry(id.sequence).or_insert_with(|| Call::new(world_size));
         let event =
             Event::Called { rank, sequence: id.sequence, operation, captured, call_site: call_site.clone() };
         let location = PartLocation::Here { op, buffers, device, published: false, plan };
+        let call = entry.call_or_new(id.sequence);
         call.parts[rank] =
             Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
-        self.publish(comm, &event);
-        self.compare_parts(id);
-        Ok(())
-    }
-
-    /// Once every rank has called: do they agree?
-    fn compare_parts(&mut self, id: CollectiveId) {
-        let Some(call) = self.nccl.call(id) else { return };
-        if call.failure.is_some() || call.parts.iter().any(Option::is_none) {
-            return;
+        let disagreement = call.disagreement(id.sequence);
+        self.nccl.publish(comm, &event)?;
+        match disagreement {
+            Some(report) => self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report)),
+            None => Ok(()),
         }
-        let parts: Vec<&Part> = call.parts.iter().flatten().collect();
-        let report = if parts.windows(2).any(|pair| pair[0].operation != pair[1].operation) {
-            disagreement(&parts, id.sequence)
-        } else if parts.windows(2).any(|pair| pair[0].captured != pair[1].captured) {
-            captured_apart(&parts, id.sequence)
-        } else {
-            return;
-        };
-        self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
     }
 
     /// One rank's stream has come to a collective. Returns it where it can run now.
-    pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> Option<Job> {
-        let is_linked = self.nccl.communicators.get(&id.comm)?.link.is_some();
-        let context_failure = if is_linked { None } else { self.part_failure(id) };
-        let call = self.nccl.call_mut(id)?;
+    ///
+    /// # Errors
+    /// `InternalError` where there is no such call.
+    pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> NcclResult<Option<Job>> {
+        let comm = self.nccl.communicator_mut(id.comm)?;
+        let is_linked = comm.link.is_some();
+        let call = comm.call_mut(id.sequence)?;
+        let context_failure = if is_linked { None } else { call.failed_part(self.engine) };
         let (mut leaving, mut telling) = (Vec::new(), Vec::new());
-        for (rank, part) in call.parts.iter_mut().enumerate() {
+        for (rank, part) in call.parts.iter_mut() {
             let Some(part) = part.as_mut().filter(|part| !part.arrived) else { continue };
             let Some(op) = part.op() else { continue };
             if self.engine.stream(op.stream).is_some_and(|stream| stream.is_at(op)) {
@@ -206,160 +356,57 @@ impl Locked<'_> {
             self.engine.finish(stream);
         }
         if failure.is_some() {
-            self.forget_if_over(id);
+            comm.forget_failed_call_if_over(id.sequence);
         }
         if let Some(report) = context_failure.filter(|_| complete) {
-            self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report));
+            self.fail_collective(id, &Failure::announce(CudaStatus::LaunchFailed, &report))?;
         }
-        match telling.is_empty() {
+        Ok(match telling.is_empty() {
             false => Some(Job::Arrivals(id, telling)),
             true => runs.then_some(Job::Collective(id)),
-        }
-    }
-
-    /// A collective with ranks in other processes, where it can run now.
-    pub(crate) fn linked_collective(&mut self, id: CollectiveId) -> Option<Job> {
-        let call = self.nccl.call_mut(id)?;
-        if call.running || call.failure.is_some() || !call.is_complete() {
-            return None;
-        }
-        call.running = true;
-        Some(Job::Collective(id))
-    }
-
-    /// The other processes are about to know what a rank gives. `false` where it is not needed any more.
-    pub(crate) fn published(&mut self, id: CollectiveId, rank: usize) -> bool {
-        let Some(call) = self.nccl.call_mut(id).filter(|call| call.failure.is_none()) else { return false };
-        match &mut call.parts[rank] {
-            Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. }) => {
-                *published = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// A rank of another process has called a collective.
-    pub(crate) fn called_elsewhere(
-        &mut self,
-        id: CollectiveId,
-        rank: usize,
-        (operation, captured): (Operation, Option<SequenceNumber>),
-        call_site: CallSite,
-    ) {
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
-        else {
-            return;
-        };
-        let ranks = comm.ranks.len();
-        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
-        let location = PartLocation::Elsewhere(None);
-        call.parts[rank] =
-            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
-        self.compare_parts(id);
-    }
-
-    /// The stream of a rank of another process has come to a collective.
-    ///
-    /// # Errors
-    /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
-    pub(crate) fn arrived_elsewhere(
-        &mut self,
-        id: CollectiveId,
-        rank: usize,
-        arrived: Arc<Arrived>,
-    ) -> Result<Option<Job>, Malformed> {
-        let ranks = self.nccl.communicators.get(&id.comm).ok_or(Malformed)?.ranks.len();
-        // One that has failed here is forgotten.
-        let Some(call) = self.nccl.call_mut(id) else { return Ok(None) };
-        let part = call.parts[rank].as_mut().ok_or(Malformed)?;
-        if arrived.payload.len() as u64 != part.operation.given(rank, ranks).unwrap_or(0) {
-            return Err(Malformed);
-        }
-        part.arrived = true;
-        part.location = PartLocation::Elsewhere(Some(arrived));
-        Ok(self.linked_collective(id))
-    }
-
-    /// Whether the GPU of one of the ranks has failed, so that it can't take part.
-    fn part_failure(&self, id: CollectiveId) -> Option<Report> {
-        let call = self.nccl.call(id)?;
-        (0..call.parts.len()).find_map(|rank| self.failure_of_part(call, rank))
-    }
-
-    /// Whether the GPU of this rank has failed.
-    pub(crate) fn failure_of_part(&self, call: &Call, rank: usize) -> Option<Report> {
-        let part = call.parts[rank].as_ref()?;
-        let PartLocation::Here { op, buffers, .. } = part.location else { return None };
-        self.failed_gpu(op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
-    }
-
-    /// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
-    pub(crate) fn failed_gpu(
-        &self,
-        op: OpRef,
-        rank: usize,
-        request: &Request,
-        call_site: &CallSite,
-    ) -> Option<Report> {
-        let failure = self.engine.failure_of(self.engine.stream(op.stream)?.context)?;
-        let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
-            .at(format!("rank {rank}: {request}"), call_site)
-            .fact(format!("{ITS_FAILURE}{}", failure.headline()));
-        // Where that one came of another rank's, this leads to the first.
-        let cause = [CAUSE, ITS_FAILURE]
-            .into_iter()
-            .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
-        Some(match cause {
-            Some(cause) => report.fact(format!("{CAUSE}{cause}")),
-            None => report,
         })
     }
 
     /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
-    pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) {
-        self.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure);
-        self.collective_failed(id, failure);
+    pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
+        self.nccl.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure)?;
+        self.collective_failed(id, failure)
     }
 
     /// As [`Self::fail_collective`], where the other processes know. The first failure stays.
-    pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) {
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm).filter(|comm| !comm.is_past(id.sequence))
-        else {
-            return;
-        };
-        comm.note_failure(failure);
-        let ranks = comm.ranks.len();
-        let call = comm.calls.entry(id.sequence).or_insert_with(|| Call::new(ranks));
-        if call.failure.is_some() || call.running {
-            return;
-        }
-        call.failure = Some(failure.clone());
-        let parts = call.parts.iter().flatten().filter(|part| part.arrived && !part.cancelled);
-        let arrived = parts.filter_map(Part::op).map(|op| op.stream);
-        for stream in arrived.collect::<Vec<_>>() {
+    pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
+        for stream in self.nccl.communicator_mut(id.comm)?.fail_call(id.sequence, failure) {
             self.engine.fail_stream(stream, failure);
             self.engine.finish(stream);
         }
-        self.forget_if_over(id);
-    }
-
-    /// Forgets a failed call once all its ranks have come, of those that are here.
-    fn forget_if_over(&mut self, id: CollectiveId) {
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let elsewhere: Vec<bool> = comm.ranks.iter().map(|rank| rank.process.is_some()).collect();
-        let over = |call: &Call| {
-            let mut parts = call.parts.iter().zip(&elsewhere);
-            parts.all(|(part, &elsewhere)| elsewhere || part.as_ref().is_some_and(|part| part.arrived))
-        };
-        if comm.calls.get(&id.sequence).is_some_and(over) {
-            comm.calls.remove(&id.sequence);
-        }
+        Ok(())
     }
 }
 
+/// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
+pub(crate) fn failed_gpu(
+    engine: &EngineState,
+    op: OpRef,
+    rank: Rank,
+    request: &Request,
+    call_site: &CallSite,
+) -> Option<Report> {
+    let failure = engine.failure_of(engine.stream(op.stream)?.context)?;
+    let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
+        .at(format!("rank {rank}: {request}"), call_site)
+        .fact(format!("{ITS_FAILURE}{}", failure.headline()));
+    // Where that one came of another rank's, this leads to the first.
+    let cause = [CAUSE, ITS_FAILURE]
+        .into_iter()
+        .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
+    Some(match cause {
+        Some(cause) => report.fact(format!("{CAUSE}{cause}")),
+        None => report,
+    })
+}
+
 /// Which ranks called what.
-fn disagreement(parts: &[&Part], number: SequenceNumber) -> Report {
+fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
     let same = |one: &Part, other: &Part| one.operation == other.operation;
     with_sides(report, parts, same, |part| part.operation.to_string()).help(
@@ -368,7 +415,7 @@ fn disagreement(parts: &[&Part], number: SequenceNumber) -> Report {
 }
 
 /// Which ranks made the call themselves, and which by a graph.
-fn captured_apart(parts: &[&Part], number: SequenceNumber) -> Report {
+fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report =
         Report::new(format!("ranks disagree about collective {number}: not all launch the same graph"));
     let same = |one: &Part, other: &Part| one.captured == other.captured;
@@ -384,12 +431,12 @@ fn captured_apart(parts: &[&Part], number: SequenceNumber) -> Report {
 /// Adds one line for each line of the program whose ranks did the same.
 fn with_sides(
     mut report: Report,
-    parts: &[&Part],
+    parts: &Ranks<Option<Part>>,
     same: impl Fn(&Part, &Part) -> bool,
     words: impl Fn(&Part) -> String,
 ) -> Report {
-    let mut sides: Vec<(Vec<usize>, &Part)> = Vec::new();
-    for (rank, part) in parts.iter().enumerate() {
+    let mut sides: Vec<(Vec<Rank>, &Part)> = Vec::new();
+    for (rank, part) in parts.iter().filter_map(|(rank, part)| Some((rank, part.as_ref()?))) {
         let line = part.call_site.line();
         match sides.iter_mut().find(|(_, other)| same(other, part) && other.call_site.line() == line) {
             Some((ranks, _)) => ranks.push(rank),

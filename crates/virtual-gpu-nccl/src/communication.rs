@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::deadlock::deadlock_report;
+use super::internal::{self, announce};
 use super::run::Job;
 use super::{Locked, Nccl};
 use virtual_gpu::engine::{
@@ -10,18 +11,25 @@ use virtual_gpu::engine::{
 };
 use virtual_gpu::report::Report;
 use virtual_gpu_core::handle::{CallKey, OpRef, StreamHandle};
-use virtual_gpu_core::status::{CudaStatus, NcclStatus};
+use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 impl Communication for Nccl {
-    fn arrive(&'static self, engine: &mut EngineState, call: CallKey) -> Option<CommunicationJob> {
-        let mut locked = Locked { engine, nccl: &mut self.lock_own() };
-        let job = locked.arrive(call)?;
-        Some(Box::new(move |_| self.run(job).engine))
+    fn arrive(
+        &'static self,
+        engine: &mut EngineState,
+        call: CallKey,
+    ) -> Result<Option<CommunicationJob>, Failure> {
+        let job = Locked { engine, nccl: &mut self.lock_own() }.arrive(call);
+        match job.map_err(|error| announce(&error))? {
+            Some(job) => Ok(Some(Box::new(move |_| self.run(job).engine))),
+            None => Ok(None),
+        }
     }
 
     fn missing(&self, call: CallKey) -> Vec<Missing> {
-        self.lock_own().missing(call)
+        // No rank comes to a call that is gone. The report of the deadlock says so.
+        self.lock_own().missing(call).unwrap_or_else(|_| vec![Missing::Gone])
     }
 
     fn is_settled(&self, awaiting: Awaiting) -> bool {
@@ -32,12 +40,19 @@ impl Communication for Nccl {
         deadlock_report(engine, &self.lock_own(), calls)
     }
 
-    fn fail_calls(&self, engine: &mut EngineState, calls: &Deadlocked, status: CudaStatus, report: &Report) {
-        Locked { engine, nccl: &mut self.lock_own() }.fail_calls(calls, status, report);
+    fn fail_calls(
+        &self,
+        engine: &mut EngineState,
+        calls: &Deadlocked,
+        status: CudaStatus,
+        report: &Report,
+    ) -> Result<(), Failure> {
+        let failed = Locked { engine, nccl: &mut self.lock_own() }.fail_calls(calls, status, report);
+        failed.map_err(|error| announce(&error))
     }
 
     fn give_up_joining(&self, engine: &mut EngineState, awaited: &[Awaiting]) -> bool {
-        Locked { engine, nccl: &mut self.lock_own() }.give_up_joining(awaited)
+        internal::report(Locked { engine, nccl: &mut self.lock_own() }.give_up_joining(awaited))
     }
 
     fn was_polled(&self, thread: ThreadKey, op: OpRef) {
@@ -67,38 +82,120 @@ impl Communication for Nccl {
 
 impl super::State {
     /// Why the ranks that a call waits for have not come to it.
-    fn missing(&self, call: CallKey) -> Vec<Missing> {
-        match call {
+    ///
+    /// # Errors
+    /// `InternalError` where the call's communicator is gone.
+    fn missing(&self, call: CallKey) -> NcclResult<Vec<Missing>> {
+        Ok(match call {
             CallKey::Collective(id) => {
-                self.missing_ranks(id).into_iter().map(|(_, missing)| missing).collect()
+                let missing = self.communicator(id.comm)?.missing_ranks(id.sequence)?;
+                missing.into_iter().map(|(_, missing)| missing).collect()
             }
             CallKey::PointToPoint(id) => {
-                self.pending(id).into_iter().map(|pending| pending.missing).collect()
+                let pending = self.communicator(id.comm)?.pending(id);
+                pending.into_iter().map(|pending| pending.missing).collect()
             }
-            CallKey::Management(id) => self.absent(id).into_iter().map(|(_, missing)| missing).collect(),
-        }
+            // A thread may wait in a split while another one aborts the last rank.
+            CallKey::Management(id) => {
+                let comm = self.communicators.get(&id.comm);
+                let absent = comm.map_or_else(Vec::new, |comm| comm.absent(id.sequence));
+                absent.into_iter().map(|(_, missing)| missing).collect()
+            }
+        })
     }
 }
 
 impl Locked<'_> {
     /// A stream has come to a call. Returns what can run now.
-    fn arrive(&mut self, call: CallKey) -> Option<Job> {
+    ///
+    /// # Errors
+    /// `InternalError` where there is no such call.
+    fn arrive(&mut self, call: CallKey) -> NcclResult<Option<Job>> {
         match call {
             CallKey::Collective(id) => self.arrive_at_collective(id),
             CallKey::PointToPoint(id) => self.arrive_at_transfers(id),
-            CallKey::Management(_) => None,
+            CallKey::Management(_) => Ok(None),
         }
     }
 
     /// Makes calls fail that can't complete: at once for the ranks that have come, on arrival for the others.
-    pub(crate) fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
+    ///
+    /// # Errors
+    /// `InternalError` where a call's communicator is gone; the other calls fail nevertheless.
+    pub(crate) fn fail_calls(
+        &mut self,
+        calls: &Deadlocked,
+        status: CudaStatus,
+        report: &Report,
+    ) -> NcclResult<()> {
         let failure = Failure::announce(status, report);
+        let mut failed = Ok(());
         for &call in calls {
-            match call {
-                CallKey::Collective(id) => self.fail_collective(id, &failure),
-                CallKey::PointToPoint(id) => self.fail_transfers(id, &failure),
-                CallKey::Management(id) => self.fail_management_call(id, NcclStatus::Timeout, &failure),
-            }
+            failed = failed.and(self.fail_call(call, &failure));
         }
+        failed
+    }
+
+    /// Makes a call fail: at once for the ranks that have come, on arrival for the others.
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn fail_call(&mut self, call: CallKey, failure: &Failure) -> NcclResult<()> {
+        match call {
+            CallKey::Collective(id) => self.fail_collective(id, failure),
+            CallKey::PointToPoint(id) => self.fail_transfers(id, failure),
+            CallKey::Management(id) => self.nccl.fail_management_call(id, NcclStatus::Timeout, failure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffers, Collective, DataType, Operation, Operator, Request};
+    use virtual_gpu::config::Config;
+    use virtual_gpu::engine::Engine;
+    use virtual_gpu_core::handle::{CollectiveId, CommId, SequenceNumber};
+    use virtual_gpu_core::source_location::CallSite;
+
+    /// NCCL on two GPUs, and a stream of the first, whose context is current.
+    fn nccl() -> (&'static Nccl, StreamHandle) {
+        let config = Config { gpus: 2, ..Config::default() };
+        let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
+        let nccl = Nccl::new(engine);
+        let context = engine.retain_primary(0).unwrap();
+        engine.set_current(Some(context)).unwrap();
+        (nccl, engine.create_stream(true).unwrap())
+    }
+
+    #[test]
+    fn a_stream_fails_at_a_call_of_a_communicator_that_is_gone() {
+        let (nccl, stream) = nccl();
+        let call = CallKey::Collective(CollectiveId { comm: CommId(7), sequence: SequenceNumber(1) });
+        nccl.engine.state().enqueue_call(stream, call, Vec::new(), CallSite::unknown()).unwrap();
+        let error = nccl.engine.synchronize_stream(stream).unwrap_err();
+        assert_eq!(error.status, CudaStatus::Unknown);
+        assert!(error.message.contains("communicator 7 is gone"), "{}", error.message);
+    }
+
+    #[test]
+    fn a_wait_ends_whose_communicator_goes_meanwhile() {
+        let (nccl, stream) = nccl();
+        let comms = nccl.init_all(&[0, 1]).unwrap();
+        let buffer = nccl.engine.allocate(4).unwrap();
+        let operation = Operation {
+            collective: Collective::AllReduce(Operator::Sum),
+            count: 1,
+            data_type: DataType::Float32,
+        };
+        let request = Request::Collective(operation, Buffers { send: buffer, receive: buffer, scale: None });
+        // Another thread's call: this one may still make that of rank 1.
+        std::thread::scope(|scope| {
+            scope.spawn(|| nccl.call(comms[0], request, stream).unwrap()).join().unwrap();
+        });
+        nccl.lock().nccl.communicators.clear();
+        let error = nccl.engine.synchronize_stream(stream).unwrap_err();
+        assert_eq!(error.status, CudaStatus::Unknown);
+        assert!(error.message.contains("communicator 1 is gone"), "{}", error.message);
     }
 }

@@ -6,24 +6,27 @@ use std::collections::{BTreeMap, HashSet};
 use super::call::Request;
 use super::collective::Call;
 use super::config::CommConfig;
+use super::internal::vanished;
 use super::log;
 use super::management::ManagementCall;
 use super::membership::Membership;
 use super::operation::Operation;
 use super::point_to_point::Traffic;
+use super::ranks::Ranks;
 use super::scale::Scales;
 use super::session::{Link, ProcessNumber};
 use super::{Locked, Nccl, State};
 use virtual_gpu::engine::{Failure, Missing};
 use virtual_gpu::time::choice::Enabled;
-use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, SequenceNumber};
+use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// All ranks of one communicator.
 pub(crate) struct Communicator {
-    pub(crate) ranks: Vec<Rank>,
+    pub(crate) id: CommId,
+    pub(crate) ranks: Ranks<RankState>,
     /// Calls that are not done, by number from 1.
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
     /// Sends and receives that are not done.
@@ -47,7 +50,8 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
 }
 
-pub(crate) struct Rank {
+/// One rank of a communicator, as this process knows it.
+pub(crate) struct RankState {
     /// The process that it is in, if that is another.
     pub(crate) process: Option<Process>,
     pub(crate) device: usize,
@@ -92,7 +96,7 @@ pub(crate) struct LastCall {
     pub(crate) was_polled: bool,
 }
 
-impl Rank {
+impl RankState {
     pub(crate) fn new(device: usize, owner: ThreadKey, config: CommConfig) -> Self {
         Self {
             process: None,
@@ -147,25 +151,24 @@ impl Communicator {
     }
 
     /// A thread calls for a rank.
-    pub(crate) fn used_by(&mut self, rank: usize, thread: ThreadKey) {
+    pub(crate) fn used_by(&mut self, rank: Rank, thread: ThreadKey) {
         let own = &mut self.ranks[rank];
         (own.owner, own.is_used) = (thread, true);
         if own.maker != thread {
-            self.ranks.iter_mut().for_each(|rank| rank.is_handed_on = true);
+            self.ranks.values_mut().for_each(|rank| rank.is_handed_on = true);
         }
+    }
+
+    /// Whether its ranks here have all left, and nothing of it is under way.
+    fn is_over(&self) -> bool {
+        let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
+        here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
     }
 
     /// Remembers what went wrong in the background; the first failure stays.
     pub(crate) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
-}
-
-fn vanished(comm: CommId) -> Error<NcclStatus> {
-    Error::new(
-        NcclStatus::InternalError,
-        format!("virtual GPU: internal error: communicator {} is gone, and a rank of it is a member", comm.0),
-    )
 }
 
 /// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
@@ -194,20 +197,20 @@ impl Nccl {
         let mut guard = self.lock();
         let mut state = guard.locked();
         let thread = state.engine.current_thread();
-        let handles: Vec<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
-        let ranks = gpus.into_iter().map(|gpu| Rank::new(gpu, thread, CommConfig::default())).collect();
-        state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None);
-        Ok(handles.into_iter().flatten().collect())
+        let handles: Ranks<_> = gpus.iter().map(|_| Some(CommHandle(state.engine.new_handle()))).collect();
+        let ranks = gpus.into_iter().map(|gpu| RankState::new(gpu, thread, CommConfig::default())).collect();
+        state.add_communicator("ncclCommInitAll", ranks, &handles, CallSite::here(), None)?;
+        Ok(handles.into_values().flatten().collect())
     }
 }
 
 impl State {
-    /// A communicator that must be there: a rank of it is a member.
+    /// A communicator that must be there: a rank of it is a member, or its work is not done.
     ///
     /// # Errors
     /// `InternalError`, naming it.
     pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
-        self.communicators.get(&comm).ok_or_else(|| vanished(comm))
+        self.communicators.get(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
 
     /// As [`Self::communicator`], to be changed.
@@ -215,17 +218,33 @@ impl State {
     /// # Errors
     /// `InternalError`, naming it.
     pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
-        self.communicators.get_mut(&comm).ok_or_else(|| vanished(comm))
+        self.communicators.get_mut(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
+    }
+
+    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
+    ///
+    /// # Errors
+    /// `InternalError`, naming what is gone already.
+    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) -> NcclResult<()> {
+        if !self.communicator(comm)?.is_over() {
+            return Ok(());
+        }
+        let link = self.communicators.remove(&comm).and_then(|entry| entry.link);
+        if let Some(Link { session, tag, .. }) = link {
+            self.session_mut(session)?.communicators.remove(&tag);
+            self.close_session_if_over(session)?;
+        }
+        Ok(())
     }
 
     /// The threads that drive ranks, of communicators that are there.
     pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
-        self.communicators.values().flat_map(|comm| comm.ranks.iter().map(|rank| rank.owner)).collect()
+        self.communicators.values().flat_map(|comm| comm.ranks.values().map(|rank| rank.owner)).collect()
     }
 
     /// A thread has got the error of a GPU that has failed. The first failure is the cause of later ones.
     pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
-        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
             rank.gpu_failure.get_or_insert_with(|| failure.headline().to_owned());
         }
@@ -234,7 +253,7 @@ impl State {
     /// A query has answered a thread that an operation isn't done. For all the thread knows, a rank's last call before it
     /// isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
-        let ranks = self.communicators.values_mut().flat_map(|comm| &mut comm.ranks);
+        let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.owner == thread) {
             if let Some(last) = &mut rank.last
                 && last.op.stream == op.stream
@@ -249,23 +268,27 @@ impl State {
 impl Locked<'_> {
     /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
     /// process has no handle here.
+    ///
+    /// # Errors
+    /// `InternalError` where the session of its link is gone.
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
-        ranks: Vec<Rank>,
-        handles: &[Option<CommHandle>],
+        ranks: Ranks<RankState>,
+        handles: &Ranks<Option<CommHandle>>,
         call_site: CallSite,
         link: Option<Link>,
-    ) {
+    ) -> NcclResult<()> {
         self.nccl.communicators_made += 1;
         let comm = CommId(self.nccl.communicators_made);
-        for (rank, &handle) in handles.iter().enumerate() {
+        for (rank, &handle) in handles.iter() {
             if let Some(handle) = handle {
                 self.nccl.memberships.insert(handle, Membership::Member { comm, rank });
             }
         }
         let (calls, traffic, management_calls) = (BTreeMap::new(), Traffic::default(), BTreeMap::new());
         let entry = Communicator {
+            id: comm,
             ranks,
             calls,
             traffic,
@@ -274,32 +297,13 @@ impl Locked<'_> {
             call_site,
             link: link.clone(),
         };
-        log::made(function, comm, &entry, handles);
+        log::made(function, &entry, handles);
         self.nccl.communicators.insert(comm, entry);
         if let Some(Link { session, tag, .. }) = link {
-            if let Some(entry) = self.nccl.sessions.get_mut(&session) {
-                entry.communicators.insert(tag, comm);
-            }
-            self.take_in_early(session, tag, comm);
+            self.nccl.session_mut(session)?.communicators.insert(tag, comm);
+            self.take_in_early(session, tag, comm)?;
         }
-    }
-
-    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
-    pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) {
-        let Some(entry) = self.nccl.communicators.get(&comm) else { return };
-        let is_here = |rank: &&Rank| rank.process.is_none();
-        if entry.ranks.iter().filter(is_here).all(|rank| rank.left.is_some())
-            && entry.calls.is_empty()
-            && entry.traffic.is_empty()
-        {
-            let link = self.nccl.communicators.remove(&comm).and_then(|entry| entry.link);
-            if let Some(Link { session, tag, .. }) = link {
-                if let Some(session) = self.nccl.sessions.get_mut(&session) {
-                    session.communicators.remove(&tag);
-                }
-                self.nccl.close_session_if_over(session);
-            }
-        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Nccl;
 use super::id::UniqueId;
+use super::internal::announce;
 use super::session::{ProcessNumber, ROOT, SessionId};
 use super::wire::{Reader, Writer, structure};
 use virtual_gpu::engine::given_up;
@@ -155,7 +156,9 @@ impl Nccl {
         let Some(id) = id else { return stream.write_all(&greeting(UNKNOWN_ID)) };
         stream.write_all(&greeting(WELCOME))?;
         let outbox = self.open(&stream)?;
-        let (session, process) = self.lock().locked().accept(id, hello.pid, outbox);
+        let accepted = self.lock().nccl.accept(id, hello.pid, outbox);
+        let (session, process) =
+            accepted.map_err(|error| std::io::Error::other(announce(&error).report.to_string()))?;
         self.read_all(stream, session, process);
         Ok(())
     }
@@ -177,7 +180,7 @@ impl Nccl {
         self.introduce(&mut stream, id, address, &root)?;
         let system = |error: std::io::Error| Error::new(NcclStatus::SystemError, error.to_string());
         let outbox = self.open(&stream).map_err(system)?;
-        let session = self.lock().locked().connected_to_root(id, maker, outbox);
+        let session = self.lock().nccl.connected_to_root(id, maker, outbox);
         named("reads", move || self.read_all(stream, session, ROOT)).map_err(system)?;
         Ok(session)
     }

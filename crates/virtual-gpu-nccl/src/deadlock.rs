@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use super::State;
-use super::management::waiting_participants;
+use super::collective::Call;
+use super::communicator::Communicator;
 use super::point_to_point::Pending;
 use virtual_gpu::engine::{Deadlocked, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, ManagementId, PointToPointId};
+use virtual_gpu_core::handle::{CallKey, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -37,12 +38,20 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
 
 /// Adds which rank waits for which to a report.
 pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
-    let mut explanation = Explanation { snapshot: Snapshot { engine, nccl }, report, help: None };
+    let mut explanation = Explanation { report, help: None };
     for &call in calls {
+        let comm = match nccl.communicator(call.comm()) {
+            Ok(comm) => comm,
+            Err(error) => {
+                explanation.report = explanation.report.fact(&*error.message);
+                continue;
+            }
+        };
+        let snapshot = Snapshot { engine, comm };
         explanation = match call {
-            CallKey::Collective(id) => explanation.collective(id),
-            CallKey::Management(id) => explanation.management(id),
-            CallKey::PointToPoint(id) => explanation.point_to_point(id),
+            CallKey::Collective(id) => explanation.collective(&snapshot, id.sequence),
+            CallKey::Management(id) => explanation.management(&snapshot, id.sequence),
+            CallKey::PointToPoint(id) => explanation.point_to_point(&snapshot, id),
         };
     }
     match explanation.help {
@@ -51,77 +60,80 @@ pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, re
     }
 }
 
-/// What reports of deadlocks are made from.
+/// What is explained: calls of one communicator.
 struct Snapshot<'a> {
     engine: &'a EngineState,
-    nccl: &'a State,
+    comm: &'a Communicator,
 }
 
 /// A report that grows, and what its reader can do.
-struct Explanation<'a> {
-    snapshot: Snapshot<'a>,
+struct Explanation {
     report: Report,
     help: Option<&'static str>,
 }
 
-impl Explanation<'_> {
-    fn collective(mut self, id: CollectiveId) -> Self {
-        self.report = waiting_ranks(&self.snapshot, id, self.report);
-        for (rank, missing) in self.snapshot.nccl.missing_ranks(id) {
-            let (text, call_site, help) = absence(&self.snapshot, id, rank, &missing);
+impl Explanation {
+    fn collective(mut self, snapshot: &Snapshot<'_>, sequence: SequenceNumber) -> Self {
+        let comm = snapshot.comm;
+        let missing = comm.call(sequence).and_then(|call| Ok((call, comm.missing_ranks(sequence)?)));
+        let (call, missing) = match missing {
+            Ok(known) => known,
+            Err(error) => return Self { report: self.report.fact(&*error.message), ..self },
+        };
+        self.report = waiting_ranks(comm, call, sequence, self.report);
+        for (rank, missing) in missing {
+            let (text, call_site, help) = snapshot.absence(call, rank, &missing);
             self.report = self.report.at(text, &call_site);
-            let comm = self.snapshot.nccl.communicators.get(&id.comm);
-            if let Some((next, operation, call_site)) =
-                comm.and_then(|comm| comm.ranks[rank].dropped.as_ref())
-                && *next == id.sequence
+            if let Some((next, operation, call_site)) = &comm.ranks[rank].dropped
+                && *next == sequence
             {
                 let text = format!("rank {rank}: {operation}, which NCCL drops");
                 self.report = self.report.at(text, call_site);
                 self.help.get_or_insert(EMPTY);
             }
             self.help.get_or_insert(help);
-            self = self.failed_before(id.comm, rank);
+            self = self.failed_before(comm, rank);
         }
         self
     }
 
-    fn management(mut self, id: ManagementId) -> Self {
-        self.report = waiting_participants(self.snapshot.nccl, id, self.report);
-        for (rank, missing) in self.snapshot.nccl.absent(id) {
+    fn management(mut self, snapshot: &Snapshot<'_>, sequence: SequenceNumber) -> Self {
+        let comm = snapshot.comm;
+        self.report = comm.waiting_participants(sequence, self.report);
+        for (rank, missing) in comm.absent(sequence) {
             let (where_it_is, call_site) = match missing {
                 Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
-                    whereabouts(&self.snapshot, id.comm, rank, thread)
+                    snapshot.whereabouts(rank, thread)
                 }
                 _ => {
-                    let (how, call_site) = departure(&self.snapshot, id.comm, rank);
+                    let (how, call_site) = departure(comm, rank);
                     (format!("it {how}"), call_site)
                 }
             };
             self.report = self.report.at(format!("rank {rank} never comes: {where_it_is}"), &call_site);
             self.help.get_or_insert(EVERY_RANK_OF_PARENT);
-            self = self.failed_before(id.comm, rank);
+            self = self.failed_before(comm, rank);
         }
         self
     }
 
-    fn point_to_point(mut self, id: PointToPointId) -> Self {
-        for pending in self.snapshot.nccl.pending(id) {
+    fn point_to_point(mut self, snapshot: &Snapshot<'_>, id: PointToPointId) -> Self {
+        for pending in snapshot.comm.pending(id) {
             let own = &pending.own;
             self.report =
                 self.report.at(format!("rank {} waits in {}", id.rank, own.transfer), &own.call_site);
-            let (text, call_site, help) = other_end(&self.snapshot, &pending);
+            let (text, call_site, help) = snapshot.other_end(&pending);
             self.report = self.report.at(text, &call_site);
             self.help.get_or_insert(help);
             let other = pending.key.rank(own.transfer.direction.other());
-            self = self.failed_before(id.comm, other);
+            self = self.failed_before(snapshot.comm, other);
         }
         self
     }
 
     /// Adds that a missing rank's GPU has failed: the rest follows from it.
-    fn failed_before(mut self, comm: CommId, rank: usize) -> Self {
-        let comm = self.snapshot.nccl.communicators.get(&comm);
-        if let Some(failure) = comm.and_then(|comm| comm.ranks[rank].gpu_failure.as_ref()) {
+    fn failed_before(mut self, comm: &Communicator, rank: Rank) -> Self {
+        if let Some(failure) = &comm.ranks[rank].gpu_failure {
             self.help = Some(CAUSE_FIRST);
             self.report = self.report.fact(format!("rank {rank}'s GPU has failed before: {failure}"));
         }
@@ -129,17 +141,13 @@ impl Explanation<'_> {
     }
 }
 
-fn waiting_ranks(state: &Snapshot<'_>, id: CollectiveId, mut report: Report) -> Report {
-    let (Some(comm), Some(call)) = (state.nccl.communicators.get(&id.comm), state.nccl.call(id)) else {
-        return report;
-    };
-    let number = id.sequence;
+fn waiting_ranks(comm: &Communicator, call: &Call, number: SequenceNumber, mut report: Report) -> Report {
     report = report.at(
         format!("collective {number} of the communicator of {} ranks", comm.ranks.len()),
         &comm.call_site,
     );
-    let mut sides: Vec<(Vec<usize>, String, &CallSite)> = Vec::new();
-    for (rank, part) in call.parts.iter().enumerate() {
+    let mut sides: Vec<(Vec<Rank>, String, &CallSite)> = Vec::new();
+    for (rank, part) in call.parts.iter() {
         let Some(part) = part.as_ref().filter(|part| part.arrived && !part.cancelled) else { continue };
         let text = part.operation.to_string();
         let line = part.call_site.line();
@@ -156,89 +164,85 @@ fn waiting_ranks(state: &Snapshot<'_>, id: CollectiveId, mut report: Report) -> 
 }
 
 /// How and where a rank left its communicator.
-fn departure(state: &Snapshot<'_>, comm: CommId, rank: usize) -> (Cow<'static, str>, CallSite) {
-    let comm = state.nccl.communicators.get(&comm);
-    let left = comm.and_then(|comm| comm.ranks[rank].left.clone());
-    left.unwrap_or(("has left".into(), CallSite::unknown()))
+fn departure(comm: &Communicator, rank: Rank) -> (Cow<'static, str>, CallSite) {
+    comm.ranks[rank].left.clone().unwrap_or(("has left".into(), CallSite::unknown()))
 }
 
-/// Where the thread is that drives a rank.
-fn whereabouts(state: &Snapshot<'_>, comm: CommId, rank: usize, thread: ThreadKey) -> (String, CallSite) {
-    let process = state.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
-    match process {
-        Some(process) => (format!("process {} has not called it", process.pid), CallSite::unknown()),
-        None => state.engine.whereabouts(thread),
+impl Snapshot<'_> {
+    /// Where the thread is that drives a rank.
+    fn whereabouts(&self, rank: Rank, thread: ThreadKey) -> (String, CallSite) {
+        match self.comm.ranks[rank].process {
+            Some(process) => (format!("process {} has not called it", process.pid), CallSite::unknown()),
+            None => self.engine.whereabouts(thread),
+        }
     }
-}
 
-/// Why one rank does not come to a collective, and what its reader can do.
-fn absence(
-    state: &Snapshot<'_>,
-    id: CollectiveId,
-    rank: usize,
-    missing: &Missing,
-) -> (String, CallSite, &'static str) {
-    match missing {
-        Missing::Gone => {
-            let (how, call_site) = departure(state, id.comm, rank);
-            match state.nccl.call(id).is_some_and(|call| call.parts[rank].is_some()) {
-                true => (
-                    format!("rank {rank} has called it, but {how}"),
-                    call_site,
-                    "synchronise before a Comm is dropped: that aborts what it still has in flight",
-                ),
-                false => (format!("rank {rank} never called it, and {how}"), call_site, EVERY_RANK),
+    /// Why one rank does not come to a collective, and what its reader can do.
+    fn absence(&self, call: &Call, rank: Rank, missing: &Missing) -> (String, CallSite, &'static str) {
+        match missing {
+            Missing::Gone => {
+                let (how, call_site) = departure(self.comm, rank);
+                match call.parts[rank].is_some() {
+                    true => (
+                        format!("rank {rank} has called it, but {how}"),
+                        call_site,
+                        "synchronise before a Comm is dropped: that aborts what it still has in flight",
+                    ),
+                    false => (format!("rank {rank} never called it, and {how}"), call_site, EVERY_RANK),
+                }
+            }
+            Missing::InStream(_) | Missing::Elsewhere => {
+                let part = call.parts[rank].as_ref();
+                let call_site = part.map_or_else(CallSite::unknown, |part| part.call_site.clone());
+                let help = "make the collectives of all communicators in one order on every rank";
+                (format!("rank {rank} has called it, behind work that never completes"), call_site, help)
+            }
+            Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
+                let (where_it_is, call_site) = self.whereabouts(rank, *thread);
+                let help = match where_it_is.contains("ended") {
+                    true => {
+                        "every rank must make every collective call: look for an early return or a condition"
+                    }
+                    false => {
+                        "every rank must make the same calls in the same order; one thread with several ranks needs group_start and group_end"
+                    }
+                };
+                (format!("rank {rank} never comes: {where_it_is}"), call_site, help)
             }
         }
-        Missing::InStream(_) | Missing::Elsewhere => {
-            let call = state.nccl.call(id).and_then(|call| call.parts[rank].as_ref());
-            let call_site = call.map_or_else(CallSite::unknown, |part| part.call_site.clone());
-            let help = "make the collectives of all communicators in one order on every rank";
-            (format!("rank {rank} has called it, behind work that never completes"), call_site, help)
-        }
-        Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
-            let (where_it_is, call_site) = whereabouts(state, id.comm, rank, *thread);
-            let help = match where_it_is.contains("ended") {
-                true => "every rank must make every collective call: look for an early return or a condition",
-                false => {
-                    "every rank must make the same calls in the same order; one thread with several ranks needs group_start and group_end"
-                }
-            };
-            (format!("rank {rank} never comes: {where_it_is}"), call_site, help)
-        }
     }
-}
 
-/// Why the other end of a message does not come, and what its reader can do.
-fn other_end(state: &Snapshot<'_>, pending: &Pending) -> (String, CallSite, &'static str) {
-    let Pending { key, own, other, missing } = pending;
-    let direction = own.transfer.direction.other();
-    let rank = key.rank(direction);
-    let function = direction.function();
-    match (missing, other) {
-        (Missing::Gone, Some(other)) => {
-            let left = state.nccl.communicators.get(&key.comm).and_then(|comm| comm.ranks[rank].left.clone());
-            let (how, _) = left.unwrap_or(("that call has failed".into(), CallSite::unknown()));
-            (
-                format!("rank {rank} has called the {function} for it, but {how}"),
-                other.call_site.clone(),
-                EVERY_END,
-            )
-        }
-        (Missing::Gone, None) => {
-            let (how, call_site) = departure(state, key.comm, rank);
-            (format!("rank {rank} never called the {function} for it, and {how}"), call_site, EVERY_END)
-        }
-        (Missing::InStream(_) | Missing::Elsewhere, other) => {
-            let call_site = other.as_ref().map_or_else(CallSite::unknown, |end| end.call_site.clone());
-            let text =
-                format!("rank {rank} has called the {function} for it, behind work that never completes");
-            (text, call_site, TOGETHER)
-        }
-        (Missing::NotCalled(thread) | Missing::Handed { thread, .. }, _) => {
-            let (where_it_is, call_site) = whereabouts(state, key.comm, rank, *thread);
-            let help = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
-            (format!("rank {rank} never calls the {function} for it: {where_it_is}"), call_site, help)
+    /// Why the other end of a message does not come, and what its reader can do.
+    fn other_end(&self, pending: &Pending) -> (String, CallSite, &'static str) {
+        let Pending { key, own, other, missing } = pending;
+        let direction = own.transfer.direction.other();
+        let rank = key.rank(direction);
+        let function = direction.function();
+        match (missing, other) {
+            (Missing::Gone, Some(other)) => {
+                let left = self.comm.ranks[rank].left.clone();
+                let (how, _) = left.unwrap_or(("that call has failed".into(), CallSite::unknown()));
+                (
+                    format!("rank {rank} has called the {function} for it, but {how}"),
+                    other.call_site.clone(),
+                    EVERY_END,
+                )
+            }
+            (Missing::Gone, None) => {
+                let (how, call_site) = departure(self.comm, rank);
+                (format!("rank {rank} never called the {function} for it, and {how}"), call_site, EVERY_END)
+            }
+            (Missing::InStream(_) | Missing::Elsewhere, other) => {
+                let call_site = other.as_ref().map_or_else(CallSite::unknown, |end| end.call_site.clone());
+                let text =
+                    format!("rank {rank} has called the {function} for it, behind work that never completes");
+                (text, call_site, TOGETHER)
+            }
+            (Missing::NotCalled(thread) | Missing::Handed { thread, .. }, _) => {
+                let (where_it_is, call_site) = self.whereabouts(rank, *thread);
+                let help = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
+                (format!("rank {rank} never calls the {function} for it: {where_it_is}"), call_site, help)
+            }
         }
     }
 }

@@ -1,15 +1,17 @@
 //! How a rank leaves its communicator: destroy and abort.
 
 use super::call::Request;
-use super::communicator::LastCall;
+use super::communicator::{Communicator, LastCall};
 use super::event::Event;
+use super::internal;
 use super::log;
 use super::membership::Membership;
-use super::{Locked, Nccl};
+use super::{Locked, Nccl, State};
 use virtual_gpu::config::Checks;
-use virtual_gpu::engine::{Awaiting, Failure};
+use virtual_gpu::engine::{Awaiting, Failure, State as EngineState};
+use virtual_gpu::order::View;
 use virtual_gpu::report::Report;
-use virtual_gpu_core::handle::{CommHandle, CommId, OpRef};
+use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
@@ -21,21 +23,10 @@ impl Nccl {
         if let Some(Membership::Joining(..)) = state.nccl.memberships.get(&handle) {
             let message = "a rank aborted the communicator while it was being made";
             let error = Error::new(NcclStatus::RemoteError, message);
-            state.leave_bootstraps(&[Awaiting::Communicator(handle)], &error);
+            internal::report(state.nccl.leave_bootstraps(&[Awaiting::Communicator(handle)], &error));
         }
         if let Ok((comm, rank)) = state.nccl.member(handle) {
-            log::ended("Abort", state.nccl, handle, (comm, rank));
-            if let Some((op, report)) = state.aborted_in_flight(comm, rank)
-                && self.engine.config().checks != Checks::Off
-            {
-                let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-                if self.engine.config().checks == Checks::Error {
-                    state.engine.fail_stream(op.stream, &failure);
-                }
-            }
-            state.cancel_calls(comm, rank);
-            state.cancel_transfers(comm, rank);
-            state.leave(handle, comm, rank, true);
+            internal::report(state.abort(handle, comm, rank, self.engine.config().checks));
         }
         let guard = self.run_ready(guard);
         self.unlock_and_wake(guard);
@@ -44,38 +35,83 @@ impl Nccl {
     /// `ncclCommDestroy`: what the rank has enqueued is still done.
     pub fn destroy(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
-        let mut state = guard.locked();
+        let state = guard.locked();
         let (comm, rank) = state.nccl.unfinished_member(handle)?;
-        log::ended("Destroy", state.nccl, handle, (comm, rank));
-        state.leave(handle, comm, rank, false);
+        log::ended("Destroy", state.nccl.communicator(comm)?, handle, rank);
+        state.nccl.leave(handle, comm, rank, false)?;
         self.unlock_and_wake(guard);
         Ok(())
     }
 }
 
-impl Locked<'_> {
+impl State {
     /// Takes a rank's end of a communicator away.
-    fn leave(&mut self, handle: CommHandle, comm: CommId, rank: usize, aborts: bool) {
-        self.nccl.memberships.remove(&handle);
+    fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
+        self.memberships.remove(&handle);
         let call_site = CallSite::here();
-        let entry = self.nccl.communicators.get(&comm);
-        let gpu_failure = entry.and_then(|entry| entry.ranks[rank].gpu_failure.clone());
-        self.publish(comm, &Event::Leaves { rank, aborts, gpu_failure, call_site: call_site.clone() });
-        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
-        entry.ranks[rank].left = Some((departure(aborts).into(), call_site));
-        self.forget_communicator_if_over(comm);
+        let gpu_failure = self.communicator(comm)?.ranks[rank].gpu_failure.clone();
+        self.publish(comm, &Event::Leaves { rank, aborts, gpu_failure, call_site: call_site.clone() })?;
+        self.communicator_mut(comm)?.ranks[rank].left = Some((departure(aborts).into(), call_site));
+        self.forget_communicator_if_over(comm)
+    }
+}
+
+impl Communicator {
+    /// A rank of another process leaves.
+    pub(crate) fn leaves_elsewhere(
+        &mut self,
+        rank: Rank,
+        aborts: bool,
+        gpu_failure: Option<String>,
+        call_site: CallSite,
+    ) {
+        if aborts {
+            // Its parts are in no stream of this process.
+            self.cancel_calls(rank);
+        }
+        self.ranks[rank].gpu_failure = gpu_failure;
+        self.ranks[rank].left = Some((departure(aborts).into(), call_site));
+    }
+}
+
+impl Locked<'_> {
+    /// Ends a rank's part in its communicator and in whatever is under way.
+    fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, checks: Checks) -> NcclResult<()> {
+        log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);
+        if let Some((op, report)) = self.aborted_in_flight(comm, rank)?
+            && checks != Checks::Off
+        {
+            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+            if checks == Checks::Error {
+                self.engine.fail_stream(op.stream, &failure);
+            }
+        }
+        for stream in self.nccl.communicator_mut(comm)?.cancel_calls(rank) {
+            self.engine.finish(stream);
+        }
+        self.cancel_transfers(comm, rank)?;
+        self.nccl.leave(handle, comm, rank, true)
     }
 
     /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
     /// Where a query has answered the thread that it isn't, the rank aborts on purpose: that is how to give up ranks that never
     /// come.
-    fn aborted_in_flight(&mut self, comm: CommId, rank: usize) -> Option<(OpRef, Report)> {
+    fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> NcclResult<Option<(OpRef, Report)>> {
         let thread = self.engine.current_thread();
+        let comm = self.nccl.communicator(comm)?;
+        let last = comm.ranks[rank].last.as_ref().filter(|_| comm.failed.is_none());
         let view = self.engine.order.view_of(thread);
-        let entry = self.nccl.communicators.get(&comm).filter(|comm| comm.failed.is_none())?;
-        let LastCall { request, op, call_site, was_polled } = entry.ranks[rank].last.as_ref()?;
-        let context = self.engine.stream(op.stream)?.context;
-        if *was_polled || view.own.covers(op.stream, op.number) || self.engine.failure_of(context).is_some() {
+        Ok(last.and_then(|last| last.in_flight(self.engine, rank, &view)))
+    }
+}
+
+impl LastCall {
+    /// The operation, and the report of the rank's abort, by a thread that knows no more than `view`: it has not seen the
+    /// call done.
+    fn in_flight(&self, engine: &EngineState, rank: Rank, view: &View) -> Option<(OpRef, Report)> {
+        let Self { request, op, call_site, was_polled } = self;
+        let context = engine.stream(op.stream)?.context;
+        if *was_polled || view.own.covers(op.stream, op.number) || engine.failure_of(context).is_some() {
             return None;
         }
         let call = match request {
@@ -88,24 +124,6 @@ impl Locked<'_> {
                 .at("ncclCommAbort (dropping a Comm calls it)", &CallSite::here())
                 .help("wait for the communicator's stream first: comm.stream().synchronize()?");
         Some((*op, report))
-    }
-
-    /// Takes a rank's part out of every call that is not running yet. What a rank of another process has given stays: it may
-    /// have left because all was done.
-    pub(crate) fn cancel_calls(&mut self, comm: CommId, rank: usize) {
-        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
-        let mut arrived = Vec::new();
-        for call in entry.calls.values_mut().filter(|call| !call.running) {
-            if let Some(part) = call.parts[rank].as_mut()
-                && (part.op().is_some() || !part.arrived)
-            {
-                part.cancelled = true;
-                arrived.extend(part.op().filter(|_| part.arrived).map(|op| op.stream));
-            }
-        }
-        for stream in arrived {
-            self.engine.finish(stream);
-        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Locked;
 use super::id::process_key;
 use super::management::Joins;
 use super::operation::Operation;
@@ -11,11 +10,12 @@ use super::point_to_point::MessageKey;
 use super::session::{Link, Outgoing, ProcessNumber};
 use super::transfer::{Direction, Transfer};
 use super::wire::{Payload, Reader, Wire, Writer, structure};
+use super::{Locked, State};
 use virtual_gpu::engine::Failure;
 use virtual_gpu::order::{Clock, View};
-use virtual_gpu_core::handle::{CallKey, CommId, OpRef, SequenceNumber, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, CommId, OpRef, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::NcclStatus;
+use virtual_gpu_core::status::{NcclResult, NcclStatus};
 
 /// A stream of some process, and the number of its last operation that is known to have happened.
 type Tick = (StreamName, u64);
@@ -63,8 +63,8 @@ pub(crate) enum Failed {
 
 /// A message, within its communicator.
 pub(crate) struct MessageName {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
     pub(crate) sequence: SequenceNumber,
 }
 
@@ -72,22 +72,22 @@ pub(crate) struct MessageName {
 pub(crate) enum Event {
     /// It has called a collective.
     Called {
-        rank: usize,
+        rank: Rank,
         sequence: SequenceNumber,
         operation: Operation,
         captured: Option<SequenceNumber>,
         call_site: CallSite,
     },
     /// Its stream has come to one.
-    Arrived { rank: usize, sequence: SequenceNumber, arrival: Arrival },
+    Arrived { rank: Rank, sequence: SequenceNumber, arrival: Arrival },
     /// It has called one end of a message.
-    End { rank: usize, transfer: Transfer, is_captured: bool, call_site: CallSite },
+    End { rank: Rank, transfer: Transfer, is_captured: bool, call_site: CallSite },
     /// Its stream has come to one end of a message.
     Ready { message: MessageName, end: Direction, arrival: Arrival },
     /// Its thread has come to a split or to the end.
-    Joins { rank: usize, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
+    Joins { rank: Rank, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
     /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
-    Leaves { rank: usize, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
+    Leaves { rank: Rank, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
 }
@@ -248,46 +248,77 @@ impl Locked<'_> {
         let view = View { own: self.clock(own), any: self.clock(any) };
         Arc::new(Arrived { ready, view, bytes: [bytes.0, bytes.1], scale, payload: payload.0 })
     }
+}
 
+impl State {
     /// This process's number in a communicator's session, and where its other processes are reached. None where all ranks are here.
-    pub(crate) fn link_of(&self, comm: CommId) -> Option<(ProcessNumber, Link)> {
-        let link = self.nccl.communicators.get(&comm)?.link.clone()?;
-        Some((self.nccl.session(link.session)?.own, link))
+    ///
+    /// # Errors
+    /// `InternalError` where the communicator or its session is gone.
+    pub(crate) fn link_of(&self, comm: CommId) -> NcclResult<Option<(ProcessNumber, Link)>> {
+        let Some(link) = &self.communicator(comm)?.link else { return Ok(None) };
+        Ok(Some((self.session(link.session)?.own, link.clone())))
     }
 
     /// Sends an event to all other processes of a communicator.
-    pub(crate) fn publish(&self, comm: CommId, event: &Event) {
-        if let Some((own, link)) = self.link_of(comm) {
+    ///
+    /// # Errors
+    /// As [`Self::link_of`].
+    pub(crate) fn publish(&self, comm: CommId, event: &Event) -> NcclResult<()> {
+        if let Some((own, link)) = self.link_of(comm)? {
             let others = link.others.clone();
-            self.nccl.send(Outgoing::new(own, &link, others, event));
+            self.send(Outgoing::new(own, &link, others, event));
         }
+        Ok(())
     }
 
     /// Tells the process of one rank, if it is another.
-    pub(crate) fn publish_to(&self, comm: CommId, rank: usize, event: &Event) {
-        let process = self.nccl.communicators.get(&comm).and_then(|comm| comm.ranks[rank].process);
-        if let (Some((own, link)), Some(process)) = (self.link_of(comm), process) {
-            self.nccl.send(Outgoing::new(own, &link, vec![process.number], event));
+    ///
+    /// # Errors
+    /// As [`Self::link_of`].
+    pub(crate) fn publish_to(&self, comm: CommId, rank: Rank, event: &Event) -> NcclResult<()> {
+        if let Some(process) = self.communicator(comm)?.ranks[rank].process
+            && let Some((own, link)) = self.link_of(comm)?
+        {
+            self.send(Outgoing::new(own, &link, vec![process.number], event));
         }
+        Ok(())
     }
 
     /// Tells the others that a call has failed.
-    pub(crate) fn publish_failure(&self, call: CallKey, status: NcclStatus, failure: &Failure) {
+    ///
+    /// # Errors
+    /// As [`Self::link_of`].
+    pub(crate) fn publish_failure(
+        &self,
+        call: CallKey,
+        status: NcclStatus,
+        failure: &Failure,
+    ) -> NcclResult<()> {
         let (comm, call) = match call {
             CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
             CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
-            CallKey::PointToPoint(_) => return,
+            // Only the other end of each message is told.
+            CallKey::PointToPoint(_) => return Ok(()),
         };
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
-        self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }));
+        self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }))
     }
 
     /// Tells the other end of a message that it has failed.
-    pub(crate) fn publish_lost_message(&self, key: MessageKey, other: usize, failure: &Failure) {
+    ///
+    /// # Errors
+    /// As [`Self::link_of`].
+    pub(crate) fn publish_lost_message(
+        &self,
+        key: MessageKey,
+        other: Rank,
+        failure: &Failure,
+    ) -> NcclResult<()> {
         let MessageKey { comm, from, to, sequence } = key;
         let call = Failed::Message(MessageName { from, to, sequence });
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         let status = NcclStatus::InvalidUsage;
-        self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }));
+        self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }))
     }
 }

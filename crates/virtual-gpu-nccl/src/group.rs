@@ -2,6 +2,7 @@
 
 use super::Nccl;
 use super::call::Checked;
+use super::internal;
 use virtual_gpu::engine::Awaiting;
 use virtual_gpu::report::Report;
 use virtual_gpu_core::handle::StreamHandle;
@@ -71,14 +72,18 @@ impl Nccl {
             )
         });
         if let Some(error) = error.or(mixed) {
-            guard.locked().leave_bootstraps(&joining, &error);
+            internal::report(guard.nccl.leave_bootstraps(&joining, &error));
             self.unlock_and_wake(guard);
             return Err(error);
         }
         if joining.is_empty() {
             return self.launch_calls(calls, guard);
         }
-        if joining.iter().any(|&awaiting| !guard.nccl.is_blocking(awaiting)) {
+        let mut blocking = true;
+        for &awaiting in &joining {
+            blocking &= guard.nccl.is_blocking(awaiting)?;
+        }
+        if !blocking {
             self.unlock_and_wake(guard);
             return Err(NcclStatus::InProgress.into());
         }

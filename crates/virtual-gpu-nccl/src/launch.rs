@@ -1,19 +1,20 @@
 //! Launching what a group held, or a single call: the rules for calls that are launched together, and their order.
 
 use super::call::{Access, Checked, Request};
-use super::transfer::Direction;
-use super::{Guard, Locked, Nccl};
+use super::communicator::Communicator;
+use super::transfer::{Direction, Transfer};
+use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::config::Checks;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// What one rank of a communicator launches together.
 pub(crate) struct Plan {
     pub(crate) comm: CommId,
-    pub(crate) rank: usize,
+    pub(crate) rank: Rank,
     pub(crate) streams: Vec<StreamHandle>,
     pub(crate) collectives: Vec<Checked>,
     pub(crate) transfers: Vec<Checked>,
@@ -31,7 +32,7 @@ impl Nccl {
             Error::new(NcclStatus::InvalidUsage, failure.report)
         };
         let mut state = guard.locked();
-        let blocking = state.is_blocking(&calls)?;
+        let blocking = state.nccl.are_blocking(&calls)?;
         if let Some(report) = state.left_behind(&calls).or_else(|| lonely_self_transfer(&calls)) {
             return Err(usage(&report));
         }
@@ -44,10 +45,10 @@ impl Nccl {
             }
         }
         if !blocking {
-            state.start_progress(&calls);
+            state.nccl.start_progress(&calls);
         }
         for plan in plans(calls) {
-            match state.is_captured(&plan)? {
+            match plan.is_captured(state.engine)? {
                 true => state.capture_plan(self, plan)?,
                 false => state.enqueue_plan(plan)?,
             }
@@ -82,11 +83,12 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
     plans
 }
 
-impl Locked<'_> {
+impl State {
     /// Whether these calls are on communicators that are blocking, all alike.
-    fn is_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
+    fn are_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
+        // The group's last rank may have left inside of it: enqueuing its call is the error.
         let of_call = |call: &Checked| {
-            self.nccl.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
+            self.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
         };
         let (blocking, free): (Vec<&Checked>, Vec<&Checked>) = calls.iter().partition(|call| of_call(call));
         match (blocking.first(), free.first()) {
@@ -101,12 +103,15 @@ impl Locked<'_> {
     /// Communicators that are not blocking are in progress from now on.
     fn start_progress(&mut self, calls: &[Checked]) {
         for call in calls {
-            if let Some(comm) = self.nccl.communicators.get_mut(&call.comm) {
+            // The group's last rank may have left inside of it.
+            if let Some(comm) = self.communicators.get_mut(&call.comm) {
                 comm.ranks[call.rank].polls = 1;
             }
         }
     }
+}
 
+impl Locked<'_> {
     /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
     /// holds all of them up (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
@@ -141,9 +146,13 @@ impl Locked<'_> {
     fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
         let help = "one group_start before the calls of all these ranks, and one group_end behind them";
         calls.iter().find_map(|call| {
+            // Its last rank may have left inside of the group: enqueuing the call is the error.
+            let comm = self.nccl.communicators.get(&call.comm)?;
             let missing = match &call.request {
-                Request::Collective(..) => self.behind_in_collectives(call, calls),
-                Request::Transfer(..) => self.behind_in_transfers(call, calls),
+                Request::Collective(..) => {
+                    comm.behind_in_collectives(call, calls, self.engine.is_capturing(call.stream))
+                }
+                Request::Transfer(transfer, _) => comm.behind_in_transfers(call, transfer, calls),
             };
             let verb = if missing.len() == 1 { "is" } else { "are" };
             (!missing.is_empty()).then(|| {
@@ -159,45 +168,43 @@ impl Locked<'_> {
             })
         })
     }
+}
 
+impl Communicator {
     /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
-    fn behind_in_collectives(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
-        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
-        let is_captured = self.engine.is_capturing(call.stream);
-        let issued = |rank: usize| {
+    fn behind_in_collectives(&self, call: &Checked, calls: &[Checked], is_captured: bool) -> Vec<Rank> {
+        let issued = |rank: Rank| {
             let now = calls.iter().filter(|other| {
                 matches!(other.request, Request::Collective(..))
                     && (other.comm, other.rank) == (call.comm, rank)
             });
-            let entry = &comm.ranks[rank];
+            let entry = &self.ranks[rank];
             let before = if is_captured { entry.captured } else { entry.issued };
             before.0 + now.count() as u64
         };
         let own = issued(call.rank);
         let me = ThreadKey::current();
-        let behind = |&rank: &usize| {
-            let other = &comm.ranks[rank];
+        let behind = |&rank: &Rank| {
+            let other = &self.ranks[rank];
             other.is_driven_by(me) && issued(rank) < own
         };
-        (0..comm.ranks.len()).filter(behind).collect()
+        Rank::all(self.ranks.len()).filter(behind).collect()
     }
 
     /// The peer of a send or receive, where it is this thread's and has not made the call for the other end.
-    fn behind_in_transfers(&self, call: &Checked, calls: &[Checked]) -> Vec<usize> {
-        let Request::Transfer(transfer, _) = call.request else { return Vec::new() };
-        let Some(comm) = self.nccl.communicators.get(&call.comm) else { return Vec::new() };
-        let peer = transfer.peer as usize;
-        let called = |rank: usize, peer: usize, direction: Direction| {
+    fn behind_in_transfers(&self, call: &Checked, transfer: &Transfer, calls: &[Checked]) -> Vec<Rank> {
+        let peer = transfer.peer;
+        let called = |rank: Rank, peer: Rank, direction: Direction| {
             let now = calls.iter().filter(|other| match other.request {
                 Request::Transfer(other_transfer, _) => {
-                    (other.comm, other.rank, other_transfer.peer as usize, other_transfer.direction)
+                    (other.comm, other.rank, other_transfer.peer, other_transfer.direction)
                         == (call.comm, rank, peer, direction)
                 }
                 Request::Collective(..) => false,
             });
-            comm.traffic.called(rank, peer, direction) + now.count() as u64
+            self.traffic.called(rank, peer, direction) + now.count() as u64
         };
-        let other = &comm.ranks[peer];
+        let other = &self.ranks[peer];
         let is_behind = peer != call.rank
             && other.is_driven_by(ThreadKey::current())
             && called(peer, call.rank, transfer.direction.other())
@@ -208,7 +215,7 @@ impl Locked<'_> {
 
 /// The report of a rank that sends to itself without receiving it in the same group, or the reverse.
 fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
-    let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer as usize == call.rank);
+    let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer == call.rank);
     let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
     calls.iter().filter(to_self).find_map(|call| {
         let same = |other: &&Checked| (other.comm, other.rank) == (call.comm, call.rank);
@@ -260,7 +267,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
 fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
     match (one.request, other.request) {
         (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {
-            one_transfer.peer as usize == one.rank
+            one_transfer.peer == one.rank
                 && one_transfer.peer == other_transfer.peer
                 && one_transfer.direction != other_transfer.direction
                 && address == other_address

@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, OnceLock};
 
-use super::State;
 use super::communicator::Communicator;
+use super::ranks::Ranks;
 use super::{Request, VERSION};
-use virtual_gpu_core::handle::{CommHandle, CommId, StreamHandle};
+use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
 use virtual_gpu_machine::reduction::Operator;
 
 /// What is printed: `NCCL_DEBUG`, each with all before it.
@@ -203,17 +203,17 @@ pub(crate) fn version() {
 }
 
 /// A communicator that has been made by `function`: three lines for each rank.
-pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: &[Option<CommHandle>]) {
+pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<CommHandle>>) {
     version();
-    let ranks = entry.ranks.len();
-    for (rank, (handle, of_rank)) in handles.iter().zip(&entry.ranks).enumerate() {
+    let ranks = comm.ranks.len();
+    for (rank, handle) in handles.iter() {
         let Some(handle) = handle else { continue };
-        let (pointer, device) = (pointer(handle.0), of_rank.device);
+        let (pointer, device) = (pointer(handle.0), comm.ranks[rank].device);
         let line = |state: &str| {
             format!(
                 "{function} comm {pointer} rank {rank} nranks {ranks} cudaDev {device} nvmlDev {device} busId {:x} commId {:#x} - {state}",
                 bus_id(device),
-                comm.0
+                comm.id.0
             )
         };
         info("INIT", device, || line("Init START"));
@@ -227,29 +227,27 @@ pub(crate) fn made(function: &str, comm: CommId, entry: &Communicator, handles: 
 }
 
 /// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
-pub(crate) fn ended(how: &str, state: &State, handle: CommHandle, (comm, rank): (CommId, usize)) {
-    let Some(entry) = state.communicators.get(&comm) else { return };
-    let device = entry.ranks[rank].device;
+pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Rank) {
+    let device = comm.ranks[rank].device;
     info("DESTROY", device, || {
-        let (pointer, ranks) = (pointer(handle.0), entry.ranks.len());
+        let (pointer, ranks) = (pointer(handle.0), comm.ranks.len());
         format!(
             "comm {pointer} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {:#x} - {how} START",
             bus_id(device),
-            comm.0
+            comm.id.0
         )
     });
 }
 
 /// A call that moves data, whose arguments are good.
 pub(crate) fn call(
-    state: &State,
+    comm: &Communicator,
     handle: CommHandle,
-    (comm, rank): (CommId, usize),
+    rank: Rank,
     request: &Request,
     stream: StreamHandle,
 ) {
-    let Some(entry) = state.communicators.get(&comm) else { return };
-    let of_rank = &entry.ranks[rank];
+    let of_rank = &comm.ranks[rank];
     info("COLL", of_rank.device, || {
         let (send, receive, count, data_type, operator, root) = match request {
             Request::Collective(operation, buffers) => (
@@ -258,7 +256,7 @@ pub(crate) fn call(
                 operation.count,
                 operation.data_type,
                 operation.operator().unwrap_or(Operator::Sum),
-                operation.root().unwrap_or(0),
+                operation.root().unwrap_or(Rank(0)),
             ),
             Request::Transfer(transfer, buffer) => {
                 (0, *buffer, transfer.count, transfer.data_type, Operator::Sum, transfer.peer)
@@ -273,7 +271,7 @@ pub(crate) fn call(
             data_type as u32,
             operator as u32,
             pointer(handle.0),
-            entry.ranks.len(),
+            comm.ranks.len(),
             pointer(stream.0)
         )
     });

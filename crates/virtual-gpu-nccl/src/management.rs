@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::communicator::{Process, Rank};
+use super::communicator::{Communicator, RankState};
 use super::config::CommConfig;
 use super::deadlock::deadlock_report;
 use super::event::Event;
 use super::log;
 use super::membership::{Gathering, Membership};
+use super::ranks::Ranks;
 use super::session::{CommTag, FIRST_SPLIT_TAG, Link, ProcessNumber};
 use super::wire::structure;
 use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::engine::{Awaiting, Failure, Missing, Wait, given_up};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -27,7 +28,7 @@ pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
 /// A split or finalize to which not all ranks have come.
 pub(crate) struct ManagementCall {
-    participants: Vec<Option<Participant>>,
+    participants: Ranks<Option<Participant>>,
     failed: Option<Error<NcclStatus>>,
 }
 
@@ -76,7 +77,7 @@ impl Purpose {
 }
 
 /// A rank of a communicator that a split makes: its key, its end where that is here, and where it called.
-type Joiner = (i32, Rank, Option<Child>, CallSite);
+type Joiner = (i32, RankState, Option<Child>, CallSite);
 
 impl Nccl {
     /// `ncclCommSplit`: ranks of one colour get a communicator, in the order of their keys and then of their ranks. A rank
@@ -115,8 +116,9 @@ impl Nccl {
     pub fn finalize(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
-        log::ended("Finalize", &guard.nccl, handle, (comm, rank));
-        let entry = &guard.nccl.communicator(comm)?.ranks[rank];
+        let entry = guard.nccl.communicator(comm)?;
+        log::ended("Finalize", entry, handle, rank);
+        let entry = &entry.ranks[rank];
         if let Some(last) = entry.last.as_ref().filter(|_| entry.config.blocking) {
             let ops = vec![last.op];
             guard = self.block_on(Wait::Ops(ops), "ncclCommFinalize", guard);
@@ -127,7 +129,7 @@ impl Nccl {
     fn join_management_call(
         &self,
         comm: CommId,
-        rank: usize,
+        rank: Rank,
         purpose: Purpose,
         mut guard: Guard<'_>,
     ) -> NcclResult<()> {
@@ -147,23 +149,22 @@ impl Nccl {
 
 impl ManagementCall {
     /// Whether a rank of this process has come.
-    pub(crate) fn has_participant_here(&self, ranks: &[Rank]) -> bool {
+    pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
         self.participants
             .iter()
-            .zip(ranks)
-            .any(|(participant, rank)| participant.is_some() && rank.process.is_none())
+            .any(|(rank, participant)| participant.is_some() && ranks[rank].process.is_none())
     }
 
-    fn new(ranks: usize) -> Self {
-        Self { participants: (0..ranks).map(|_| None).collect(), failed: None }
+    fn new(world_size: usize) -> Self {
+        Self { participants: Ranks::new(world_size, |_| None), failed: None }
     }
 }
 
 impl Link {
     /// That of a communicator that a split makes: every process finds the same tag. None where all its ranks are here.
-    fn of_child(&self, split: SequenceNumber, color: i32, ranks: &[Rank]) -> Option<Self> {
+    fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
-            ranks.iter().filter_map(|rank| Some(rank.process?.number)).collect();
+            ranks.values().filter_map(|rank| Some(rank.process?.number)).collect();
         others.sort_unstable();
         others.dedup();
         let mut hasher = DefaultHasher::new();
@@ -174,58 +175,173 @@ impl Link {
     }
 }
 
-impl State {
-    /// Whether a split or finalize waits for one of these ranks.
-    pub(crate) fn lacks_any(&self, id: ManagementId, ranks: &[usize]) -> bool {
-        let Some(call) = self.management_call(id).filter(|call| call.failed.is_none()) else {
-            return false;
-        };
-        ranks.iter().any(|&rank| call.participants[rank].is_none())
+impl ManagementCall {
+    /// Whether it waits for one of these ranks.
+    pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
+        self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
     }
 
-    pub(crate) fn management_call(&self, id: ManagementId) -> Option<&ManagementCall> {
-        self.communicators.get(&id.comm)?.management_calls.get(&id.sequence)
+    /// Whether all ranks have come, and it has not failed.
+    fn is_complete(&self) -> bool {
+        self.failed.is_none() && self.participants.values().all(Option::is_some)
     }
 
-    /// Whether a thread waits until it is over.
-    pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> bool {
-        match awaiting {
-            Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
-                Some(Membership::Joining(_, config)) => config.blocking,
-                Some(&Membership::Member { comm, rank }) => {
-                    self.communicators.get(&comm).is_none_or(|comm| comm.ranks[rank].config.blocking)
-                }
-                _ => true,
-            },
-            Awaiting::Management(id) => self
-                .communicators
-                .get(&id.comm)
-                .is_none_or(|comm| comm.ranks.iter().all(|rank| rank.awaits != Some(id.sequence))),
+    /// The report of ranks that have come for different calls.
+    fn disagreement(&self) -> Option<Report> {
+        let participants = self.participants.values().flatten();
+        let functions: Vec<_> = participants.map(|participant| participant.purpose.function()).collect();
+        if functions.windows(2).all(|pair| pair[0] == pair[1]) {
+            return None;
         }
+        let mut report = Report::new("ranks disagree about a call that all of them make together");
+        for (rank, participant) in self.participants.iter() {
+            let Some(Participant { purpose, call_site, .. }) = participant else { continue };
+            report = report.at(format!("rank {rank}: {}", purpose.function()), call_site);
+        }
+        Some(report.help("every rank must make the same calls in the same order"))
+    }
+}
+
+impl Communicator {
+    /// The split or finalize of this number, which may be new.
+    fn management_call_or_new(&mut self, sequence: SequenceNumber) -> &mut ManagementCall {
+        let world_size = self.ranks.len();
+        self.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(world_size))
     }
 
     /// Whether a split or finalize is complete, or has failed.
-    pub(crate) fn is_complete_or_failed(&self, id: ManagementId) -> bool {
-        self.management_call(id).is_none_or(|call| call.failed.is_some())
+    pub(crate) fn is_complete_or_failed(&self, sequence: SequenceNumber) -> bool {
+        self.management_calls.get(&sequence).is_none_or(|call| call.failed.is_some())
     }
 
     /// Why a split or finalize failed, if it did.
-    pub(crate) fn management_failure(&self, id: ManagementId) -> Option<Error<NcclStatus>> {
-        self.management_call(id)?.failed.clone()
+    pub(crate) fn management_failure(&self, sequence: SequenceNumber) -> Option<Error<NcclStatus>> {
+        self.management_calls.get(&sequence)?.failed.clone()
     }
 
     /// The ranks that have not come to a split or finalize, in the order of their numbers.
-    pub(crate) fn absent(&self, id: ManagementId) -> Vec<(usize, Missing)> {
-        let (Some(comm), Some(call)) = (self.communicators.get(&id.comm), self.management_call(id)) else {
-            return Vec::new();
-        };
-        if call.failed.is_some() {
-            return Vec::new();
+    pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
+        // Once it is complete, it is forgotten.
+        let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());
+        let participants = call.into_iter().flat_map(|call| call.participants.iter());
+        let absent = participants.filter(|(_, participant)| participant.is_none());
+        absent.map(|(rank, _)| (rank, self.ranks[rank].absence())).collect()
+    }
+
+    /// Takes a split or finalize away to which all ranks have come. Returns who gets a communicator, by color.
+    fn take_joiners(&mut self, sequence: SequenceNumber) -> BTreeMap<i32, Vec<Joiner>> {
+        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
+        let call = self.management_calls.remove(&sequence);
+        for (rank, participant) in call.into_iter().flat_map(|call| call.participants) {
+            if let Some(Participant { purpose, thread, call_site }) = participant
+                && let Purpose::Split { color, key, config, child } = purpose
+                && color != NO_COLOR
+            {
+                let RankState { device, process, .. } = self.ranks[rank];
+                let state = match process {
+                    Some(process) => RankState::elsewhere(process, device, config),
+                    None => RankState::new(device, thread, config),
+                };
+                colors.entry(color).or_default().push((key, state, child, call_site));
+            }
         }
-        let all = comm.ranks.iter().zip(&call.participants).enumerate();
-        all.filter(|(_, (_, participant))| participant.is_none())
-            .map(|(rank, (entry, _))| (rank, entry.absence()))
-            .collect()
+        colors
+    }
+
+    /// A rank of another process comes to a split or finalize.
+    pub(crate) fn joins_elsewhere(
+        &mut self,
+        sequence: SequenceNumber,
+        rank: Rank,
+        joins: Joins,
+        call_site: CallSite,
+    ) {
+        let Joins { splits, color, key, blocking } = joins;
+        let purpose = match splits {
+            true => Purpose::Split { color, key, config: CommConfig { blocking }, child: None },
+            false => Purpose::Finalize,
+        };
+        self.ranks[rank].management_calls = sequence;
+        self.management_call_or_new(sequence).participants[rank] =
+            Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
+    }
+
+    /// Adds who waits in a split or finalize to a report.
+    pub(crate) fn waiting_participants(&self, sequence: SequenceNumber, mut report: Report) -> Report {
+        let call = self.management_calls.get(&sequence);
+        let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
+        for (rank, participant) in call.into_iter().flat_map(|call| call.participants.iter()) {
+            let Some(participant) = participant else { continue };
+            let line = participant.call_site.line();
+            match sides.iter_mut().find(|(_, other)| other.call_site.line() == line) {
+                Some((ranks, _)) => ranks.push(rank),
+                None => sides.push((vec![rank], participant)),
+            }
+        }
+        for (of_side, participant) in sides {
+            let verb = if of_side.len() == 1 { "waits" } else { "wait" };
+            let text = format!("{} {verb} in {}", ranks(&of_side), participant.purpose.function());
+            report = report.at(text, &participant.call_site);
+        }
+        report
+    }
+}
+
+impl State {
+    /// Whether a thread waits until it is over.
+    ///
+    /// # Errors
+    /// `InternalError` where the communicator of a member is gone.
+    pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> NcclResult<bool> {
+        Ok(match awaiting {
+            Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
+                Some(Membership::Joining(_, config)) => config.blocking,
+                Some(&Membership::Member { comm, rank }) => {
+                    self.communicator(comm)?.ranks[rank].config.blocking
+                }
+                _ => true,
+            },
+            // Its ranks may have aborted inside of the group.
+            Awaiting::Management(id) => self
+                .communicators
+                .get(&id.comm)
+                .is_none_or(|comm| comm.ranks.values().all(|rank| rank.awaits != Some(id.sequence))),
+        })
+    }
+
+    /// Ends a split or finalize: everyone who has come gets the same error.
+    pub(crate) fn fail_management_call(
+        &mut self,
+        id: ManagementId,
+        status: NcclStatus,
+        failure: &Failure,
+    ) -> NcclResult<()> {
+        self.publish_failure(CallKey::Management(id), status, failure)?;
+        self.management_call_failed(id, status, failure)
+    }
+
+    /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
+    pub(crate) fn management_call_failed(
+        &mut self,
+        id: ManagementId,
+        status: NcclStatus,
+        failure: &Failure,
+    ) -> NcclResult<()> {
+        let call = self.communicator_mut(id.comm)?.management_call_or_new(id.sequence);
+        if call.failed.is_some() {
+            return Ok(());
+        }
+        let error = Error::new(status, failure.report.clone());
+        call.failed = Some(error.clone());
+        let purposes = call.participants.values().flatten().map(|participant| &participant.purpose);
+        let children = purposes.filter_map(|purpose| match purpose {
+            Purpose::Split { child: Some(child), .. } => Some(child.handle),
+            _ => None,
+        });
+        for handle in children.collect::<Vec<_>>() {
+            self.memberships.insert(handle, Membership::Failed(error.clone()));
+        }
+        Ok(())
     }
 }
 
@@ -234,13 +350,12 @@ impl Locked<'_> {
     fn join_management_call(
         &mut self,
         comm: CommId,
-        rank: usize,
+        rank: Rank,
         purpose: Purpose,
     ) -> NcclResult<(Awaiting, bool)> {
         let thread = self.engine.current_thread();
         let participant = Participant { purpose, thread, call_site: CallSite::here() };
         let entry = self.nccl.communicator_mut(comm)?;
-        let size = entry.ranks.len();
         entry.used_by(rank, thread);
         let own = &mut entry.ranks[rank];
         own.management_calls = own.management_calls.next();
@@ -260,142 +375,54 @@ impl Locked<'_> {
         };
         let entry = self.nccl.communicator_mut(comm)?;
         let event = Event::Joins { rank, sequence, joins, call_site: participant.call_site.clone() };
-        let call = entry.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(size));
-        call.participants[rank] = Some(participant);
-        self.publish(comm, &event);
-        self.complete_if_all_joined(id);
+        entry.management_call_or_new(sequence).participants[rank] = Some(participant);
+        self.nccl.publish(comm, &event)?;
+        self.complete_if_all_joined(id)?;
         Ok((Awaiting::Management(id), blocking))
     }
 
-    /// A rank of another process comes to a split or finalize.
-    pub(crate) fn joins_elsewhere(
-        &mut self,
-        id: ManagementId,
-        rank: usize,
-        joins: Joins,
-        call_site: CallSite,
-    ) {
-        let Joins { splits, color, key: order, blocking } = joins;
-        let purpose = match splits {
-            true => Purpose::Split { color, key: order, config: CommConfig { blocking }, child: None },
-            false => Purpose::Finalize,
-        };
-        let Some(entry) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let size = entry.ranks.len();
-        entry.ranks[rank].management_calls = id.sequence;
-        let call = entry.management_calls.entry(id.sequence).or_insert_with(|| ManagementCall::new(size));
-        call.participants[rank] = Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
-        self.complete_if_all_joined(id);
-    }
-
-    fn complete_if_all_joined(&mut self, id: ManagementId) {
-        let Some(call) = self.nccl.management_call(id) else { return };
-        if call.failed.is_none() && call.participants.iter().all(Option::is_some) {
-            self.complete_management_call(id);
-        }
-    }
-
-    /// All ranks have come.
-    fn complete_management_call(&mut self, id: ManagementId) {
-        let Some(call) = self.nccl.management_call(id) else { return };
-        let participants: Vec<&Participant> = call.participants.iter().flatten().collect();
-        let functions: Vec<_> =
-            participants.iter().map(|participant| participant.purpose.function()).collect();
-        if functions.windows(2).any(|pair| pair[0] != pair[1]) {
-            let mut report = Report::new("ranks disagree about a call that all of them make together");
-            for (rank, (participant, function)) in participants.iter().zip(functions).enumerate() {
-                report = report.at(format!("rank {rank}: {function}"), &participant.call_site);
-            }
-            let report = report.help("every rank must make the same calls in the same order");
+    /// Makes a split or finalize happen, once all ranks have come.
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn complete_if_all_joined(&mut self, id: ManagementId) -> NcclResult<()> {
+        let comm = self.nccl.communicator_mut(id.comm)?;
+        let call = comm.management_calls.get(&id.sequence);
+        // It waits for other ranks, or has failed.
+        let Some(call) = call.filter(|call| call.is_complete()) else { return Ok(()) };
+        if let Some(report) = call.disagreement() {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            self.fail_management_call(id, NcclStatus::InvalidUsage, &failure);
-            return;
+            return self.nccl.fail_management_call(id, NcclStatus::InvalidUsage, &failure);
         }
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let Some(call) = comm.management_calls.remove(&id.sequence) else { return };
-        let homes: Vec<(usize, Option<Process>)> =
-            comm.ranks.iter().map(|rank| (rank.device, rank.process)).collect();
         let parent = comm.link.clone();
-        let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
-        for ((device, process), participant) in homes.into_iter().zip(call.participants.into_iter().flatten())
-        {
-            if let Purpose::Split { color, key, config, child } = participant.purpose
-                && color != NO_COLOR
-            {
-                let rank = match process {
-                    Some(process) => Rank::elsewhere(process, device, config),
-                    None => Rank::new(device, participant.thread, config),
-                };
-                colors.entry(color).or_default().push((key, rank, child, participant.call_site));
-            }
-        }
-        for (color, mut members) in colors {
+        for (color, mut members) in comm.take_joiners(id.sequence) {
             if members.iter().all(|(_, _, child, _)| child.is_none()) {
                 continue;
             }
             // Stable: ranks of one key keep their order.
             members.sort_by_key(|(key, ..)| *key);
             let call_site = members[0].3.clone();
-            let (ranks, children): (Vec<_>, Vec<_>) =
+            let (states, children): (Vec<_>, Vec<_>) =
                 members.into_iter().map(|(_, rank, child, _)| (rank, child)).unzip();
-            let handles: Vec<_> =
-                children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
+            let ranks = Ranks::from(states);
+            let handles = children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
             let link = parent.as_ref().and_then(|parent| parent.of_child(id.sequence, color, &ranks));
-            self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link);
+            self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link)?;
             for Child { handle, deliver } in children.into_iter().flatten() {
                 deliver(handle);
             }
         }
-    }
-
-    /// Ends a split or finalize: everyone who has come gets the same error.
-    pub(crate) fn fail_management_call(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
-        self.publish_failure(CallKey::Management(id), status, failure);
-        self.management_call_failed(id, status, failure);
-    }
-
-    /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
-    pub(crate) fn management_call_failed(&mut self, id: ManagementId, status: NcclStatus, failure: &Failure) {
-        let error = Error::new(status, failure.report.clone());
-        let Some(comm) = self.nccl.communicators.get_mut(&id.comm) else { return };
-        let ranks = comm.ranks.len();
-        let call = comm.management_calls.entry(id.sequence).or_insert_with(|| ManagementCall::new(ranks));
-        if call.failed.is_some() {
-            return;
-        }
-        call.failed = Some(error.clone());
-        for participant in call.participants.iter().flatten() {
-            if let Purpose::Split { child: Some(child), .. } = &participant.purpose {
-                self.nccl.memberships.insert(child.handle, Membership::Failed(error.clone()));
-            }
-        }
+        Ok(())
     }
 
     /// Ends splits and finalizes whose other ranks have not come for too long.
-    pub(crate) fn give_up_management_call(&mut self, id: ManagementId) {
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn give_up_management_call(&mut self, id: ManagementId) -> NcclResult<()> {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
             .fact(given_up(self.engine.bootstrap_timeout));
         let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
-        self.fail_management_call(id, NcclStatus::Timeout, &failure);
+        self.nccl.fail_management_call(id, NcclStatus::Timeout, &failure)
     }
-}
-
-/// Adds who waits in a split or finalize to a report.
-pub(crate) fn waiting_participants(nccl: &State, id: ManagementId, mut report: Report) -> Report {
-    let Some(call) = nccl.management_call(id) else { return report };
-    let mut sides: Vec<(Vec<usize>, &Participant)> = Vec::new();
-    for (rank, participant) in call.participants.iter().enumerate() {
-        let Some(participant) = participant else { continue };
-        let line = participant.call_site.line();
-        match sides.iter_mut().find(|(_, other)| other.call_site.line() == line) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => sides.push((vec![rank], participant)),
-        }
-    }
-    for (of_side, participant) in sides {
-        let verb = if of_side.len() == 1 { "waits" } else { "wait" };
-        let text = format!("{} {verb} in {}", ranks(&of_side), participant.purpose.function());
-        report = report.at(text, &participant.call_site);
-    }
-    report
 }

@@ -5,7 +5,7 @@ use super::id::UniqueId;
 use super::session::{Control, ROOT, SessionId};
 use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::engine::{Awaiting, Failure, Wait};
-use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId};
+use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId, Rank};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// What a communicator handle stands for.
@@ -19,7 +19,7 @@ pub(crate) enum Membership {
         /// The communicator.
         comm: CommId,
         /// Number of the rank in it.
-        rank: usize,
+        rank: Rank,
     },
 }
 
@@ -57,7 +57,11 @@ impl Nccl {
                     }
                     _ => None,
                 },
-                Awaiting::Management(id) => state.nccl.management_failure(id),
+                // It may be over, and its ranks have left.
+                Awaiting::Management(id) => {
+                    let comm = state.nccl.communicators.get(&id.comm);
+                    comm.and_then(|comm| comm.management_failure(id.sequence))
+                }
             };
             result = result.and(failed.map_or(Ok(()), Err));
         }
@@ -66,7 +70,7 @@ impl Nccl {
     }
 
     /// `ncclCommCount`, `ncclCommUserRank` and `ncclCommCuDevice`: world size, rank and GPU.
-    pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, usize, usize)> {
+    pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, Rank, usize)> {
         let guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         let ranks = &guard.nccl.communicator(comm)?.ranks;
@@ -84,23 +88,22 @@ impl Nccl {
         let mut state = guard.locked();
         match state.nccl.memberships.get(&handle) {
             Some(Membership::Joining(..)) => {
-                state.poll_joining(handle);
+                state.poll_joining(handle)?;
                 return in_progress;
             }
             Some(Membership::Failed(error)) => return Ok(Some(error.clone())),
             _ => {}
         }
         let (comm, rank) = state.nccl.member(handle)?;
-        if let Some(sequence) = state.nccl.communicator(comm)?.ranks[rank].awaits {
-            let id = ManagementId { comm, sequence };
-            if !state.nccl.is_complete_or_failed(id) {
+        let entry = state.nccl.communicator_mut(comm)?;
+        if let Some(sequence) = entry.ranks[rank].awaits {
+            if !entry.is_complete_or_failed(sequence) {
                 return in_progress;
             }
-            if let Some(error) = state.nccl.management_failure(id) {
+            if let Some(error) = entry.management_failure(sequence) {
                 return Ok(Some(error));
             }
         }
-        let entry = state.nccl.communicator_mut(comm)?;
         entry.ranks[rank].awaits = None;
         if entry.ranks[rank].polls > 0 {
             entry.ranks[rank].polls -= 1;
@@ -117,12 +120,16 @@ impl State {
             Awaiting::Communicator(handle) => {
                 !matches!(self.memberships.get(&handle), Some(Membership::Joining(..)))
             }
-            Awaiting::Management(id) => self.is_complete_or_failed(id),
+            // Another thread may have aborted its last rank.
+            Awaiting::Management(id) => {
+                let comm = self.communicators.get(&id.comm);
+                comm.is_none_or(|comm| comm.is_complete_or_failed(id.sequence))
+            }
         }
     }
 
     /// As [`Self::member`], of a communicator that nothing is in progress on.
-    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.member(handle)?;
         let entry = &self.communicator(comm)?.ranks[rank];
         if entry.polls > 0 || entry.awaits.is_some() {
@@ -134,7 +141,7 @@ impl State {
     }
 
     /// As [`Self::member`], of a communicator that can be used now.
-    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.unfinished_member(handle)?;
         let entry = self.communicator(comm)?;
         match entry.ranks[rank].finalized {
@@ -144,7 +151,7 @@ impl State {
     }
 
     /// The communicator and rank of a handle that can be used.
-    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, usize)> {
+    pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let message = match self.memberships.get(&handle) {
             Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
             Some(Membership::Joining(_, CommConfig { blocking: true })) => {
@@ -165,7 +172,10 @@ impl State {
 impl Locked<'_> {
     /// Ends what others have not come to for too long: bootstraps, splits and finalizes. `false` where the answer
     /// of another process has still to come.
-    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> bool {
+    ///
+    /// # Errors
+    /// `InternalError` where what they come to is gone.
+    pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> NcclResult<bool> {
         let mut ended = false;
         for awaiting in awaited {
             match *awaiting {
@@ -175,45 +185,56 @@ impl Locked<'_> {
                         ended = true;
                     }
                     Some(&Membership::Joining(Gathering::Remote(session), _)) => {
-                        ended |= self.give_up_on_root(session);
+                        ended |= self.give_up_on_root(session)?;
                     }
                     Some(&Membership::Joining(Gathering::Split(id), _)) => {
-                        self.give_up_management_call(id);
+                        self.give_up_management_call(id)?;
                         ended = true;
                     }
                     _ => {}
                 },
                 Awaiting::Management(id) if !self.nccl.is_settled(*awaiting) => {
-                    self.give_up_management_call(id);
+                    self.give_up_management_call(id)?;
                     ended = true;
                 }
                 Awaiting::Management { .. } => {}
             }
         }
-        ended
+        Ok(ended)
     }
+}
 
+impl State {
     /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
-    pub(crate) fn leave_bootstraps(&mut self, joining: &[Awaiting], error: &Error<NcclStatus>) {
+    ///
+    /// # Errors
+    /// `InternalError` where what it was joining is gone.
+    pub(crate) fn leave_bootstraps(
+        &mut self,
+        joining: &[Awaiting],
+        error: &Error<NcclStatus>,
+    ) -> NcclResult<()> {
         for awaiting in joining {
             let handle = match *awaiting {
                 Awaiting::Communicator(handle) => handle,
                 Awaiting::Management(id) => {
                     let failure = Failure { status: CudaStatus::LaunchFailed, report: error.message.clone() };
-                    self.fail_management_call(id, error.status, &failure);
+                    // The thread may have aborted its rank, the last one, inside of the group.
+                    if self.communicators.contains_key(&id.comm) {
+                        self.fail_management_call(id, error.status, &failure)?;
+                    }
                     continue;
                 }
             };
-            match self.nccl.memberships.remove(&handle) {
+            match self.memberships.remove(&handle) {
                 Some(Membership::Joining(Gathering::Id(id), _)) => self.leave_bootstrap(id, error),
                 Some(Membership::Joining(Gathering::Remote(number), _)) => {
-                    if let Some(session) = self.nccl.session(number) {
-                        let (status, report) = (error.status, error.message.to_string());
-                        session.send_control(ROOT, &Control::Withdraw { status, report });
-                    }
+                    let (status, report) = (error.status, error.message.to_string());
+                    self.session(number)?.send_control(ROOT, &Control::Withdraw { status, report });
                 }
                 _ => {}
             }
         }
+        Ok(())
     }
 }

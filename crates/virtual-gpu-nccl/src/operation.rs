@@ -5,24 +5,25 @@ use virtual_gpu::time::choice::Enabled;
 use virtual_gpu::time::preset::Preset;
 use virtual_gpu::time::trace::Label;
 use virtual_gpu::time::tuning::{self, Choice, Function, World};
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// A collective operation. A root is a rank's number.
+/// A collective operation. `R` is how its root is given: an `i32` as C code passes it, or a [`Rank`] once it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
+pub enum Collective<R = Rank> {
     /// Every rank gets the reduction of all ranks' buffers.
     AllReduce(Operator),
     /// Every rank gets the root's buffer.
     Broadcast {
         /// The rank that gives.
-        root: i32,
+        root: R,
     },
     /// The root gets the reduction of all ranks' buffers.
     Reduce {
         /// How they are reduced.
         operator: Operator,
         /// The rank that gets it.
-        root: i32,
+        root: R,
     },
     /// Every rank gets all ranks' buffers, in the order of ranks.
     AllGather,
@@ -33,20 +34,20 @@ pub enum Collective {
     /// The root gets all ranks' buffers, in the order of ranks.
     Gather {
         /// The rank that gets them.
-        root: i32,
+        root: R,
     },
     /// Every rank gets its part of the root's buffer.
     Scatter {
         /// The rank that gives.
-        root: i32,
+        root: R,
     },
 }
 
 /// What all ranks of one call must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct Operation<R = Rank> {
     /// The operation, with its operator or root.
-    pub collective: Collective,
+    pub collective: Collective<R>,
     /// Elements, as the C function counts them: those of one rank's part, where a buffer has a part for each rank, and
     /// those of the whole buffer otherwise.
     pub count: u64,
@@ -76,10 +77,10 @@ pub struct Buffers {
 
 impl Plan {
     /// What a trace says of one rank's part.
-    pub(crate) fn label(&self, operation: &Operation, rank: usize, world_size: usize) -> Label {
+    pub(crate) fn label(&self, operation: &Operation, rank: Rank, world_size: usize) -> Label {
         let bytes = operation.large_side(world_size);
         let label = Label::new("collective", operation.function())
-            .with("rank", rank)
+            .with("rank", rank.0)
             .with("ranks", world_size)
             .with("bytes", bytes)
             .with("type", operation.data_type.to_string());
@@ -92,7 +93,28 @@ impl Plan {
     }
 }
 
-impl Operation {
+impl Operation<i32> {
+    /// The operation with a root that exists.
+    ///
+    /// # Errors
+    /// The root, where a communicator of `world_size` ranks has no such rank.
+    pub(crate) fn checked(self, world_size: usize) -> Result<Operation, i32> {
+        let checked = |root| Rank::checked(root, world_size).ok_or(root);
+        let collective = match self.collective {
+            Collective::AllReduce(operator) => Collective::AllReduce(operator),
+            Collective::Broadcast { root } => Collective::Broadcast { root: checked(root)? },
+            Collective::Reduce { operator, root } => Collective::Reduce { operator, root: checked(root)? },
+            Collective::AllGather => Collective::AllGather,
+            Collective::ReduceScatter(operator) => Collective::ReduceScatter(operator),
+            Collective::AllToAll => Collective::AllToAll,
+            Collective::Gather { root } => Collective::Gather { root: checked(root)? },
+            Collective::Scatter { root } => Collective::Scatter { root: checked(root)? },
+        };
+        Ok(Operation { collective, count: self.count, data_type: self.data_type })
+    }
+}
+
+impl<R> Operation<R> {
     /// The C function.
     pub(crate) fn function(&self) -> &'static str {
         match self.collective {
@@ -106,8 +128,10 @@ impl Operation {
             Collective::Scatter { .. } => "ncclScatter",
         }
     }
+}
 
-    pub(crate) fn root(&self) -> Option<i32> {
+impl Operation {
+    pub(crate) fn root(&self) -> Option<Rank> {
         match self.collective {
             Collective::Broadcast { root }
             | Collective::Reduce { root, .. }
@@ -132,9 +156,9 @@ impl Operation {
     }
 
     /// Bytes that `rank` gives. `None` where its send buffer is not looked at.
-    pub(crate) fn given(&self, rank: usize, world_size: usize) -> Option<u64> {
+    pub(crate) fn given(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
-            Collective::Broadcast { root } | Collective::Scatter { root } if root as usize != rank => None,
+            Collective::Broadcast { root } | Collective::Scatter { root } if root != rank => None,
             Collective::ReduceScatter(_) | Collective::AllToAll | Collective::Scatter { .. } => {
                 Some(self.bytes().saturating_mul(world_size as u64))
             }
@@ -143,9 +167,9 @@ impl Operation {
     }
 
     /// Bytes that `rank` gets. `None` where its receive buffer is not looked at.
-    pub(crate) fn got(&self, rank: usize, world_size: usize) -> Option<u64> {
+    pub(crate) fn got(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
-            Collective::Reduce { root, .. } | Collective::Gather { root } if root as usize != rank => None,
+            Collective::Reduce { root, .. } | Collective::Gather { root } if root != rank => None,
             Collective::AllGather | Collective::AllToAll | Collective::Gather { .. } => {
                 Some(self.bytes().saturating_mul(world_size as u64))
             }
@@ -194,10 +218,10 @@ impl Operation {
     }
 
     /// Says what is wrong with buffers that overlap otherwise than in place.
-    pub(crate) fn overlap(&self, buffers: Buffers, rank: usize, world_size: usize) -> Option<String> {
+    pub(crate) fn overlap(&self, buffers: Buffers, rank: Rank, world_size: usize) -> Option<String> {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
         let Buffers { send, receive, .. } = buffers;
-        let part = rank as u64 * self.bytes();
+        let part = rank.0 as u64 * self.bytes();
         let (in_place, rule) = match self.collective {
             Collective::AllGather | Collective::Gather { .. } => {
                 (send == receive + part, "in place means the rank's own part of the receive buffer")
@@ -218,60 +242,61 @@ impl Operation {
     /// `c + 1` to rank `c`, so that every rank gets the same bits, and the order is the same on every run.
     pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
-        let ring = |first: usize, at: u64| (0..ranks).map(|step| ((first + step) % ranks, at)).collect();
-        let everywhere = |at: u64| (0..ranks).map(|rank| (rank, at)).collect();
+        let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);
+        // Along the whole ring, from the rank after `last` to `last`.
+        let ring = |last: Rank, at: u64| (1..=ranks).map(|steps| (after(last, steps), at)).collect();
+        let everywhere = |at: u64| Rank::all(ranks).map(|rank| (rank, at)).collect();
         match self.collective {
             Collective::Broadcast { root } => {
-                vec![Piece { sources: vec![(root as usize, 0)], destinations: everywhere(0), bytes }]
+                vec![Piece { sources: vec![(root, 0)], destinations: everywhere(0), bytes }]
             }
-            Collective::AllGather => (0..ranks)
+            Collective::AllGather => Rank::all(ranks)
                 .map(|rank| Piece {
                     sources: vec![(rank, 0)],
-                    destinations: everywhere(rank as u64 * bytes),
+                    destinations: everywhere(rank.0 as u64 * bytes),
                     bytes,
                 })
                 .collect(),
             Collective::AllReduce(_) => {
                 let most = self.count.div_ceil(ranks as u64) * self.data_type.size();
                 let starts =
-                    (0..ranks).map(|piece| (piece, piece as u64 * most)).filter(|&(_, at)| at < bytes);
-                let piece = |(piece, at): (usize, u64)| Piece {
-                    sources: ring(piece + 1, at),
+                    Rank::all(ranks).map(|last| (last, last.0 as u64 * most)).filter(|&(_, at)| at < bytes);
+                let piece = |(last, at): (Rank, u64)| Piece {
+                    sources: ring(last, at),
                     destinations: everywhere(at),
                     bytes: most.min(bytes - at),
                 };
                 starts.map(piece).collect()
             }
-            Collective::ReduceScatter(_) => (0..ranks)
+            Collective::ReduceScatter(_) => Rank::all(ranks)
                 .map(|rank| Piece {
-                    sources: ring(rank + 1, rank as u64 * bytes),
+                    sources: ring(rank, rank.0 as u64 * bytes),
                     destinations: vec![(rank, 0)],
                     bytes,
                 })
                 .collect(),
             Collective::Reduce { root, .. } => {
-                let root = root as usize;
-                vec![Piece { sources: ring(root + 1, 0), destinations: vec![(root, 0)], bytes }]
+                vec![Piece { sources: ring(root, 0), destinations: vec![(root, 0)], bytes }]
             }
             Collective::AllToAll => {
-                let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
-                let piece = |(from, to)| Piece {
-                    sources: vec![(from, to as u64 * bytes)],
-                    destinations: vec![(to, from as u64 * bytes)],
+                let pairs = Rank::all(ranks).flat_map(|from| Rank::all(ranks).map(move |to| (from, to)));
+                let piece = |(from, to): (Rank, Rank)| Piece {
+                    sources: vec![(from, to.0 as u64 * bytes)],
+                    destinations: vec![(to, from.0 as u64 * bytes)],
                     bytes,
                 };
                 pairs.map(piece).collect()
             }
-            Collective::Gather { root } => (0..ranks)
+            Collective::Gather { root } => Rank::all(ranks)
                 .map(|rank| Piece {
                     sources: vec![(rank, 0)],
-                    destinations: vec![(root as usize, rank as u64 * bytes)],
+                    destinations: vec![(root, rank.0 as u64 * bytes)],
                     bytes,
                 })
                 .collect(),
-            Collective::Scatter { root } => (0..ranks)
+            Collective::Scatter { root } => Rank::all(ranks)
                 .map(|rank| Piece {
-                    sources: vec![(root as usize, rank as u64 * bytes)],
+                    sources: vec![(root, rank.0 as u64 * bytes)],
                     destinations: vec![(rank, 0)],
                     bytes,
                 })
@@ -284,9 +309,9 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Ranks, each with the piece's offset in its send buffer.
-    pub(crate) sources: Vec<(usize, u64)>,
+    pub(crate) sources: Vec<(Rank, u64)>,
     /// Ranks, each with the piece's offset in its receive buffer.
-    pub(crate) destinations: Vec<(usize, u64)>,
+    pub(crate) destinations: Vec<(Rank, u64)>,
     /// Its length.
     pub(crate) bytes: u64,
 }
@@ -316,7 +341,7 @@ mod tests {
     #[test]
     fn only_the_documented_overlaps_are_in_place() {
         let at = |send, receive| Buffers { send, receive, scale: None };
-        let bad = |collective, buffers| operation(collective).overlap(buffers, 1, 3).is_some();
+        let bad = |collective, buffers| operation(collective).overlap(buffers, Rank(1), 3).is_some();
         let sum = Collective::AllReduce(Operator::Sum);
         assert!(!bad(sum, at(100, 100)) && !bad(sum, at(100, 116)) && bad(sum, at(100, 104)));
         // Rank 1 of 3 gives 16 bytes and gets 48; its own part starts at byte 16.
@@ -324,14 +349,14 @@ mod tests {
         assert!(!bad(gather, at(116, 100)) && bad(gather, at(100, 100)) && !bad(gather, at(148, 100)));
         assert!(bad(Collective::AllToAll, at(100, 100)) && !bad(Collective::AllToAll, at(100, 148)));
         assert!(
-            !bad(Collective::Gather { root: 1 }, at(116, 100))
-                && bad(Collective::Gather { root: 1 }, at(100, 100))
+            !bad(Collective::Gather { root: Rank(1) }, at(116, 100))
+                && bad(Collective::Gather { root: Rank(1) }, at(100, 100))
         );
         let scatter = Collective::ReduceScatter(Operator::Sum);
         assert!(!bad(scatter, at(100, 116)) && bad(scatter, at(100, 100)) && !bad(scatter, at(100, 84)));
         // Off the root there is no second buffer to overlap.
-        assert!(!bad(Collective::Broadcast { root: 0 }, at(100, 104)));
-        assert!(!bad(Collective::Reduce { operator: Operator::Sum, root: 0 }, at(100, 104)));
+        assert!(!bad(Collective::Broadcast { root: Rank(0) }, at(100, 104)));
+        assert!(!bad(Collective::Reduce { operator: Operator::Sum, root: Rank(0) }, at(100, 104)));
     }
 
     #[test]
@@ -353,6 +378,7 @@ mod tests {
         let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
         // Two elements each, and one is left for the third; the fourth rank's piece is empty.
         assert_eq!(pieces.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), [8, 8, 4]);
-        assert_eq!(pieces[1].sources, [(2, 8), (3, 8), (0, 8), (1, 8)]);
+        let sources = pieces[1].sources.iter().map(|&(rank, at)| (rank.0, at));
+        assert_eq!(sources.collect::<Vec<_>>(), [(2, 8), (3, 8), (0, 8), (1, 8)]);
     }
 }

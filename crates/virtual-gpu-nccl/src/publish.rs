@@ -8,26 +8,31 @@ use super::session::Outgoing;
 use super::transfer::Direction;
 use super::wire::Payload;
 use virtual_gpu::engine::Failure;
-use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
-use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::handle::{CallKey, CollectiveId, PointToPointId, Rank};
+use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
 impl Nccl {
     /// Tells the other processes that a rank's stream has come to a collective, and what the rank gives.
-    pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: usize) {
+    pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: Rank) -> NcclResult<()> {
         let mut guard = self.lock();
         let mut state = guard.locked();
-        let Some(call) = state.nccl.call(id).filter(|call| call.failure.is_none()) else { return };
+        // It may have failed since the rank's stream has come to it, and its communicator be gone.
+        let call = state.nccl.communicators.get(&id.comm).and_then(|comm| comm.calls.get(&id.sequence));
+        let Some(call) = call.filter(|call| call.failure.is_none()) else { return Ok(()) };
         let ranks = call.parts.len();
-        if let Some(report) = state.failure_of_part(call, rank) {
+        if let Some(report) = call.failure_of_part(state.engine, rank) {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             return state.fail_collective(id, &failure);
         }
-        let Some(part) = call.parts[rank].as_ref() else { return };
+        // Its rank is one of this process, and has called.
+        let Some(part) = call.parts[rank].as_ref() else { return Ok(()) };
         let (Ok((share, buffers)), operation) = (Share::of_part(&state, rank, part), part.operation) else {
-            return;
+            return Ok(());
         };
-        let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return };
-        let Some((own, link)) = state.link_of(id.comm) else { return };
+        // The rank may have aborted, and its stream have gone on.
+        let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return Ok(()) };
+        // Only a communicator with ranks in other processes publishes anything.
+        let Some((own, link)) = state.nccl.link_of(id.comm)? else { return Ok(()) };
         drop(guard);
         let given = {
             let mut memories = self.memories([share.device].into_iter());
@@ -37,7 +42,7 @@ impl Nccl {
         };
         let (payload, scale) = match given {
             Ok(given) => given,
-            Err(failure) => return self.lock().locked().fail_collective(id, &failure),
+            Err(failure) => return self.fail_if_known(CallKey::Collective(id), &failure),
         };
         let arrival = Arrival { stamp, bytes: (0, 0), scale, payload };
         let others = link.others.clone();
@@ -45,29 +50,44 @@ impl Nccl {
             Outgoing::new(own, &link, others, &Event::Arrived { rank, sequence: id.sequence, arrival });
         let mut guard = self.lock();
         // It may have failed, or the rank have aborted, in the meantime.
-        if guard.locked().published(id, rank) {
+        let comm = guard.nccl.communicators.get_mut(&id.comm);
+        let call = comm.and_then(|comm| comm.calls.get_mut(&id.sequence));
+        if call.is_some_and(|call| call.published(rank)) {
             guard.nccl.send(outgoing);
+        }
+        Ok(())
+    }
+
+    /// Makes a call fail, unless its communicator is gone: the states were unlocked since the call was looked at, and its
+    /// ranks may have aborted.
+    fn fail_if_known(&self, call: CallKey, failure: &Failure) -> NcclResult<()> {
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        match state.nccl.communicators.contains_key(&call.comm()) {
+            true => state.fail_call(call, failure),
+            false => Ok(()),
         }
     }
 
     /// Tells other processes that a rank's stream has come to the messages that it sends them, with their bytes, and to those
     /// that it gets.
-    pub(crate) fn publish_ends(&self, id: PointToPointId) {
-        let (Some((own, link)), Some(ready)) = ({
-            let mut guard = self.lock();
-            let mut state = guard.locked();
-            (state.link_of(id.comm), state.ends_to_publish(id))
-        }) else {
-            return;
-        };
+    pub(crate) fn publish_ends(&self, id: PointToPointId) -> NcclResult<()> {
+        let mut guard = self.lock();
+        let mut state = guard.locked();
+        // Its rank may have aborted since its stream has come to it, and its communicator be gone.
+        let Some(ready) = state.ends_to_publish(id) else { return Ok(()) };
+        // Only a communicator with ranks in other processes publishes anything.
+        let Some((own, link)) = state.nccl.link_of(id.comm)? else { return Ok(()) };
+        let traffic = &state.nccl.communicator(id.comm)?.traffic;
         let failed = ready.iter().find_map(|ready| {
             let &MessageName { from, to, sequence } = &ready.message;
-            self.lock().locked().failed_end(MessageKey { comm: id.comm, from, to, sequence })
+            traffic.failed_end(state.engine, MessageKey { comm: id.comm, from, to, sequence })
         });
         if let Some(report) = failed {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            return self.lock().locked().fail_transfers(id, &failure);
+            return state.fail_transfers(id, &failure);
         }
+        drop(guard);
         for ReadyEnd { message, end, called, device, enqueued, stamp, bytes, process } in ready {
             let (request, call_site) = (called.request(), called.call_site.clone());
             let share = Share { rank: id.rank, device, enqueued, request, call_site, is_checked: false };
@@ -85,8 +105,9 @@ impl Nccl {
                     let outgoing = Outgoing::new(own, &link, vec![process], &event);
                     self.lock().nccl.send(outgoing);
                 }
-                Err(failure) => self.lock().locked().fail_transfers(id, &failure),
+                Err(failure) => self.fail_if_known(CallKey::PointToPoint(id), &failure)?,
             }
         }
+        Ok(())
     }
 }

@@ -3,28 +3,27 @@
 use super::Locked;
 use super::communicator::Communicator;
 use super::deadlock::explain;
-use super::departure::departure;
 use super::event::{Event, Failed, Fails, MessageName};
-use super::point_to_point::MessageKey;
+use super::point_to_point::{End, MessageKey};
 use super::run::Job;
 use super::session::{CommTag, ProcessNumber, SessionId, of_process};
 use super::transfer::Direction;
-use super::wire::Malformed;
+use super::wire::EventError;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId};
+use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId, Rank};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Event {
     /// Whether its ranks are those of the process that sends it, and exist.
     fn is_plausible(&self, comm: &Communicator, from: ProcessNumber) -> bool {
         let world_size = comm.ranks.len();
-        let is_theirs = |rank: usize| {
-            let process = comm.ranks.get(rank).and_then(|rank| rank.process);
+        let is_theirs = |rank: Rank| {
+            let process = comm.ranks.get(rank).and_then(|state| state.process);
             process.is_some_and(|process| process.number == from)
         };
-        let is_rank = |rank: i32| usize::try_from(rank).is_ok_and(|rank| rank < world_size);
+        let is_rank = |rank: Rank| rank.0 < world_size;
         match self {
             Self::Called { rank, operation, .. } => is_theirs(*rank) && operation.root().is_none_or(is_rank),
             Self::Arrived { rank, .. } | Self::Joins { rank, .. } | Self::Leaves { rank, .. } => {
@@ -32,8 +31,8 @@ impl Event {
             }
             Self::End { rank, transfer, .. } => is_theirs(*rank) && is_rank(transfer.peer),
             Self::Ready { message, end, .. } => match end {
-                Direction::Send => is_theirs(message.from) && message.to < world_size,
-                Direction::Receive => is_theirs(message.to) && message.from < world_size,
+                Direction::Send => is_theirs(message.from) && is_rank(message.to),
+                Direction::Receive => is_theirs(message.to) && is_rank(message.from),
             },
             Self::Fails(_) => true,
         }
@@ -44,15 +43,15 @@ impl Locked<'_> {
     /// Takes in an event of a communicator. What comes before the communicator is made here is kept.
     ///
     /// # Errors
-    /// [`Malformed`] where the event makes no sense.
+    /// [`EventError::Malformed`] where the event makes no sense.
     pub(crate) fn take_in(
         &mut self,
         session: SessionId,
         from: ProcessNumber,
         tag: CommTag,
         event: Event,
-    ) -> Result<Option<Job>, Malformed> {
-        let entry = self.nccl.sessions.get_mut(&session).ok_or(Malformed)?;
+    ) -> Result<Option<Job>, EventError> {
+        let entry = self.nccl.session_mut(session)?;
         let Some(&comm) = entry.communicators.get(&tag) else {
             entry.early.entry(tag).or_default().push((from, event));
             return Ok(None);
@@ -61,133 +60,137 @@ impl Locked<'_> {
     }
 
     /// Takes in what came before a communicator was made.
-    pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) {
-        let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
+    pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) -> NcclResult<()> {
+        let entry = self.nccl.session_mut(session)?;
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
-            // No rank here has called anything yet: there is nothing to run.
-            let _ = self.apply(comm, from, event);
+            // No rank here has called anything yet: there is nothing to run. What makes no sense has no effect.
+            if let Err(EventError::Internal(error)) = self.apply(comm, from, event) {
+                return Err(error);
+            }
         }
-        let gone: Vec<ProcessNumber> =
-            self.nccl.session(session).iter().flat_map(|entry| entry.gone.clone()).collect();
-        gone.into_iter().for_each(|process| self.process_gone(session, process));
+        let gone = self.nccl.session(session)?.gone.clone();
+        gone.into_iter().try_for_each(|process| self.process_gone(session, process))
     }
 
     /// Does what an event asks for; returns what can run now.
     ///
     /// # Errors
-    /// [`Malformed`] where it makes no sense.
-    fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, Malformed> {
-        // A communicator that is over here needs nothing more.
-        let Some(entry) = self.nccl.communicators.get(&comm) else { return Ok(None) };
+    /// [`EventError::Malformed`] where it makes no sense.
+    fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, EventError> {
+        // The ranks here may all have left, and need nothing more.
+        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return Ok(None) };
         if !event.is_plausible(entry, from) {
-            return Err(Malformed);
+            return Err(EventError::Malformed);
         }
         Ok(match event {
             Event::Called { rank, sequence, operation, captured, call_site } => {
-                self.called_elsewhere(
-                    CollectiveId { comm, sequence },
-                    rank,
-                    (operation, captured),
-                    call_site,
-                );
+                if let Some(report) = entry.called_elsewhere(sequence, rank, (operation, captured), call_site)
+                {
+                    let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
+                    self.fail_collective(CollectiveId { comm, sequence }, &failure)?;
+                }
                 None
             }
             Event::Arrived { rank, sequence, arrival } => {
                 let arrived = self.keep(arrival);
-                self.arrived_elsewhere(CollectiveId { comm, sequence }, rank, arrived)?
+                self.nccl.communicator_mut(comm)?.arrived_elsewhere(sequence, rank, arrived)?
             }
             Event::End { rank, transfer, is_captured, call_site } => {
-                self.end_elsewhere(comm, rank, (transfer, is_captured), call_site);
+                let end = End::elsewhere(transfer, is_captured, call_site);
+                let key = entry.traffic.add(comm, rank, end);
+                self.compare_ends(key)?;
                 None
             }
             Event::Ready { message, end, arrival } => {
                 let arrived = self.keep(arrival);
                 let MessageName { from, to, sequence } = message;
-                self.end_ready_elsewhere(MessageKey { comm, from, to, sequence }, end, arrived)
+                let comm = self.nccl.communicator_mut(comm)?;
+                let key = MessageKey { comm: comm.id, from, to, sequence };
+                comm.traffic.ready_elsewhere(self.engine, key, end, arrived)
             }
             Event::Joins { rank, sequence, joins, call_site } => {
-                self.joins_elsewhere(ManagementId { comm, sequence }, rank, joins, call_site);
+                entry.joins_elsewhere(sequence, rank, joins, call_site);
+                self.complete_if_all_joined(ManagementId { comm, sequence })?;
                 None
             }
             Event::Leaves { rank, aborts, gpu_failure, call_site } => {
-                if let Some(entry) = self.nccl.communicators.get_mut(&comm) {
-                    entry.ranks[rank].gpu_failure = gpu_failure;
-                }
-                self.leaves_elsewhere(comm, rank, aborts, call_site);
+                entry.leaves_elsewhere(rank, aborts, gpu_failure, call_site);
                 None
             }
             Event::Fails(fails) => {
-                self.fails_elsewhere(comm, fails);
+                self.fails_elsewhere(comm, fails)?;
                 None
             }
         })
     }
 
-    fn leaves_elsewhere(&mut self, comm: CommId, rank: usize, aborts: bool, call_site: CallSite) {
-        if aborts {
-            self.cancel_calls(comm, rank);
-        }
-        if let Some(entry) = self.nccl.communicators.get_mut(&comm) {
-            entry.ranks[rank].left = Some((departure(aborts).into(), call_site));
-        }
-    }
-
-    fn fails_elsewhere(&mut self, comm: CommId, fails: Fails) {
+    fn fails_elsewhere(&mut self, comm: CommId, fails: Fails) -> NcclResult<()> {
         let Fails { call, cuda, status, report } = fails;
         let cuda = CudaStatus::from_value(cuda).unwrap_or(CudaStatus::LaunchFailed);
         let failure = Failure { status: cuda, report: report.into() };
         match call {
             Failed::Collective(sequence) => self.collective_failed(CollectiveId { comm, sequence }, &failure),
             Failed::Message(MessageName { from, to, sequence }) => {
-                self.message_lost(MessageKey { comm, from, to, sequence }, &failure);
+                self.message_lost(MessageKey { comm, from, to, sequence }, &failure)
             }
             Failed::Management(sequence) => {
-                self.management_call_failed(ManagementId { comm, sequence }, status, &failure);
+                self.nccl.management_call_failed(ManagementId { comm, sequence }, status, &failure)
             }
         }
     }
 
     /// A process has ended: what waits for its ranks fails, and so does what is called from now on.
-    pub(crate) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) {
+    pub(crate) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) -> NcclResult<()> {
         if self.nccl.is_leaving {
-            return;
+            return Ok(());
         }
-        let Some(entry) = self.nccl.sessions.get_mut(&session) else { return };
+        let entry = self.nccl.session_mut(session)?;
         entry.gone.insert(process);
         let who = of_process(entry.pid(process));
         let communicators: Vec<CommId> = entry.communicators.values().copied().collect();
         let id = entry.id;
         if self.nccl.gathering.get(&id) == Some(&session) {
-            self.process_left_bootstrap(id, process, &who);
+            self.nccl.process_left_bootstrap(id, process, &who);
         }
-        for comm in communicators {
-            self.ranks_gone(comm, process, &who);
-        }
+        communicators.into_iter().try_for_each(|comm| self.ranks_gone(comm, process, &who))
     }
 
-    fn ranks_gone(&mut self, comm: CommId, process: ProcessNumber, who: &str) {
-        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
-        let mut lost = Vec::new();
-        for (number, rank) in entry.ranks.iter_mut().enumerate() {
-            if rank.left.is_none() && rank.process.is_some_and(|of| of.number == process) {
-                rank.left = Some((format!("is gone: {who} has ended").into(), CallSite::unknown()));
-                lost.push(number);
-            }
-        }
+    fn ranks_gone(&mut self, comm: CommId, process: ProcessNumber, who: &str) -> NcclResult<()> {
+        let entry = self.nccl.communicator_mut(comm)?;
+        let lost = entry.lose_ranks(process, who);
         if lost.is_empty() {
-            return;
+            return Ok(());
         }
         let verb = if lost.len() == 1 { "is" } else { "are" };
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
         let report = Report::new(&*headline).at("the communicator was made", &entry.call_site);
         entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
-        // What no rank here has come to yet, none will: the call is refused.
-        entry.calls.retain(|_, call| call.has_part_here());
-        let ranks = &entry.ranks;
-        entry.management_calls.retain(|_, management_call| management_call.has_participant_here(ranks));
-        for call in self.nccl.held_up_by(comm, &lost) {
+        entry.forget_calls_elsewhere();
+        for call in entry.held_up_by(&lost) {
             let report = explain(self.engine, self.nccl, &[call].into(), Report::new(&*headline));
-            self.fail_calls(&[call].into(), CudaStatus::LaunchFailed, &report);
+            self.fail_calls(&[call].into(), CudaStatus::LaunchFailed, &report)?;
         }
+        Ok(())
+    }
+}
+
+impl Communicator {
+    /// Takes the ranks of a process away that has ended. Returns those that had not left.
+    fn lose_ranks(&mut self, process: ProcessNumber, who: &str) -> Vec<Rank> {
+        let mut lost = Vec::new();
+        for (rank, state) in self.ranks.iter_mut() {
+            if state.left.is_none() && state.process.is_some_and(|of| of.number == process) {
+                state.left = Some((format!("is gone: {who} has ended").into(), CallSite::unknown()));
+                lost.push(rank);
+            }
+        }
+        lost
+    }
+
+    /// Forgets the calls that no rank here has come to. None will: the next call is refused.
+    fn forget_calls_elsewhere(&mut self) {
+        self.calls.retain(|_, call| call.has_part_here());
+        let ranks = &self.ranks;
+        self.management_calls.retain(|_, call| call.has_participant_here(ranks));
     }
 }

@@ -1,8 +1,9 @@
 //! Running calls: what the ranks give is read, combined and written, on whichever thread came last.
 
-use super::buffer::{BufferLocation, Share, Source, move_pieces};
+use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
-use super::operation::Piece;
+use super::internal;
+use super::operation::{Operation, Piece};
 use super::point_to_point::{End, Moving, MovingEnd};
 use super::transfer::Direction;
 use super::{Guard, Locked, Nccl};
@@ -10,7 +11,8 @@ use virtual_gpu::engine::{Failure, Touched};
 use virtual_gpu::order::View;
 use virtual_gpu::time::Cost;
 use virtual_gpu::time::tuning::point_to_point;
-use virtual_gpu_core::handle::{CollectiveId, PointToPointId};
+use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
+use virtual_gpu_core::status::NcclResult;
 use virtual_gpu_machine::reduction::Reduction;
 
 /// What can run now.
@@ -18,7 +20,7 @@ pub(crate) enum Job {
     /// A collective to which every rank has come.
     Collective(CollectiveId),
     /// Ranks of this process have come to a collective, of which others have to know what they give.
-    Arrivals(CollectiveId, Vec<usize>),
+    Arrivals(CollectiveId, Vec<Rank>),
     /// A rank of this process has come to what it sends to others and receives from them.
     Ends(PointToPointId),
     /// Messages to whose both ends the streams have come.
@@ -35,17 +37,25 @@ impl Nccl {
             Job::Collective(id) => {
                 let outcome = self.execute_collective(id);
                 let mut guard = self.lock();
-                self.finish_collective(&mut guard.locked(), id, outcome);
+                let finish = |outcome| self.finish_collective(&mut guard.locked(), id, outcome);
+                internal::report(outcome.and_then(finish));
                 guard
             }
             Job::Arrivals(id, ranks) => {
                 for rank in ranks {
-                    self.publish_arrival(id, rank);
+                    internal::report(self.publish_arrival(id, rank));
                 }
-                self.run_next(|state| state.linked_collective(id))
+                // Where it has failed in the meantime, its communicator may be gone.
+                self.run_next(|state| {
+                    Ok(state
+                        .nccl
+                        .communicators
+                        .get_mut(&id.comm)
+                        .and_then(|comm| comm.linked_collective(id.sequence)))
+                })
             }
             Job::Ends(id) => {
-                self.publish_ends(id);
+                internal::report(self.publish_ends(id));
                 self.run_next(|state| state.published_ends(id))
             }
             Job::Messages(messages) => {
@@ -53,7 +63,7 @@ impl Nccl {
                     messages.into_iter().map(|moving| (self.execute_message(&moving), moving)).collect();
                 let mut guard = self.lock();
                 for (outcome, moving) in outcomes {
-                    self.finish_message(&mut guard.locked(), moving, outcome);
+                    internal::report(self.finish_message(&mut guard.locked(), moving, outcome));
                 }
                 guard
             }
@@ -61,9 +71,9 @@ impl Nccl {
     }
 
     /// Runs what a job makes ready.
-    fn run_next(&self, next: impl FnOnce(&mut Locked<'_>) -> Option<Job>) -> Guard<'_> {
+    fn run_next(&self, next: impl FnOnce(&mut Locked<'_>) -> NcclResult<Option<Job>>) -> Guard<'_> {
         let mut guard = self.lock();
-        let job = next(&mut guard.locked());
+        let job = internal::report(next(&mut guard.locked()));
         match job {
             Some(job) => {
                 drop(guard);
@@ -73,16 +83,24 @@ impl Nccl {
         }
     }
 
-    fn execute_collective(&self, id: CollectiveId) -> Outcome {
+    /// # Errors
+    /// `InternalError` where there is no such call.
+    fn execute_collective(&self, id: CollectiveId) -> NcclResult<Outcome> {
         let (operation, ranks, shares) = {
             let mut guard = self.lock();
             let state = guard.locked();
-            let Some(call) = state.nccl.call(id) else { return Ok(Vec::new()) };
-            let Some(first) = call.parts.iter().flatten().next() else { return Ok(Vec::new()) };
-            let shares = call.parts.iter().flatten().enumerate();
+            let call = state.nccl.communicator(id.comm)?.call(id.sequence)?;
+            // Every rank has come.
+            let Some(first) = call.parts.values().flatten().next() else { return Ok(Ok(Vec::new())) };
+            let shares = call.parts.iter().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));
             let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
             (first.operation, shares.len(), shares)
         };
+        Ok(self.execute_shares(operation, ranks, shares))
+    }
+
+    /// Reads, combines, and writes the buffers of a collective's ranks.
+    fn execute_shares(&self, operation: Operation, ranks: usize, shares: Vec<PartShare>) -> Outcome {
         let here = shares.iter().filter_map(|share| share.as_ref().ok().map(|(share, _)| share.device));
         let mut memories = self.memories(here);
         let mut touched: Vec<Vec<Touched>> = Vec::new();
@@ -120,7 +138,7 @@ impl Nccl {
             ranks,
             scales,
         });
-        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send, &receive);
+        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send.into(), &receive.into());
         Ok(touched)
     }
 
@@ -157,19 +175,27 @@ impl Nccl {
             let (location, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(location), Some(written));
         }
-        let piece = Piece { sources: vec![(0, 0)], destinations: vec![(0, 0)], bytes };
-        move_pieces(&[piece], None, &mut memories, &[Some(source)], &[target]);
+        // To move it, its two ends are as one rank.
+        let only = Rank(0);
+        let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
+        let (send, receive) = (vec![Some(source)].into(), vec![target].into());
+        move_pieces(&[piece], None, &mut memories, &send, &receive);
         Ok(touched)
     }
 
     /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
-    fn finish_collective(&self, state: &mut Locked<'_>, id: CollectiveId, outcome: Outcome) {
-        let Some(comm) = state.nccl.communicators.get_mut(&id.comm) else { return };
-        let Some(call) = comm.calls.remove(&id.sequence) else { return };
+    fn finish_collective(
+        &self,
+        state: &mut Locked<'_>,
+        id: CollectiveId,
+        outcome: Outcome,
+    ) -> NcclResult<()> {
+        let comm = state.nccl.communicator_mut(id.comm)?;
+        let call = comm.take_call(id.sequence)?;
         if let Err(failure) = &outcome {
             comm.note_failure(failure);
         }
-        let parts: Vec<Part> = call.parts.into_iter().flatten().collect();
+        let parts: Vec<Part> = call.parts.into_values().flatten().collect();
         match outcome {
             Err(failure) => {
                 parts
@@ -208,7 +234,7 @@ impl Nccl {
         for op in parts.iter().filter_map(Part::op) {
             state.engine.finish_after(op.stream, &joined, cost.clone());
         }
-        state.forget_communicator_if_over(id.comm);
+        state.nccl.forget_communicator_if_over(id.comm)
     }
 
     /// Ends a message that was moved, and the calls whose last message it was.
@@ -217,16 +243,13 @@ impl Nccl {
         state: &mut Locked<'_>,
         moving: Moving,
         outcome: Result<[Option<Touched>; 2], Failure>,
-    ) {
+    ) -> NcclResult<()> {
         let touched = match outcome {
             Ok(touched) => touched,
             Err(failure) => return state.message_failed(&moving, &failure),
         };
-        for id in state.message_moved(moving, touched) {
-            let entry = state.nccl.communicators.get_mut(&id.comm);
-            let Some(group) = entry.and_then(|entry| entry.traffic.transfer_groups.remove(&id)) else {
-                continue;
-            };
+        for id in state.message_moved(moving, touched)? {
+            let group = state.nccl.communicator_mut(id.comm)?.traffic.take_group(id)?;
             let stream = group.op.stream;
             self.engine.note_touched(state.engine, stream, group.what().to_owned(), group.touched, false);
             let preset = state.engine.time.preset();
@@ -237,5 +260,6 @@ impl Nccl {
                 .collect();
             state.engine.finish_after(stream, &group.view, Cost::PointToPoint { partners });
         }
+        Ok(())
     }
 }

@@ -12,10 +12,11 @@ use super::bootstrap_remote::{JoinRequest, Table};
 use super::connection::Outbox;
 use super::event::{Event, StreamName};
 use super::id::UniqueId;
-use super::wire::{Malformed, Reader, Wire, Writer};
+use super::internal::{self, vanished};
+use super::wire::{EventError, Malformed, Reader, Wire, Writer};
 use super::{Locked, Nccl, State};
-use virtual_gpu_core::handle::{CommId, StreamHandle};
-use virtual_gpu_core::status::{Error, NcclStatus};
+use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
+use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The root's number in its session.
 pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
@@ -56,7 +57,7 @@ pub(crate) struct Session {
     /// What came for communicators that are not made here yet.
     pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
     /// Where another process is the root: this one's ranks that wait for the communicator.
-    pub(crate) members: Vec<(usize, Member)>,
+    pub(crate) members: Vec<(Rank, Member)>,
     /// When this process asked the root to give up.
     pub(crate) asked: Option<Instant>,
     /// When the first of this process's ranks came.
@@ -189,10 +190,23 @@ impl Outgoing {
 }
 
 impl State {
-    pub(crate) fn session(&self, session: SessionId) -> Option<&Session> {
-        self.sessions.get(&session)
+    /// A session that must be there: a communicator or a bootstrap of it is not over, or it has a connection.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn session(&self, session: SessionId) -> NcclResult<&Session> {
+        self.sessions.get(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
 
+    /// As [`Self::session`], to be changed.
+    ///
+    /// # Errors
+    /// `InternalError`, naming it.
+    pub(crate) fn session_mut(&mut self, session: SessionId) -> NcclResult<&mut Session> {
+        self.sessions.get_mut(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
+    }
+
+    /// Sends a message. It may have been made before its session ended: then there is nobody left to send it to.
     pub(crate) fn send(&self, outgoing: Outgoing) {
         if let Some(session) = self.sessions.get(&outgoing.session) {
             session.post(&outgoing.to, outgoing.bytes);
@@ -219,45 +233,50 @@ impl State {
     }
 
     /// Ends the connections of a session that is not needed any more. It is forgotten with the last of them.
-    pub(crate) fn close_session_if_over(&mut self, number: SessionId) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
+    ///
+    /// # Errors
+    /// `InternalError` where it is forgotten already.
+    pub(crate) fn close_session_if_over(&mut self, number: SessionId) -> NcclResult<()> {
+        let id = self.session(number)?.id;
+        let gathers = self.gathering.get(&id) == Some(&number);
+        let session = self.session_mut(number)?;
         let serves = session.own == ROOT && session.links.len() > 1;
-        let gathers = self.gathering.get(&session.id) == Some(&number);
-        if !session.communicators.is_empty() || serves || gathers {
-            return;
+        if session.communicators.is_empty() && !serves && !gathers {
+            session.links.values_mut().for_each(Outbox::close);
+            if session.links.is_empty() {
+                self.sessions.remove(&number);
+            }
         }
-        session.links.values_mut().for_each(Outbox::close);
-        if session.links.is_empty() {
-            self.sessions.remove(&number);
-        }
+        Ok(())
     }
-}
 
-impl Locked<'_> {
     /// Another process has come to the root. Returns its session and its number there.
-    pub(crate) fn accept(&mut self, id: UniqueId, pid: u32, outbox: Outbox) -> (SessionId, ProcessNumber) {
-        let known = self.nccl.gathering.get(&id).copied();
+    ///
+    /// # Errors
+    /// `InternalError` where the session is gone in which its id's ranks gather.
+    pub(crate) fn accept(
+        &mut self,
+        id: UniqueId,
+        pid: u32,
+        outbox: Outbox,
+    ) -> NcclResult<(SessionId, ProcessNumber)> {
+        let known = self.gathering.get(&id).copied();
         let number = known.unwrap_or_else(|| {
             let pids = [(ROOT, std::process::id())].into();
-            self.nccl.add_session(Session::new(id, ROOT, pids))
+            self.add_session(Session::new(id, ROOT, pids))
         });
-        let process = match self.nccl.sessions.get_mut(&number) {
-            Some(session) => {
-                let process = ProcessNumber(session.pids.len() as u16);
-                session.pids.insert(process, pid);
-                session.links.insert(process, outbox);
-                process
-            }
-            None => ROOT,
-        };
-        (number, process)
+        let session = self.session_mut(number)?;
+        let process = ProcessNumber(session.pids.len() as u16);
+        session.pids.insert(process, pid);
+        session.links.insert(process, outbox);
+        Ok((number, process))
     }
 
     /// This process has connected to a root. Returns the session. The root sends this process's number there later.
     pub(crate) fn connected_to_root(&mut self, id: UniqueId, root: u32, outbox: Outbox) -> SessionId {
         let mut session = Session::new(id, ProcessNumber(u16::MAX), [(ROOT, root)].into());
         session.links.insert(ROOT, outbox);
-        self.nccl.add_session(session)
+        self.add_session(session)
     }
 }
 
@@ -276,12 +295,12 @@ impl Nccl {
         if reader.get::<u8>().ok_or(Malformed)? == CONTROL {
             let control = reader.get::<Control>().filter(|_| reader.is_at_end()).ok_or(Malformed)?;
             let mut guard = self.lock();
-            guard.locked().control(number, neighbour, control)?;
+            EventError::reported(guard.locked().control(number, neighbour, control))?;
             self.unlock_and_wake(self.run_ready(guard));
             return Ok(());
         }
         let Header { from, to, tag } = reader.get().ok_or(Malformed)?;
-        let own = self.lock().nccl.session(number).ok_or(Malformed)?.own;
+        let own = self.lock().nccl.session(number).map_err(|_| Malformed)?.own;
         let (is_root, is_meant) = (own == ROOT, to.contains(&own));
         if is_root && from != neighbour {
             return Err(Malformed);
@@ -294,10 +313,10 @@ impl Nccl {
         if is_root {
             let others: Vec<ProcessNumber> =
                 to.into_iter().filter(|&process| process != ROOT && process != from).collect();
-            guard.nccl.session(number).ok_or(Malformed)?.post(&others, message);
+            guard.nccl.session(number).map_err(|_| Malformed)?.post(&others, message);
         }
         let job = match event {
-            Some(event) => guard.locked().take_in(number, from, tag, event)?,
+            Some(event) => EventError::reported(guard.locked().take_in(number, from, tag, event))?,
             None => None,
         };
         if let Some(job) = job {
@@ -311,27 +330,7 @@ impl Nccl {
     /// The connection to a process has ended.
     pub(crate) fn lost(&'static self, number: SessionId, process: ProcessNumber) {
         let mut guard = self.lock();
-        let mut state = guard.locked();
-        let Some(session) = state.nccl.sessions.get_mut(&number) else { return };
-        session.links.remove(&process);
-        if session.own == ROOT {
-            let others: Vec<ProcessNumber> = session.links.keys().copied().collect();
-            others.iter().for_each(|&other| session.send_control(other, &Control::Gone { process }));
-            state.process_gone(number, process);
-        } else {
-            // What came through the root comes no more.
-            let all: Vec<ProcessNumber> =
-                session.pids.keys().copied().filter(|&process| process != session.own).collect();
-            let id = session.id;
-            if state.nccl.gathering.get(&id) == Some(&number) {
-                state.nccl.gathering.remove(&id);
-            }
-            state.root_gone(number, process);
-            for process in all {
-                state.process_gone(number, process);
-            }
-        }
-        state.nccl.close_session_if_over(number);
+        internal::report(guard.locked().lost(number, process));
         self.unlock_and_wake(self.run_ready(guard));
     }
 
@@ -369,34 +368,58 @@ impl Nccl {
 }
 
 impl Locked<'_> {
+    /// The connection to a process has ended.
+    fn lost(&mut self, number: SessionId, process: ProcessNumber) -> NcclResult<()> {
+        let session = self.nccl.session_mut(number)?;
+        session.links.remove(&process);
+        if session.own == ROOT {
+            let others: Vec<ProcessNumber> = session.links.keys().copied().collect();
+            others.iter().for_each(|&other| session.send_control(other, &Control::Gone { process }));
+            self.process_gone(number, process)?;
+        } else {
+            // What came through the root comes no more.
+            let all: Vec<ProcessNumber> =
+                session.pids.keys().copied().filter(|&process| process != session.own).collect();
+            let id = session.id;
+            if self.nccl.gathering.get(&id) == Some(&number) {
+                self.nccl.gathering.remove(&id);
+            }
+            self.nccl.root_gone(number, process)?;
+            for process in all {
+                self.process_gone(number, process)?;
+            }
+        }
+        self.nccl.close_session_if_over(number)
+    }
+
     /// Does what a neighbour sends about the communicator that is made, or about a process.
     ///
     /// # Errors
-    /// [`Malformed`] where it makes no sense.
+    /// [`EventError::Malformed`] where it makes no sense.
     fn control(
         &mut self,
         number: SessionId,
         neighbour: ProcessNumber,
         control: Control,
-    ) -> Result<(), Malformed> {
-        let session = self.nccl.sessions.get_mut(&number).ok_or(Malformed)?;
+    ) -> Result<(), EventError> {
+        let session = self.nccl.session_mut(number)?;
         let is_root = session.own == ROOT;
         let id = session.id;
         match control {
             Control::Join(request) if is_root => {
                 let pid = session.pid(neighbour);
                 let (size, rank) = (request.world_size, request.rank);
-                self.join(id, size, rank, request.member(neighbour, pid));
+                self.join(id, size, rank, request.member(neighbour, pid))?;
             }
             Control::Withdraw { status, report } if is_root => {
-                self.leave_bootstrap(id, &Error::new(status, report));
+                self.nccl.leave_bootstrap(id, &Error::new(status, report));
             }
             Control::GiveUp if is_root => self.give_up_bootstrap(id),
             Control::Made(table) if !is_root => return self.complete_elsewhere(number, table),
             Control::Refused { status, report } if !is_root => {
-                self.fail_waiting_ranks(number, &Error::new(status, report));
+                self.nccl.fail_waiting_ranks(number, &Error::new(status, report))?;
             }
-            Control::Gone { process } if !is_root => self.process_gone(number, process),
+            Control::Gone { process } if !is_root => self.process_gone(number, process)?,
             Control::Forget { stream } => {
                 if is_root {
                     let others = session.links.keys().filter(|&&process| process != neighbour);
@@ -404,16 +427,18 @@ impl Locked<'_> {
                 }
                 self.forget_foreign(stream);
             }
-            _ => return Err(Malformed),
+            _ => return Err(EventError::Malformed),
         }
         Ok(())
     }
+}
 
+impl State {
     /// The root has gone: the ranks here that waited for it fail.
-    fn root_gone(&mut self, number: SessionId, process: ProcessNumber) {
-        let Some(session) = self.nccl.sessions.get(&number) else { return };
+    fn root_gone(&mut self, number: SessionId, process: ProcessNumber) -> NcclResult<()> {
+        let session = self.session(number)?;
         let message = format!("{} ended before the communicator was made", of_process(session.pid(process)));
-        self.fail_waiting_ranks(number, &Error::new(NcclStatus::RemoteError, message));
+        self.fail_waiting_ranks(number, &Error::new(NcclStatus::RemoteError, message))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a point-to-point call is.
 
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::DataType;
 
 /// Which end of a message a call is.
@@ -29,17 +30,29 @@ impl Direction {
     }
 }
 
-/// A send or a receive.
+/// A send or a receive. `R` is how its peer is given: an `i32` as C code passes it, or a [`Rank`] once it was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct Transfer<R = Rank> {
     /// Which of the two.
     pub direction: Direction,
     /// The rank at the other end.
-    pub peer: i32,
+    pub peer: R,
     /// Elements.
     pub count: u64,
     /// Type of the elements.
     pub data_type: DataType,
+}
+
+impl Transfer<i32> {
+    /// The transfer with a peer that exists.
+    ///
+    /// # Errors
+    /// The peer, where a communicator of `world_size` ranks has no such rank.
+    pub(crate) fn checked(self, world_size: usize) -> Result<Transfer, i32> {
+        let Self { direction, peer, count, data_type } = self;
+        let peer = Rank::checked(peer, world_size).ok_or(peer)?;
+        Ok(Transfer { direction, peer, count, data_type })
+    }
 }
 
 impl Transfer {

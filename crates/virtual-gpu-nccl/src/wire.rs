@@ -2,12 +2,13 @@
 //!
 //! Nothing that comes from outside is trusted: what can't be read is `None`, and ends the connection.
 
+use super::internal;
 use super::operation::{Collective, Operation};
 use super::session::{CommTag, ProcessNumber};
 use super::transfer::{Direction, Transfer};
-use virtual_gpu_core::handle::SequenceNumber;
+use virtual_gpu_core::handle::{Rank, SequenceNumber};
 use virtual_gpu_core::source_location::{CallSite, PortableCallSite};
-use virtual_gpu_core::status::NcclStatus;
+use virtual_gpu_core::status::{Error, NcclStatus};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
 /// Bytes that are written one after the other.
@@ -20,6 +21,41 @@ pub(crate) struct Reader<'a>(&'a [u8]);
 /// A message from another process makes no sense: the connection ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
+
+/// Why a message of another process is not taken in.
+#[derive(Debug)]
+pub(crate) enum EventError {
+    /// It makes no sense.
+    Malformed,
+    /// What it needs here is gone.
+    Internal(Error<NcclStatus>),
+}
+
+impl EventError {
+    /// Prints an internal error, which does not end the connection.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the message makes no sense.
+    pub(crate) fn reported<T: Default>(result: Result<T, Self>) -> Result<T, Malformed> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(Self::Malformed) => Err(Malformed),
+            Err(Self::Internal(error)) => Ok(internal::report(Err(error))),
+        }
+    }
+}
+
+impl From<Malformed> for EventError {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+impl From<Error<NcclStatus>> for EventError {
+    fn from(error: Error<NcclStatus>) -> Self {
+        Self::Internal(error)
+    }
+}
 
 /// What can be sent.
 pub(crate) trait Wire: Sized {
@@ -94,7 +130,7 @@ macro_rules! newtype {
         }
     )* };
 }
-newtype!(SequenceNumber, CommTag, ProcessNumber);
+newtype!(Rank, SequenceNumber, CommTag, ProcessNumber);
 
 impl Wire for usize {
     fn write(&self, to: &mut Writer) {
@@ -300,7 +336,7 @@ mod tests {
     #[test]
     fn what_is_written_can_be_read_and_no_prefix_of_it() {
         let operation = Operation {
-            collective: Collective::Reduce { operator: Operator::PreMulSum, root: 3 },
+            collective: Collective::Reduce { operator: Operator::PreMulSum, root: Rank(3) },
             count: 1 << 40,
             data_type: DataType::Bfloat16,
         };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
+use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
@@ -208,16 +209,16 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`, of numbers that ascend.
-pub fn ranks(list: &[usize]) -> String {
+/// `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`, of ranks in ascending order.
+pub fn ranks(list: &[Rank]) -> String {
     if let [one] = list {
         return format!("rank {one}");
     }
-    let runs = list.chunk_by(|one, next| one + 1 == *next);
+    let runs = list.chunk_by(|one, next| one.0 + 1 == next.0);
     let words: Vec<String> = runs
         .flat_map(|run| match run {
             [first, _, .., _, last] => vec![format!("{first} to {last}")],
-            few => few.iter().map(usize::to_string).collect(),
+            few => few.iter().map(Rank::to_string).collect(),
         })
         .collect();
     match words.as_slice() {
@@ -288,6 +289,7 @@ mod tests {
 
     #[test]
     fn lists_and_sizes_read_as_a_person_says_them() {
+        let ranks = |numbers: &[usize]| ranks(&numbers.iter().copied().map(Rank).collect::<Vec<_>>());
         assert_eq!(ranks(&[2]), "rank 2");
         assert_eq!(ranks(&[0, 1, 3]), "ranks 0, 1 and 3");
         assert_eq!(ranks(&[0, 1, 2]), "ranks 0, 1 and 2");

@@ -88,8 +88,8 @@ fn member_manifest(manifest: &str, module: &str, package: &str) -> anyhow::Resul
         manifest.replace(&test, &format!("[[test]]\nname = \"{package}\"\npath = \"tests/{module}.rs\"\n"));
     let manifest =
         manifest.replace("[lints]\nworkspace = true\n", "[lints.rust]\nwarnings = \"allow\"\n").replace(
-            "[lints.rust]\nunused = \"allow\"\n",
-            "[lints.rust]\nunused = \"allow\"\nwarnings = \"deny\"\n",
+            "[lints.rust]\ndead_code = \"allow\"\n",
+            "[lints.rust]\nwarnings = \"deny\"\ndead_code = \"allow\"\n",
         );
     let mut text = String::new();
     let mut in_binary = false;
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_member_has_no_binary_and_its_own_test_name() {
-        let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\nunused = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
+        let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\ndead_code = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
         let made = member_manifest(manifest, "01_init", "x").unwrap();
         assert!(!made.contains("[[bin]]") && !made.contains("default-run"), "{made}");
         assert!(

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::written::Written;
+use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
 /// Value of each byte that is read before anything wrote it: a NaN as a float, −1 as an integer.
@@ -75,7 +76,7 @@ pub struct Allocation {
     pub(super) written: Written,
     pub(super) call_site: CallSite,
     /// The sequence number of the call that freed it: later operations no longer find it.
-    pub(super) freed_by: Option<u64>,
+    pub(super) freed_by: Option<OperationNumber>,
 }
 
 impl Allocation {

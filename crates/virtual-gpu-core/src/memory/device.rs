@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
 use super::bad_address::{BadAddress, Freed, OutOfMemory};
 use super::written::Written;
+use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
 /// Addresses that one GPU may hand out. Far more than its capacity, so that a freed address is not soon used again,
@@ -21,10 +22,10 @@ const PAGE: u64 = 1 << 16;
 const GAP: u64 = 1 << 16;
 
 /// For [`DeviceMemory::as_of`]: after every operation. What was freed is gone.
-pub const AFTER_ALL: u64 = u64::MAX;
+pub const AFTER_ALL: OperationNumber = OperationNumber(u64::MAX);
 
 /// For [`DeviceMemory::as_of`]: before every operation. Everything that is not released is still there.
-pub const BEFORE_ALL: u64 = 0;
+pub const BEFORE_ALL: OperationNumber = OperationNumber(0);
 
 /// The memory of one GPU, or what all GPUs share with the host.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub struct DeviceMemory {
     by_base: BTreeMap<u64, usize>,
     freed: BTreeMap<u64, Freed>,
     /// The operation that accesses it: see [`Self::as_of`].
-    seen_by: u64,
+    seen_by: OperationNumber,
 }
 
 impl DeviceMemory {
@@ -203,7 +204,7 @@ impl DeviceMemory {
         &mut self,
         base: u64,
         call_site: CallSite,
-        sequence: u64,
+        sequence: OperationNumber,
     ) -> Result<AllocationId, BadAddress> {
         let known = self.by_base.get(&base).and_then(|&slot| self.slots[slot].as_mut());
         let Some(allocation) = known.filter(|known| known.freed_by.is_none()) else {
@@ -227,7 +228,7 @@ impl DeviceMemory {
 
     /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed
     /// are still there.
-    pub fn as_of(&mut self, sequence: u64) -> &mut Self {
+    pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self
     }

@@ -1,79 +1,91 @@
 //! Sends and receives that fail, or whose rank aborts.
 
-use super::TransferGroup;
 use super::message::{MessageKey, Moving};
+use super::{Traffic, TransferGroup};
 use crate::Locked;
 use virtual_gpu::engine::Failure;
-use virtual_gpu_core::handle::{CommId, PointToPointId, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
+use virtual_gpu_core::status::NcclResult;
+
+impl Traffic {
+    /// Marks a rank's sends and receives as cancelled. Returns its groups of them.
+    fn cancel(&mut self, comm: CommId, rank: Rank) -> Vec<PointToPointId> {
+        let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
+        let groups = self.transfer_groups.range_mut(at(0)..=at(u64::MAX));
+        let cancel = |(&id, group): (&PointToPointId, &mut TransferGroup)| {
+            group.cancelled = true;
+            id
+        };
+        groups.map(cancel).collect()
+    }
+
+    /// Takes a group away that has failed or was cancelled, once its stream has come to it and none of its messages is being
+    /// moved.
+    fn take_if_over(&mut self, id: PointToPointId) -> Option<TransferGroup> {
+        let TransferGroup { arrived, cancelled, running, failure, .. } = self.transfer_groups.get(&id)?;
+        let is_over = *arrived && *running == 0 && (failure.is_some() || *cancelled);
+        if is_over { self.transfer_groups.remove(&id) } else { None }
+    }
+}
 
 impl Locked<'_> {
     /// A message has failed at its other end, in another process.
-    pub(crate) fn message_lost(&mut self, key: MessageKey, failure: &Failure) {
-        let calls = self.transfer_groups_at(key);
-        if calls.is_empty()
-            && let Some(entry) = self.nccl.communicators.get_mut(&key.comm)
-        {
-            entry.traffic.lost.insert(key, failure.clone());
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone; the same for the functions below.
+    pub(crate) fn message_lost(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
+        let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
+        if traffic.groups_at(key).is_empty() {
+            traffic.lost.insert(key, failure.clone());
         }
-        for id in calls {
-            self.fail_transfers(id, failure);
-        }
+        self.fail_message(key, failure)
     }
 
     /// A message could not be moved: both ends fail.
-    pub(crate) fn message_failed(&mut self, moved: &Moving, failure: &Failure) {
+    pub(crate) fn message_failed(&mut self, moved: &Moving, failure: &Failure) -> NcclResult<()> {
         for id in moved.calls().into_iter().flatten() {
-            if let Some(group) = self.nccl.transfer_group_mut(id) {
-                group.running -= 1;
-            }
-            self.fail_transfers(id, failure);
+            self.nccl.communicator_mut(id.comm)?.traffic.group_mut(id)?.running -= 1;
+            self.fail_transfers(id, failure)?;
         }
+        Ok(())
+    }
+
+    /// Makes the calls at a message's ends fail, of those that are here.
+    pub(super) fn fail_message(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
+        let groups = self.nccl.communicator(key.comm)?.traffic.groups_at(key);
+        groups.into_iter().try_for_each(|id| self.fail_transfers(id, failure))
     }
 
     /// Makes what a rank launched together fail: now, where its stream has come to it, or when it does.
-    pub(crate) fn fail_transfers(&mut self, id: PointToPointId, failure: &Failure) {
-        let Some(entry) = self.nccl.communicators.get_mut(&id.comm) else { return };
+    pub(crate) fn fail_transfers(&mut self, id: PointToPointId, failure: &Failure) -> NcclResult<()> {
+        let entry = self.nccl.communicator_mut(id.comm)?;
         entry.note_failure(failure);
-        let Some(group) = entry.traffic.transfer_groups.get_mut(&id) else { return };
-        let open = group.open.clone();
+        // Both ends of a message may be in one group: it is gone once the first has failed.
+        let Some(group) = entry.traffic.transfer_groups.get_mut(&id) else { return Ok(()) };
         if group.failure.is_none() {
             group.failure = Some(failure.clone());
-            for (key, own) in open {
-                self.publish_lost_message(key, key.rank(own.other()), failure);
+            for (key, own) in group.open.clone() {
+                self.nccl.publish_lost_message(key, key.rank(own.other()), failure)?;
             }
         }
-        self.leave_if_over(id);
+        self.leave_if_over(id)
     }
 
     /// Takes a rank's messages away that are not being moved yet.
-    pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: usize) {
-        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
-        let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
-        let own = entry.traffic.transfer_groups.range_mut(at(0)..=at(u64::MAX));
-        let mut cancelled = Vec::new();
-        for (&id, group) in own {
-            group.cancelled = true;
-            cancelled.push(id);
-        }
-        for id in cancelled {
-            self.leave_if_over(id);
-        }
+    pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: Rank) -> NcclResult<()> {
+        let cancelled = self.nccl.communicator_mut(comm)?.traffic.cancel(comm, rank);
+        cancelled.into_iter().try_for_each(|id| self.leave_if_over(id))
     }
 
     /// Lets a stream go on whose sends and receives have failed or were cancelled, once none of them is being moved.
-    pub(super) fn leave_if_over(&mut self, id: PointToPointId) {
-        let Some(group) = self.nccl.transfer_group_mut(id) else { return };
-        let TransferGroup { op, arrived, cancelled, running, failure, .. } = group;
-        if !*arrived || *running > 0 || (failure.is_none() && !*cancelled) {
-            return;
+    pub(super) fn leave_if_over(&mut self, id: PointToPointId) -> NcclResult<()> {
+        if let Some(group) = self.nccl.communicator_mut(id.comm)?.traffic.take_if_over(id) {
+            let stream = group.op.stream;
+            if let Some(failure) = group.failure.filter(|_| !group.cancelled) {
+                self.engine.fail_stream(stream, &failure);
+            }
+            self.engine.finish(stream);
         }
-        let (stream, failure, cancelled) = (op.stream, failure.clone(), *cancelled);
-        if let Some(entry) = self.nccl.communicators.get_mut(&id.comm) {
-            entry.traffic.transfer_groups.remove(&id);
-        }
-        if let Some(failure) = failure.filter(|_| !cancelled) {
-            self.engine.fail_stream(stream, &failure);
-        }
-        self.engine.finish(stream);
+        Ok(())
     }
 }

@@ -6,21 +6,21 @@ use crate::call::Request;
 use crate::event::{Arrived, MessageName, Stamp};
 use crate::session::ProcessNumber;
 use crate::transfer::{Direction, Transfer};
-use virtual_gpu_core::handle::{CommId, PointToPointId, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, OperationNumber, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 
 /// A message from one rank of a communicator to another: the `sequence`th between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MessageKey {
     pub(crate) comm: CommId,
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
     pub(crate) sequence: SequenceNumber,
 }
 
 impl MessageKey {
-    pub(super) fn of(comm: CommId, rank: usize, transfer: &Transfer, sequence: SequenceNumber) -> Self {
-        let peer = transfer.peer as usize;
+    pub(super) fn of(comm: CommId, rank: Rank, transfer: &Transfer, sequence: SequenceNumber) -> Self {
+        let peer = transfer.peer;
         match transfer.direction {
             Direction::Send => Self { comm, from: rank, to: peer, sequence },
             Direction::Receive => Self { comm, from: peer, to: rank, sequence },
@@ -33,7 +33,7 @@ impl MessageKey {
     }
 
     /// The rank at an end.
-    pub(crate) fn rank(&self, end: Direction) -> usize {
+    pub(crate) fn rank(&self, end: Direction) -> Rank {
         match end {
             Direction::Send => self.from,
             Direction::Receive => self.to,
@@ -66,6 +66,12 @@ pub(super) enum EndLocation {
 }
 
 impl End {
+    /// That of a rank of another process.
+    pub(crate) fn elsewhere(transfer: Transfer, is_captured: bool, call_site: CallSite) -> Self {
+        let location = EndLocation::Elsewhere(None);
+        Self { location, transfer, buffer: 0, is_captured, call_site }
+    }
+
     pub(crate) fn request(&self) -> Request {
         Request::Transfer(self.transfer, self.buffer)
     }
@@ -78,7 +84,7 @@ pub(crate) struct ReadyEnd {
     pub(crate) called: End,
     pub(crate) device: usize,
     /// The sequence number of its operation.
-    pub(crate) enqueued: u64,
+    pub(crate) enqueued: OperationNumber,
     pub(crate) stamp: Stamp,
     /// Bytes that its group sends, and that it receives.
     pub(crate) bytes: (u64, u64),
@@ -89,7 +95,7 @@ pub(crate) struct ReadyEnd {
 /// An end of a message that is moved.
 pub(crate) enum MovingEnd {
     /// With its GPU, and the sequence number of its operation.
-    Here(End, usize, u64),
+    Here(End, usize, OperationNumber),
     Elsewhere(End, Arc<Arrived>),
 }
 

@@ -9,11 +9,12 @@ mod moving;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::Locked;
 use crate::call::{Checked, Request};
-use crate::communicator::LastCall;
+use crate::communicator::{Communicator, LastCall};
 use crate::event::{Arrived, Event};
-use crate::transfer::{Direction, Transfer};
-use crate::{Locked, State};
+use crate::internal::vanished;
+use crate::transfer::Direction;
 pub(crate) use message::{End, MessageKey, Moving, MovingEnd, ReadyEnd};
 use message::{EndLocation, Message};
 use virtual_gpu::engine::{Awaited, Failure, Missing, Touched};
@@ -23,10 +24,9 @@ use virtual_gpu::time::Ticket;
 use virtual_gpu::time::trace::Label;
 use virtual_gpu::time::tuning::point_to_point;
 use virtual_gpu_core::handle::{
-    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, SequenceNumber,
+    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, Rank, SequenceNumber,
 };
-use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaStatus, NcclResult};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// All point-to-point traffic of a communicator.
 #[derive(Default)]
@@ -43,8 +43,8 @@ pub(crate) struct Traffic {
 /// One direction between two ranks, at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Route {
-    rank: usize,
-    peer: usize,
+    rank: Rank,
+    peer: Rank,
     end: Direction,
 }
 
@@ -91,14 +91,14 @@ impl TransferGroup {
     }
 
     /// What a trace calls it.
-    fn label(&self, rank: usize) -> Label {
+    fn label(&self, rank: Rank) -> Label {
         let [sent, received] = self.bytes;
         let name = match self.bytes {
             [_, 0] => "ncclSend",
             [0, _] => "ncclRecv",
             _ => "ncclSend and ncclRecv",
         };
-        let label = Label::new("collective", name).with("rank", rank);
+        let label = Label::new("collective", name).with("rank", rank.0);
         label.with("bytes sent", sent).with("bytes received", received)
     }
 
@@ -151,13 +151,29 @@ pub(crate) struct Pending {
 
 impl Traffic {
     /// How many messages to or from `peer` a rank has called its end of.
-    pub(crate) fn called(&self, rank: usize, peer: usize, end: Direction) -> u64 {
+    pub(crate) fn called(&self, rank: Rank, peer: Rank, end: Direction) -> u64 {
         self.called.get(&Route { rank, peer, end }).copied().unwrap_or_default().0
     }
 
     /// Whether nothing is under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.transfer_groups.is_empty()
+    }
+
+    /// A rank's sends and receives that must be there: they are not done.
+    ///
+    /// # Errors
+    /// `InternalError`, naming them.
+    fn group_mut(&mut self, id: PointToPointId) -> NcclResult<&mut TransferGroup> {
+        self.transfer_groups.get_mut(&id).ok_or_else(|| vanished_group(id))
+    }
+
+    /// Takes a rank's sends and receives away that are done.
+    ///
+    /// # Errors
+    /// `InternalError`, naming them.
+    pub(crate) fn take_group(&mut self, id: PointToPointId) -> NcclResult<TransferGroup> {
+        self.transfer_groups.remove(&id).ok_or_else(|| vanished_group(id))
     }
 
     fn end(&self, key: MessageKey, end: Direction) -> Option<&End> {
@@ -177,9 +193,9 @@ impl Traffic {
     }
 
     /// Notes a call; returns the message's key.
-    fn add(&mut self, comm: CommId, rank: usize, end: End) -> MessageKey {
+    pub(crate) fn add(&mut self, comm: CommId, rank: Rank, end: End) -> MessageKey {
         let direction = end.transfer.direction;
-        let route = Route { rank, peer: end.transfer.peer as usize, end: direction };
+        let route = Route { rank, peer: end.transfer.peer, end: direction };
         let counted = self.called.entry(route).or_default();
         *counted = counted.next();
         let key = MessageKey::of(comm, rank, &end.transfer, *counted);
@@ -188,24 +204,63 @@ impl Traffic {
         message.ends[direction as usize] = Some(end);
         key
     }
-}
 
-impl State {
-    pub(crate) fn transfer_group_mut(&mut self, id: PointToPointId) -> Option<&mut TransferGroup> {
-        self.communicators.get_mut(&id.comm)?.traffic.transfer_groups.get_mut(&id)
+    /// The calls at a message's ends, of those that are here.
+    fn groups_at(&self, key: MessageKey) -> Vec<PointToPointId> {
+        let ends = [Direction::Send, Direction::Receive].map(|end| self.known(key, end));
+        let here = ends.into_iter().filter_map(|known| match known {
+            Known::Here(id, _) => Some(id),
+            _ => None,
+        });
+        here.collect()
     }
 
+    /// Once both ends of a message are called: the report where they disagree.
+    fn disagreement(&self, key: MessageKey) -> Option<Report> {
+        let [send, receive] = &self.messages.get(&key)?.ends;
+        let (send, receive) = (send.as_ref()?, receive.as_ref()?);
+        let is_same = send.transfer.agrees(&receive.transfer);
+        if is_same && send.is_captured == receive.is_captured {
+            return None;
+        }
+        let MessageKey { from, to, sequence, .. } = key;
+        let words = |end: &End| match end.is_captured {
+            true => format!("{}, captured in a graph", end.transfer),
+            false => end.transfer.to_string(),
+        };
+        let help = match is_same {
+            true => "a send and its receive have to be both captured in a graph, or both not",
+            false => {
+                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
+            }
+        };
+        let report =
+            Report::new(format!("ranks disagree about message {sequence} from rank {from} to rank {to}"))
+                .at(format!("rank {from}: {}", words(send)), &send.call_site)
+                .at(format!("rank {to}: {}", words(receive)), &receive.call_site)
+                .help(help);
+        Some(report)
+    }
+}
+
+fn vanished_group(id: PointToPointId) -> Error<NcclStatus> {
+    let PointToPointId { comm, rank, sequence } = id;
+    vanished(format_args!(
+        "group {sequence} of the sends and receives of rank {rank} of communicator {}",
+        comm.0
+    ))
+}
+
+impl Communicator {
     /// The messages that a rank's sends and receives still wait for, in the order of its calls.
     pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
-        let Some(comm) = self.communicators.get(&id.comm) else { return Vec::new() };
-        let traffic = &comm.traffic;
-        let Some(group) = traffic.transfer_groups.get(&id) else { return Vec::new() };
-        if group.failure.is_some() {
-            return Vec::new();
-        }
+        let traffic = &self.traffic;
+        // Once they have failed, or are done, they wait for nothing.
+        let group = traffic.transfer_groups.get(&id).filter(|group| group.failure.is_none());
+        let Some(group) = group else { return Vec::new() };
         let pending = group.open.iter().filter_map(|&(key, own)| {
             let other = own.other();
-            let rank = &comm.ranks[key.rank(other)];
+            let rank = &self.ranks[key.rank(other)];
             let missing = match traffic.known(key, other) {
                 Known::NotCalled => rank.absence(),
                 Known::Gone => Missing::Gone,
@@ -224,25 +279,25 @@ impl State {
     }
 
     /// The calls here that need what one of these ranks has still to do.
-    pub(crate) fn held_up_by(&self, comm: CommId, lost: &[usize]) -> Vec<CallKey> {
-        let Some(entry) = self.communicators.get(&comm) else { return Vec::new() };
-        let collectives = entry.calls.iter().filter(|(_, call)| {
-            let come = |rank: usize| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
+    pub(crate) fn held_up_by(&self, lost: &[Rank]) -> Vec<CallKey> {
+        let comm = self.id;
+        let collectives = self.calls.iter().filter(|(_, call)| {
+            let come = |rank: Rank| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
             call.failure.is_none() && !lost.iter().all(|&rank| come(rank))
         });
         let collectives =
             collectives.map(|(&sequence, _)| CallKey::Collective(CollectiveId { comm, sequence }));
-        let transfer_groups = entry.traffic.transfer_groups.iter().filter(|(_, group)| {
+        let transfer_groups = self.traffic.transfer_groups.iter().filter(|(_, group)| {
             group.failure.is_none()
                 && group.open.iter().any(|&(key, own)| {
                     let other = own.other();
-                    lost.contains(&key.rank(other)) && !entry.traffic.known(key, other).is_ready()
+                    lost.contains(&key.rank(other)) && !self.traffic.known(key, other).is_ready()
                 })
         });
         let transfer_groups = transfer_groups.map(|(&id, _)| CallKey::PointToPoint(id));
-        let management_calls = entry.management_calls.keys().map(|&sequence| ManagementId { comm, sequence });
+        let management_calls = self.management_calls.iter().filter(|(_, call)| call.lacks_any(lost));
         let management_calls =
-            management_calls.filter(|&id| self.lacks_any(id, lost)).map(CallKey::Management);
+            management_calls.map(|(&sequence, _)| CallKey::Management(ManagementId { comm, sequence }));
         collectives.chain(transfer_groups).chain(management_calls).collect()
     }
 }
@@ -251,7 +306,7 @@ impl Locked<'_> {
     /// Enqueues the sends and receives that a rank launches together, on the first one's stream, to come after others.
     pub(crate) fn enqueue_transfers(
         &mut self,
-        (comm, rank): (CommId, usize),
+        (comm, rank): (CommId, Rank),
         transfers: Vec<Checked>,
         after: Vec<Awaited>,
     ) -> NcclResult<()> {
@@ -273,7 +328,7 @@ impl Locked<'_> {
             called.push((transfer, captured.is_some(), call_site.clone()));
             entry.ranks[rank].last =
                 Some(LastCall { request, op, call_site: call_site.clone(), was_polled: false });
-            if transfer.peer as usize != rank {
+            if transfer.peer != rank {
                 bytes[transfer.direction as usize] += transfer.bytes();
             }
             let is_captured = captured.is_some();
@@ -290,68 +345,22 @@ impl Locked<'_> {
         entry.traffic.transfer_groups.insert(id, group);
         for (transfer, is_captured, call_site) in called {
             let event = Event::End { rank, transfer, is_captured, call_site };
-            self.publish_to(comm, transfer.peer as usize, &event);
+            self.nccl.publish_to(comm, transfer.peer, &event)?;
         }
         for key in messages.into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>() {
-            self.compare_ends(key);
+            self.compare_ends(key)?;
         }
         Ok(())
     }
 
-    /// Once both ends are called: do they agree?
-    fn compare_ends(&mut self, key: MessageKey) {
-        let Some(comm) = self.nccl.communicators.get(&key.comm) else { return };
-        let Some(Message { ends: [Some(send), Some(receive)], .. }) = comm.traffic.messages.get(&key) else {
-            return;
-        };
-        let is_same = send.transfer.agrees(&receive.transfer);
-        if is_same && send.is_captured == receive.is_captured {
-            return;
+    /// Makes both ends of a message fail that disagree, once both are called.
+    ///
+    /// # Errors
+    /// `InternalError` where its communicator is gone.
+    pub(crate) fn compare_ends(&mut self, key: MessageKey) -> NcclResult<()> {
+        match self.nccl.communicator(key.comm)?.traffic.disagreement(key) {
+            Some(report) => self.fail_message(key, &Failure::announce(CudaStatus::LaunchFailed, &report)),
+            None => Ok(()),
         }
-        let MessageKey { from, to, sequence, .. } = key;
-        let words = |end: &End| match end.is_captured {
-            true => format!("{}, captured in a graph", end.transfer),
-            false => end.transfer.to_string(),
-        };
-        let help = match is_same {
-            true => "a send and its receive have to be both captured in a graph, or both not",
-            false => {
-                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
-            }
-        };
-        let report =
-            Report::new(format!("ranks disagree about message {sequence} from rank {from} to rank {to}"))
-                .at(format!("rank {from}: {}", words(send)), &send.call_site)
-                .at(format!("rank {to}: {}", words(receive)), &receive.call_site)
-                .help(help);
-        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-        for id in self.transfer_groups_at(key) {
-            self.fail_transfers(id, &failure);
-        }
-    }
-
-    /// The calls at a message's ends, of those that are here.
-    fn transfer_groups_at(&self, key: MessageKey) -> Vec<PointToPointId> {
-        let Some(comm) = self.nccl.communicators.get(&key.comm) else { return Vec::new() };
-        let ends = [Direction::Send, Direction::Receive].map(|end| comm.traffic.known(key, end));
-        let here = ends.into_iter().filter_map(|known| match known {
-            Known::Here(id, _) => Some(id),
-            _ => None,
-        });
-        here.collect()
-    }
-
-    /// A rank of another process has called its end of a message.
-    pub(crate) fn end_elsewhere(
-        &mut self,
-        comm: CommId,
-        rank: usize,
-        (transfer, is_captured): (Transfer, bool),
-        call_site: CallSite,
-    ) {
-        let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return };
-        let end = End { location: EndLocation::Elsewhere(None), transfer, buffer: 0, is_captured, call_site };
-        let key = entry.traffic.add(comm, rank, end);
-        self.compare_ends(key);
     }
 }

@@ -2,41 +2,80 @@
 
 use std::sync::Arc;
 
-use super::Known;
 use super::message::{EndLocation, MessageKey, Moving, MovingEnd, ReadyEnd};
+use super::{Known, Traffic};
 use crate::Locked;
+use crate::collective::failed_gpu;
 use crate::event::{Arrived, MessageName};
 use crate::run::Job;
 use crate::transfer::Direction;
-use virtual_gpu::engine::{Failure, Touched};
+use virtual_gpu::engine::{Failure, State as EngineState, Touched};
 use virtual_gpu::report::Report;
 use virtual_gpu::time::Ticket;
 use virtual_gpu_core::handle::PointToPointId;
-use virtual_gpu_core::status::CudaStatus;
+use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
-impl Locked<'_> {
-    /// The stream of a rank of another process has come to its end of a message.
-    pub(crate) fn end_ready_elsewhere(
+impl Traffic {
+    /// The stream of a rank of another process has come to its end of a message. Returns the message where it can be moved
+    /// now. One that has failed here may be forgotten.
+    pub(crate) fn ready_elsewhere(
         &mut self,
+        engine: &EngineState,
         key: MessageKey,
         end: Direction,
         arrived: Arc<Arrived>,
     ) -> Option<Job> {
-        let traffic = &mut self.nccl.communicators.get_mut(&key.comm)?.traffic;
-        let own = traffic.messages.get_mut(&key)?.ends[end as usize].as_mut()?;
+        let own = self.messages.get_mut(&key)?.ends[end as usize].as_mut()?;
         if end == Direction::Send && arrived.payload.len() as u64 != own.transfer.bytes() {
             return None;
         }
         own.location = EndLocation::Elsewhere(Some(arrived));
-        if !traffic.known(key, end.other()).is_ready() {
+        if !self.known(key, end.other()).is_ready() {
             return None;
         }
-        Some(Job::Messages(vec![self.take_message(key)?]))
+        Some(Job::Messages(vec![self.take_message(engine, key)?]))
     }
 
-    /// The ends of messages whose other ends are in other processes, as they are published now.
+    /// The report where the GPU at one end of a message, here, has failed.
+    pub(crate) fn failed_end(&self, engine: &EngineState, key: MessageKey) -> Option<Report> {
+        [Direction::Send, Direction::Receive].into_iter().find_map(|end| {
+            let Known::Here(_, group) = self.known(key, end) else { return None };
+            let called = self.end(key, end)?;
+            failed_gpu(engine, group.op, key.rank(end), &called.request(), &called.call_site)
+        })
+    }
+
+    /// Takes a message to be moved, if both ends' streams have come to it.
+    fn take_message(&mut self, engine: &EngineState, key: MessageKey) -> Option<Moving> {
+        let moving = |end: Direction| {
+            let known = self.known(key, end);
+            let called = self.end(key, end).filter(|_| known.is_ready())?.clone();
+            match known {
+                Known::Here(_, group) => {
+                    Some(MovingEnd::Here(called, group.device, engine.enqueued_as(group.op)?))
+                }
+                Known::Elsewhere(arrived) => Some(MovingEnd::Elsewhere(called, arrived?.clone())),
+                Known::NotCalled | Known::Gone => None,
+            }
+        };
+        let ends = [moving(Direction::Send)?, moving(Direction::Receive)?];
+        let message = self.messages.get_mut(&key).filter(|message| !message.running)?;
+        message.running = true;
+        let moving = Moving { key, ends };
+        for id in moving.calls().into_iter().flatten() {
+            if let Some(group) = self.transfer_groups.get_mut(&id) {
+                group.running += 1;
+            }
+        }
+        Some(moving)
+    }
+}
+
+impl Locked<'_> {
+    /// The ends of messages whose other ends are in other processes, as they are published now. None where they have failed
+    /// or their rank has aborted since its stream came to them; then their communicator may be gone.
     pub(crate) fn ends_to_publish(&mut self, id: PointToPointId) -> Option<Vec<ReadyEnd>> {
-        let group = self.nccl.transfer_group_mut(id)?;
+        let group = self.nccl.communicators.get(&id.comm)?.traffic.transfer_groups.get(&id)?;
         let (op, device, [sent, got]) = (group.op, group.device, group.bytes);
         if group.cancelled || group.failure.is_some() {
             return None;
@@ -63,112 +102,80 @@ impl Locked<'_> {
     }
 
     /// A rank's stream has come to what it launched together. Returns the messages that can be moved now.
-    pub(crate) fn arrive_at_transfers(&mut self, id: PointToPointId) -> Option<Job> {
-        let group = self.nccl.transfer_group_mut(id)?;
+    ///
+    /// # Errors
+    /// `InternalError` where there is no such call.
+    pub(crate) fn arrive_at_transfers(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
+        let group = self.nccl.communicator_mut(id.comm)?.traffic.group_mut(id)?;
         group.arrived = true;
         if group.cancelled || group.failure.is_some() {
-            self.leave_if_over(id);
-            return None;
+            self.leave_if_over(id)?;
+            return Ok(None);
         }
         if !group.published {
-            return Some(Job::Ends(id));
+            return Ok(Some(Job::Ends(id)));
         }
         self.ready_messages(id)
     }
 
     /// The processes at the other ends of the messages know that their rank's stream has come to them. Returns the messages
     /// that can be moved now.
-    pub(crate) fn published_ends(&mut self, id: PointToPointId) -> Option<Job> {
-        let group = self.nccl.transfer_group_mut(id)?;
+    pub(crate) fn published_ends(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
+        // The rank may have aborted while they were sent, and the communicator be gone.
+        let comm = self.nccl.communicators.get_mut(&id.comm);
+        let group = comm.and_then(|comm| comm.traffic.transfer_groups.get_mut(&id));
+        let Some(group) = group else { return Ok(None) };
         group.published = true;
         self.ready_messages(id)
     }
 
-    pub(super) fn ready_messages(&mut self, id: PointToPointId) -> Option<Job> {
-        let open = self.nccl.transfer_group_mut(id)?.open.clone();
+    fn ready_messages(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
+        let traffic = &mut self.nccl.communicator_mut(id.comm)?.traffic;
+        let open = traffic.group_mut(id)?.open.clone();
         let mut ready = Vec::new();
         for (key, own) in open {
-            let traffic = &self.nccl.communicators.get(&id.comm)?.traffic;
             if !traffic.known(key, own.other()).is_ready() {
                 continue;
             }
-            if let Some(report) = self.failed_end(key) {
-                let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-                for id in self.transfer_groups_at(key) {
-                    self.fail_transfers(id, &failure);
-                }
+            if let Some(report) = traffic.failed_end(self.engine, key) {
+                self.fail_message(key, &Failure::announce(CudaStatus::LaunchFailed, &report))?;
                 break;
             }
-            ready.extend(self.take_message(key));
+            ready.extend(traffic.take_message(self.engine, key));
         }
-        (!ready.is_empty()).then_some(Job::Messages(ready))
-    }
-
-    /// The report where the GPU at one end of a message, here, has failed.
-    pub(crate) fn failed_end(&self, key: MessageKey) -> Option<Report> {
-        let traffic = &self.nccl.communicators.get(&key.comm)?.traffic;
-        [Direction::Send, Direction::Receive].into_iter().find_map(|end| {
-            let Known::Here(_, group) = traffic.known(key, end) else { return None };
-            let called = traffic.end(key, end)?;
-            self.failed_gpu(group.op, key.rank(end), &called.request(), &called.call_site)
-        })
-    }
-
-    /// Takes a message to be moved, if both ends' streams have come to it.
-    pub(super) fn take_message(&mut self, key: MessageKey) -> Option<Moving> {
-        let known = &self.nccl.communicators.get(&key.comm)?.traffic;
-        let enqueued = [Direction::Send, Direction::Receive].map(|end| match known.known(key, end) {
-            Known::Here(_, group) => self.engine.enqueued_as(group.op),
-            _ => None,
-        });
-        let traffic = &mut self.nccl.communicators.get_mut(&key.comm)?.traffic;
-        let moving = |end: Direction| {
-            let known = traffic.known(key, end);
-            let called = traffic.end(key, end).filter(|_| known.is_ready())?.clone();
-            match known {
-                Known::Here(_, group) => Some(MovingEnd::Here(called, group.device, enqueued[end as usize]?)),
-                Known::Elsewhere(arrived) => Some(MovingEnd::Elsewhere(called, arrived?.clone())),
-                Known::NotCalled | Known::Gone => None,
-            }
-        };
-        let ends = [moving(Direction::Send)?, moving(Direction::Receive)?];
-        let message = traffic.messages.get_mut(&key).filter(|message| !message.running)?;
-        message.running = true;
-        let moving = Moving { key, ends };
-        for id in moving.calls().into_iter().flatten() {
-            if let Some(group) = traffic.transfer_groups.get_mut(&id) {
-                group.running += 1;
-            }
-        }
-        Some(moving)
+        Ok((!ready.is_empty()).then_some(Job::Messages(ready)))
     }
 
     /// A message has been moved: notes at both ends what it touched, and what comes before what. Returns the calls whose
     /// last message it was.
+    ///
+    /// # Errors
+    /// `InternalError` where a call is gone that a message is moved for.
     pub(crate) fn message_moved(
         &mut self,
         moved: Moving,
         touched: [Option<Touched>; 2],
-    ) -> Vec<PointToPointId> {
+    ) -> NcclResult<Vec<PointToPointId>> {
         let calls = moved.calls();
         let Moving { key, ends } = moved;
-        let Some(comm) = self.nccl.communicators.get_mut(&key.comm) else { return Vec::new() };
-        comm.traffic.messages.remove(&key);
+        let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
+        traffic.messages.remove(&key);
         // Of each end: the bytes that its group sends and receives, its ticket, and what was before it.
         let mut known = Vec::new();
         for (id, end) in calls.into_iter().zip(&ends) {
-            known.push(match (id, end) {
+            match (id, end) {
                 (_, MovingEnd::Elsewhere(_, arrived)) => {
-                    (arrived.bytes, Some(Ticket::elsewhere(arrived.ready)), Some(arrived.view.clone()))
+                    let ticket = Ticket::elsewhere(arrived.ready);
+                    known.push((arrived.bytes, Some(ticket), Some(arrived.view.clone())));
                 }
-                (id, _) => {
-                    let group = id.and_then(|id| self.nccl.transfer_group_mut(id));
-                    let Some((op, bytes)) = group.map(|group| (group.op, group.bytes)) else {
-                        return Vec::new();
-                    };
-                    (bytes, self.engine.ticket_of(op), self.engine.first_of(op).map(|(_, view)| view))
+                (Some(id), MovingEnd::Here(..)) => {
+                    let group = traffic.group_mut(id)?;
+                    let before = self.engine.first_of(group.op).map(|(_, view)| view);
+                    known.push((group.bytes, self.engine.ticket_of(group.op), before));
                 }
-            });
+                // An end that is here is in a group.
+                (None, MovingEnd::Here(..)) => return Ok(Vec::new()),
+            }
         }
         // Messages that move together share their GPU's links.
         let bytes = if key.from == key.to { 0 } else { known[0].0[0].max(known[1].0[1]) };
@@ -179,8 +186,9 @@ impl Locked<'_> {
         for ((id, touched), (end, partner)) in
             calls.into_iter().zip(touched).zip([(Direction::Send, 1), (Direction::Receive, 0)])
         {
+            // The other end is in another process.
             let Some(id) = id else { continue };
-            let Some(group) = self.nccl.transfer_group_mut(id) else { continue };
+            let group = traffic.group_mut(id)?;
             group.touched.extend(touched);
             group.partners.extend(tickets[partner].clone().map(|ticket| (ticket, bytes)));
             if let (Direction::Receive, Some(view)) = (end, &sent) {
@@ -193,9 +201,7 @@ impl Locked<'_> {
             }
         }
         over.dedup();
-        for id in calls.into_iter().flatten() {
-            self.leave_if_over(id);
-        }
-        over
+        calls.into_iter().flatten().try_for_each(|id| self.leave_if_over(id))?;
+        Ok(over)
     }
 }

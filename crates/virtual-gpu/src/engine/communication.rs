@@ -75,7 +75,10 @@ pub type SharedCalls = Arc<dyn CapturedCalls>;
 /// Communication between GPUs, as the engine uses it.
 pub trait Communication: Send + Sync {
     /// A stream has come to a call. Returns what can run now.
-    fn arrive(&'static self, engine: &mut State, call: CallKey) -> Option<CommunicationJob>;
+    ///
+    /// # Errors
+    /// The call is unknown: its stream fails.
+    fn arrive(&'static self, engine: &mut State, call: CallKey) -> Result<Option<CommunicationJob>, Failure>;
 
     /// Why the ranks that a call waits for have not come to it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
@@ -87,7 +90,16 @@ pub trait Communication: Send + Sync {
     fn deadlock_report(&self, engine: &State, calls: &Deadlocked) -> Report;
 
     /// Makes calls fail that can't complete: at once for the ranks that have come, on arrival for the others.
-    fn fail_calls(&self, engine: &mut State, calls: &Deadlocked, status: CudaStatus, report: &Report);
+    ///
+    /// # Errors
+    /// A call is unknown: the streams that are at it fail.
+    fn fail_calls(
+        &self,
+        engine: &mut State,
+        calls: &Deadlocked,
+        status: CudaStatus,
+        report: &Report,
+    ) -> Result<(), Failure>;
 
     /// Ends what other ranks have not come to for too long. `false` where another process has still to answer.
     fn give_up_joining(&self, engine: &mut State, awaited: &[Awaiting]) -> bool;
@@ -116,8 +128,8 @@ pub trait Communication: Send + Sync {
 pub(super) struct NoCommunication;
 
 impl Communication for NoCommunication {
-    fn arrive(&'static self, _: &mut State, _: CallKey) -> Option<CommunicationJob> {
-        None
+    fn arrive(&'static self, _: &mut State, _: CallKey) -> Result<Option<CommunicationJob>, Failure> {
+        Ok(None)
     }
 
     fn missing(&self, _: CallKey) -> Vec<Missing> {
@@ -132,7 +144,9 @@ impl Communication for NoCommunication {
         Report::new("deadlock")
     }
 
-    fn fail_calls(&self, _: &mut State, _: &Deadlocked, _: CudaStatus, _: &Report) {}
+    fn fail_calls(&self, _: &mut State, _: &Deadlocked, _: CudaStatus, _: &Report) -> Result<(), Failure> {
+        Ok(())
+    }
 
     fn give_up_joining(&self, _: &mut State, _: &[Awaiting]) -> bool {
         false

@@ -7,7 +7,7 @@ use super::settings::{self, Settings};
 use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
-use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -37,7 +37,7 @@ pub(super) struct Context {
     pub(super) failure: Option<Arc<Failure>>,
     /// The race whose calls were made first, of those that were found and not reported. Work goes on until it is reported: how far
     /// it has come when a race is found depends on the threads.
-    pub(super) race: Option<([u64; 2], Failure)>,
+    pub(super) race: Option<([OperationNumber; 2], Failure)>,
     /// Whether a thread has got the failure. Before that, only calls that wait return it, so that it does
     /// not depend on the threads' timing which call does.
     pub(super) reported: bool,
@@ -342,7 +342,12 @@ impl State {
     }
 
     /// Remembers a race that an operation in `stream` takes part in, of calls with these sequence numbers.
-    pub(super) fn fail_by_race(&mut self, stream: StreamHandle, calls: [u64; 2], failure: &Failure) {
+    pub(super) fn fail_by_race(
+        &mut self,
+        stream: StreamHandle,
+        calls: [OperationNumber; 2],
+        failure: &Failure,
+    ) {
         let Some(context) = self.streams.get(&stream).map(|stream| stream.context) else { return };
         self.any_failure = true;
         let Some(context) = self.contexts.get_mut(&context) else { return };

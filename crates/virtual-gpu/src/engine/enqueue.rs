@@ -8,7 +8,7 @@ use super::stream::not_a_stream;
 use super::stream::{Awaited, Op};
 use super::work::Work;
 use super::{Engine, State};
-use virtual_gpu_core::handle::{CallKey, OpRef, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaResult;
 use virtual_gpu_core::sync::MutexGuard;
@@ -106,13 +106,13 @@ impl State {
     }
 
     /// A new sequence number for an operation.
-    pub(super) fn next_sequence_number(&mut self) -> u64 {
-        self.enqueued += 1;
+    pub(super) fn next_sequence_number(&mut self) -> OperationNumber {
+        self.enqueued = self.enqueued.next();
         self.enqueued
     }
 
     /// The sequence number of `op`, which is the first operation of its stream.
-    pub fn enqueued_as(&self, op: OpRef) -> Option<u64> {
+    pub fn enqueued_as(&self, op: OpRef) -> Option<OperationNumber> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.enqueued)
     }

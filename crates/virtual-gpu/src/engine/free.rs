@@ -5,8 +5,8 @@ use super::transfer::owner;
 use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::report::Report;
-use virtual_gpu_core::handle::{OpRef, StreamHandle};
-use virtual_gpu_core::memory::{AllocationId, BEFORE_ALL, BadAddress};
+use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
+use virtual_gpu_core::memory::{AFTER_ALL, AllocationId, BEFORE_ALL, BadAddress};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
@@ -17,7 +17,7 @@ pub(super) struct Freed {
     base: u64,
     allocation: AllocationId,
     /// The sequence number of the free.
-    sequence: u64,
+    sequence: OperationNumber,
     /// The free, where it is a stream's operation.
     op: Option<OpRef>,
 }
@@ -108,7 +108,7 @@ impl Engine {
             return state;
         }
         let firsts = state.streams.values().filter_map(|stream| stream.queue.front());
-        let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(u64::MAX);
+        let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(AFTER_ALL);
         let count = state.freed.iter().take_while(|freed| freed.sequence < oldest).count();
         if count == 0 {
             return state;

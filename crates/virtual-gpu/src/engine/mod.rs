@@ -60,7 +60,7 @@ use crate::order::Order;
 use crate::report::Report;
 use crate::time::Time;
 use communication::NoCommunication;
-use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
@@ -140,8 +140,8 @@ pub struct State {
     waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
     /// Whether a GPU has failed since the start.
     any_failure: bool,
-    /// Operations enqueued since the start.
-    enqueued: u64,
+    /// The sequence number of the last operation.
+    enqueued: OperationNumber,
     /// Memory that was freed, in the order of the calls, while what was enqueued before them was not done.
     freed: VecDeque<free::Freed>,
     /// Operations done since the start.
@@ -201,7 +201,7 @@ impl Engine {
             runnable: VecDeque::new(),
             waiting: HashMap::new(),
             any_failure: false,
-            enqueued: 0,
+            enqueued: OperationNumber::default(),
             freed: VecDeque::new(),
             finished: 0,
             under_way: 0,
@@ -282,7 +282,11 @@ impl Engine {
     }
 
     /// A GPU's memory as the operation with this sequence number sees it.
-    pub(crate) fn memory_as_of(&self, device: usize, sequence: u64) -> MutexGuard<'_, DeviceMemory> {
+    pub(crate) fn memory_as_of(
+        &self,
+        device: usize,
+        sequence: OperationNumber,
+    ) -> MutexGuard<'_, DeviceMemory> {
         let mut memory = lock(&self.memories[device]);
         memory.as_of(sequence);
         memory

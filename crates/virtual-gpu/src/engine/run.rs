@@ -8,8 +8,7 @@ use super::work::Work;
 use super::{Engine, State};
 use crate::order::View;
 use crate::time::{Cost, Ticket, Time};
-use virtual_gpu_core::handle::CallKey;
-use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
@@ -26,7 +25,7 @@ pub(super) struct Turn {
     pub(super) device: usize,
     pub(super) call_site: CallSite,
     /// Its sequence number.
-    pub(super) sequence: u64,
+    pub(super) sequence: OperationNumber,
     /// The earliest time on its stream.
     pub(super) start_ns: u64,
 }
@@ -114,8 +113,13 @@ impl State {
                 Work::Collective(call) => {
                     op.work = Work::Collective(call);
                     let communication = self.communication;
-                    if let Some(job) = communication.arrive(self, call) {
-                        return Some(Job::Communication(job));
+                    match communication.arrive(self, call) {
+                        Ok(Some(job)) => return Some(Job::Communication(job)),
+                        Ok(None) => {}
+                        Err(failure) => {
+                            self.fail_stream(handle, &failure);
+                            self.finish(handle);
+                        }
                     }
                 }
                 work @ Work::Free { .. } => {

@@ -11,7 +11,7 @@ use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::order::View;
 use crate::time::{Cost, Moment, Ticket, When};
-use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
@@ -76,7 +76,7 @@ pub(super) struct Op {
     pub(super) call_site: CallSite,
     pub(super) thread: ThreadKey,
     /// Its sequence number.
-    pub(super) enqueued: u64,
+    pub(super) enqueued: OperationNumber,
     /// What its thread knew when it enqueued it; once it runs, also what its predecessors knew.
     pub(super) view: View,
     pub(super) done: Arc<OnceLock<View>>,

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::communication::{Awaiting, Deadlocked, Missing};
 use super::run::Obstacle;
-use super::stream::Awaited;
-use super::{Engine, State};
+use super::stream::{Awaited, Stream};
+use super::work::Work;
+use super::{Engine, Failure, State};
 use crate::config::Timeout;
 use crate::report::Report;
 use virtual_gpu_core::handle::CallKey;
@@ -133,7 +134,22 @@ pub fn given_up(timeout: Timeout) -> String {
 impl State {
     fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
         let communication = self.communication;
-        communication.fail_calls(self, calls, status, report);
+        if let Err(failure) = communication.fail_calls(self, calls, status, report) {
+            self.fail_streams_at(calls, &failure);
+        }
+    }
+
+    /// Makes the streams fail that are at one of these calls.
+    fn fail_streams_at(&mut self, calls: &Deadlocked, failure: &Failure) {
+        let is_at = |stream: &Stream| match stream.queue.front().map(|op| &op.work) {
+            Some(Work::Collective(call)) => stream.busy && calls.contains(call),
+            _ => false,
+        };
+        let streams = self.streams.iter().filter(|(_, stream)| is_at(stream));
+        for handle in streams.map(|(&handle, _)| handle).collect::<Vec<_>>() {
+            self.fail_stream(handle, failure);
+            self.finish(handle);
+        }
     }
 
     fn is_over(&self, wait: &Wait) -> bool {

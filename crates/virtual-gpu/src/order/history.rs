@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::clock::View;
 use super::page::{PAGE, Page};
-use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -20,7 +20,7 @@ pub(crate) struct Accessor {
     /// The thread that enqueued it.
     pub(crate) thread: ThreadKey,
     /// Its sequence number.
-    pub(crate) enqueued: u64,
+    pub(crate) enqueued: OperationNumber,
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
@@ -265,7 +265,7 @@ mod tests {
             stream: StreamHandle(stream),
             number,
             thread: ThreadKey::current(),
-            enqueued: number,
+            enqueued: OperationNumber(number),
             reads: true,
             writes: true,
             frees: false,

@@ -16,7 +16,7 @@ pub(crate) use history::{Accessor, Touch};
 
 use crate::report::{Report, memory_of, size};
 use history::{Conflict, History};
-use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
@@ -41,7 +41,7 @@ pub(crate) struct Race {
     /// Whether it is the first between its two source lines.
     pub(crate) is_new: bool,
     /// The sequence numbers of its calls, the later one first.
-    pub(crate) calls: [u64; 2],
+    pub(crate) calls: [OperationNumber; 2],
     /// The stream of the other access.
     pub(crate) other: StreamHandle,
 }
