@@ -8,7 +8,7 @@ mod clock;
 mod history;
 mod page;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use clock::{Clock, View};
@@ -17,6 +17,7 @@ pub(crate) use history::{Accessor, Touch};
 use crate::report::{Report, memory_of, size};
 use history::{Conflict, History};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
@@ -24,11 +25,11 @@ use virtual_gpu_core::thread::ThreadKey;
 /// What host threads have seen, and who touched which bytes last.
 #[derive(Default)]
 pub struct Order {
-    seen_by: HashMap<ThreadKey, Clock>,
+    seen_by: Map<ThreadKey, Clock>,
     /// Streams that were forgotten. A clock that was kept may bring them back.
     gone: HashSet<StreamHandle>,
     seen: Clock,
-    histories: HashMap<(usize, AllocationId), History>,
+    histories: Map<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
