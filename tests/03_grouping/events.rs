@@ -42,6 +42,8 @@ impl Bench {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
+        lab::name_stream(&producer, "producer")?;
+        lab::name_stream(&consumer, "consumer")?;
         let kernels = Kernels::load(context)?;
         let inputs = (0..rounds).map(|round| Ok(producer.clone_htod(&irregular::integers(round, LEN))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;

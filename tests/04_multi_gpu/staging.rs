@@ -39,6 +39,8 @@ impl Bench {
     fn new() -> anyhow::Result<Self> {
         let compute = lab::streams(1)?.remove(0);
         let copies = compute.context().new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&copies, "copy")?;
         let kernels = Kernels::load(compute.context())?;
         // So that loading takes no part in what comes.
         kernels.spin(&compute, 0)?;

@@ -73,6 +73,11 @@ impl<'a> Bench<'a> {
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
+        for (stream, role) in
+            [(&streams.compute, "compute"), (&streams.comm, "comm"), (&streams.copy, "copy")]
+        {
+            lab::name_stream(stream, role)?;
+        }
         let kernels = Kernels::load(context)?;
         let inputs = (0..batches).map(|batch| pinned(context, &input(comm.rank(), batch)));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;

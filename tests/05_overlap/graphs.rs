@@ -61,6 +61,8 @@ impl<'a> Bench<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let kernels = Kernels::load(context)?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let bench = Self { comm, compute, kernels, bias };

@@ -106,6 +106,8 @@ impl<'a> Model<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let kernels = Kernels::load(context)?;
         let matrix = |layer: usize, part: Part| -> anyhow::Result<CudaSlice<f32>> {
             let mut values = vec![0.0; WIDTH * WIDTH];

@@ -82,6 +82,8 @@ impl<'a> Line<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let kernels = Kernels::load(context)?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let input = |at| input(at, micro_batches);

@@ -59,6 +59,8 @@ impl Rank {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let kernels = Kernels::load(context)?;
         let (mut one, other) = (compute.alloc_zeros::<f32>(1)?, compute.alloc_zeros::<f32>(1)?);
         kernels.spin(&compute, 0)?;

@@ -34,6 +34,8 @@ impl Streams {
         // SAFETY: every use on two streams is ordered by `release`, or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
+        lab::name_stream(&own, "owner's")?;
+        lab::name_stream(&other, "user's")?;
         kernels.spin(&own, 0)?;
         Ok(Self { own, other, kernels })
     }

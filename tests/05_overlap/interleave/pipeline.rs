@@ -72,6 +72,8 @@ impl<'a> Pipeline<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
         let kernels = Kernels::load(context)?;

@@ -36,6 +36,9 @@ pub struct Order {
 /// Ends the name of a stream that does the work of a graph's branch.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
+/// Ends the name of a stream that is called by its role.
+pub(crate) const OF_A_ROLE: &str = " stream";
+
 /// Two accesses to the same bytes, of which one writes, and which nothing orders.
 pub(crate) struct Race {
     pub(crate) report: Report,
@@ -180,6 +183,8 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         Some(line) if !of_two_gpus => {
             let variable = |side: &Accessor| {
                 let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
+                // The default stream has no role, so it keeps the word.
+                let name = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default").unwrap_or(name);
                 name.replace(' ', "_")
             };
             let (waits, records) = (variable(later), variable(earlier));
