@@ -319,7 +319,7 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
             )?;
             ensure!(
                 !asked.get() && comm.world_size() == world_size,
-                "rank {rank}: nobody was lost, and the world of {world_size} became one of {}",
+                "rank {rank}: no rank was lost, and the world of {world_size} became one of {}",
                 comm.world_size()
             );
             let all: Vec<usize> = (0..world_size).collect();
