@@ -7,6 +7,8 @@ use std::sync::Once;
 
 use anyhow::anyhow;
 
+use crate::panics::message_and_place;
+
 /// A panic that was caught. It prints as `panicked at FILE:LINE: MESSAGE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caught {
@@ -27,8 +29,8 @@ impl fmt::Display for Caught {
 thread_local! {
     /// Whether [`caught`] runs something on this thread.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// Where the latest panic of this thread was, while it is watched.
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// The latest panic of this thread, while it is watched.
+    static LATEST: RefCell<Option<Caught>> = const { RefCell::new(None) };
 }
 
 /// How the message of a `todo!` starts. An exercise that isn't done goes on panicking.
@@ -46,7 +48,7 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
     let outer = WATCHED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(function));
     WATCHED.set(outer);
-    let place = PLACE.take();
+    let latest = LATEST.take();
     result.map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -54,7 +56,8 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
         if message.starts_with(TODO) {
             resume_unwind(panic);
         }
-        Caught { place, message }
+        // Where another thread panicked, and this one only went on with it, the hook has reported the place.
+        latest.unwrap_or(Caught { place: None, message })
     })
 }
 
@@ -80,7 +83,8 @@ fn note_places() {
             if !WATCHED.get() || is_todo {
                 return earlier(panic);
             }
-            PLACE.set(panic.location().map(|place| format!("{}:{}", place.file(), place.line())));
+            let (message, place) = message_and_place(panic);
+            LATEST.set(Some(Caught { place, message }));
         }));
     });
 }
@@ -93,7 +97,7 @@ mod tests {
     fn a_panic_is_named_with_its_place() {
         let line = line!() + 1;
         let error = without_panic("open(9)", || panic!("there are {} GPUs", 2)).unwrap_err();
-        let place = format!("{}:{line}", file!());
+        let place = format!("{}:{line}:49", file!());
         assert_eq!(
             error.to_string(),
             format!(
