@@ -99,10 +99,8 @@ impl Bench {
         for (round, output) in self.outputs.iter().enumerate() {
             let name = format!("what was read in round {round}");
             let expected = irregular::integers(round, LEN);
-            let mut comparison = Expected::new(0, &name, &expected).if_instead(
-                &stale(),
-                "it is what was there at first: reading did not wait, or nothing was read",
-            );
+            let mut comparison = Expected::new(0, &name, &expected)
+                .if_instead(&stale(), "it is what was there at first, and not what the producer wrote");
             for later in round + 1..self.outputs.len() {
                 comparison = comparison.if_instead(
                     &irregular::integers(later, LEN),
@@ -147,7 +145,7 @@ fn no_host_waits() -> anyhow::Result<()> {
         }
         ensure!(
             !first.try_is_complete()?,
-            "the producer's stream was busy for 20 ms, and {name} did not return before that: does it wait on the host?"
+            "the producer's stream was busy for 20 ms, and {name} returned only after that: the host must not wait for it"
         );
         bench.compare()?;
     }
