@@ -1,6 +1,7 @@
 //! A verdict as a student reads it: what failed first, how many checks passed, and how to go on.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anstream::adapter::strip_str;
 use course::checks::{Counts, Verdict};
@@ -62,11 +63,18 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
             if let Some(failure) = verdict.first_failure() {
                 // What a check prints must not steer the terminal.
                 let message = strip_str(&failure.message).to_string();
-                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{message}", failure.check);
+                let file = exercise.starter(Path::new(""));
+                let _ = write!(
+                    text,
+                    "{STRONG}{}{STRONG:#} {DIM}checks {}{DIM:#}\n{message}",
+                    failure.check,
+                    file.display()
+                );
             }
             if counts.failed > 1 {
                 let more = count(counts.failed - 1, "more failure");
-                let _ = write!(text, "\n\n{DIM}{more}: {}{DIM:#}", exercise.test_command());
+                let _ =
+                    write!(text, "\n\n{DIM}mend this one first; {more}: {}{DIM:#}", exercise.test_command());
             }
         }
         Verdict::Passed(_) | Verdict::Ignored(_) => return text,
