@@ -17,6 +17,7 @@ use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{State, read_answer};
 use course::syllabus::{Exercise, Module};
 use crossterm::event::KeyCode;
+use lab::timeline::Chart;
 
 use crate::files::{colored, with_solution};
 use crate::overview;
@@ -49,6 +50,8 @@ struct Watch<'a> {
     before: Option<String>,
     /// The number of the check that counts; those before it were stopped.
     check: usize,
+    /// What the streams did, if that is known of the last verdict.
+    chart: Option<Chart>,
     /// All of a long text is shown, not as much as fits on the screen.
     shows_all: bool,
     stop: Arc<Stop>,
@@ -69,6 +72,7 @@ pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode
     let mut watch = Watch {
         exercise,
         below: Below::building(),
+        chart: None,
         shows_all: false,
         answer: String::new(),
         before: session.progress.last_checked(exercise).map(str::to_owned),
@@ -117,6 +121,7 @@ impl<'a> Watch<'a> {
                 Happened::Checked(check, Ok(verdict)) if check == self.check => {
                     self.session.progress.note(self.exercise, self.answer.clone(), &verdict);
                     self.session.keep();
+                    self.chart = checks::timeline(self.session.root, self.exercise, &verdict);
                     self.below = Below::Verdict(verdict);
                 }
                 Happened::Checked(check, Err(error)) if check == self.check => {
@@ -202,6 +207,7 @@ impl<'a> Watch<'a> {
     /// Stops the check that runs, and starts one of the file as it is.
     fn start_check(&mut self) -> anyhow::Result<()> {
         self.stop.stop();
+        self.chart = None;
         self.stop = Arc::default();
         self.check += 1;
         let answer = match read_answer(self.session.root, self.exercise) {
@@ -244,7 +250,8 @@ fn check_one(
     match checks::build(root, module, true, stop)? {
         Err(errors) => Ok(Verdict::Broken(errors)),
         Ok(tests) => {
-            let options = Options { started: &mut started, is_interactive: true };
+            let folder = checks::timelines(root);
+            let options = Options { started: &mut started, is_interactive: true, timelines: Some(&folder) };
             checks::verdict(exercise, &tests.run(&exercise.filter(), stop, options)?)
         }
     }

@@ -9,6 +9,8 @@ const LABEL: usize = 15;
 const COLUMNS: usize = 96;
 /// Columns of times without which a chart shows nothing.
 const FEWEST: usize = 16;
+/// Stands for work that is too short for a cell.
+const THIN: char = '▏';
 
 impl Chart {
     /// Lines of text, one for each row and kind of work.
@@ -18,7 +20,7 @@ impl Chart {
         for (at, row) in self.rows.iter().enumerate() {
             for kind in self.kinds() {
                 let spans = row.spans.iter().filter(|span| span.kind == kind);
-                text += &self.line(&self.label(at, kind), label_width, spans, COLUMNS);
+                text += &self.line(&self.label(at, kind), label_width, spans, (COLUMNS, None));
             }
         }
         text + &self.scale(label_width, COLUMNS)
@@ -51,7 +53,7 @@ impl Chart {
         let mut text = String::new();
         for ((at, kind), label) in all.iter().zip(&labels).take(shown) {
             let spans = self.rows[*at].spans.iter().filter(|span| span.kind == *kind);
-            text += &self.line(label, label_width, spans, width);
+            text += &self.line(label, label_width, spans, (width, Some(THIN)));
         }
         if shown < all.len() {
             text += &format!("… {} more\n", all.len() - shown);
@@ -82,15 +84,24 @@ impl Chart {
         label: &str,
         label_width: usize,
         spans: impl Iterator<Item = &'a Span>,
-        width: usize,
+        (width, thin): (usize, Option<char>),
     ) -> String {
         let (first, last) = self.range();
         let column = |time: f64| ((time - first) / (last - first) * width as f64).round() as usize;
         let mut line = vec![' '; width];
+        let mut too_short = Vec::new();
         for span in spans {
             let cells = column(span.start)..column(span.end);
+            if cells.is_empty() {
+                too_short.push(cells.start.min(width - 1));
+            }
             for (cell, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
                 line[cell] = letter;
+            }
+        }
+        for cell in too_short {
+            if let (' ', Some(thin)) = (line[cell], thin) {
+                line[cell] = thin;
             }
         }
         let line: String = line.into_iter().collect();
@@ -158,6 +169,16 @@ mod tests {
         assert!(lines[0].starts_with("GPU 0 compute [pre <0>─"), "{text}");
         assert!(lines[1].starts_with("GPU 0 comm") && lines[2].ends_with("4.00 ms"), "{text}");
         assert!(lines[3].starts_with("hidden: 2.00 ms of communication") && lines[4] == "modelled", "{text}");
+    }
+
+    #[test]
+    fn work_that_is_too_short_for_a_cell_is_seen() {
+        let mut chart = Chart { rows: chart().rows[..1].to_vec(), ..chart() };
+        let copy = Span { kind: Kind::Copy, name: "copy".to_owned(), start: 7.0, end: 7.001 };
+        chart.rows[0].spans.push(copy);
+        let text = chart.summary(80, 8);
+        assert!(text.lines().any(|line| line.starts_with("GPU 0 copy") && line.ends_with(THIN)), "{text}");
+        assert!(!chart.terminal().contains(THIN), "the demos' charts stay as they are");
     }
 
     #[test]
