@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use course::answers::compare;
 use course::checks::{self, Options, Stop, Verdict};
-use course::progress::{State, read_answer};
+use course::progress::{self, State, read_answer};
 use course::syllabus::{Exercise, Module};
 use crossterm::event::KeyCode;
 use lab::timeline::Chart;
@@ -158,6 +158,12 @@ impl<'a> Watch<'a> {
             'l' => self.below = Below::Text(overview::list(&self.session, Some(self.exercise))?),
             'm' => self.shows_all = !self.shows_all,
             's' => self.below = Below::Text(with_solution(&self.session, self.exercise)?),
+            't' => {
+                if let Some(chart) = &self.chart {
+                    let kept = keep(self.session.root, self.exercise, chart);
+                    self.below = kept.map_or_else(Below::Error, Below::Text);
+                }
+            }
             'd' => {
                 let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
                 self.below = Below::Text(match (&self.before, changes.is_empty()) {
@@ -238,6 +244,23 @@ impl<'a> Watch<'a> {
         });
         Ok(())
     }
+}
+
+/// Writes a timeline to files that a student opens, and says how.
+fn keep(root: &Path, exercise: &Exercise, chart: &Chart) -> anyhow::Result<String> {
+    let folder = progress::folder(root).join("timelines");
+    std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
+    let file = |ending: &str| folder.join(format!("{}.{ending}", exercise.id.replace('/', "_")));
+    let (picture, trace) = (file("svg"), file("trace.json"));
+    chart.write(Some(&trace), Some(&picture))?;
+    let shown = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+    Ok(format!(
+        "The timeline of {}:\n\n  {}\n  a picture: open it in a browser\n\n  {}\n  a trace: choose \"Open trace file\" at \
+         https://ui.perfetto.dev\n",
+        chart.title,
+        shown(&picture),
+        shown(&trace)
+    ))
 }
 
 fn check_one(

@@ -23,7 +23,9 @@ impl Watch<'_> {
         let (columns, rows) = terminal::size();
         let head = self.head(columns)?;
         let (body, last) = self.body(columns, rows)?;
-        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(KEYS, columns).trim_end());
+        let has_chart = self.chart.is_some() && matches!(self.below, Below::Verdict(_));
+        let keys = KEYS.replace(" · q", if has_chart { " · t timeline · q" } else { " · q" });
+        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(&keys, columns).trim_end());
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {
             true => body,

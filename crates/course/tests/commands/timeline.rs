@@ -56,6 +56,12 @@ fn a_verdict_shows_what_the_streams_did() {
         .env("TERM", "xterm");
     let mut terminal = Terminal::run(command);
     terminal.shows("hidden: 2.00 ms of communication");
+    terminal.shows("t timeline");
+    terminal.press("t");
+    terminal.shows(".course/timelines/one_first.svg");
+    terminal.shows("ui.perfetto.dev");
     terminal.press("q");
     assert!(terminal.ends_well());
+    assert!(student.read(".course/timelines/one_first.svg").contains("first::it_is_1"));
+    assert!(student.read(".course/timelines/one_first.trace.json").contains("traceEvents"));
 }
