@@ -74,7 +74,11 @@ impl<'a> Session<'a> {
 
     /// Builds a module's checks and runs all of them.
     pub(crate) fn check_module(&mut self, module: &Module) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
-        self.check(module, &self.of(module), Options { started: &mut |_| {}, is_interactive: false })
+        self.check(
+            module,
+            &self.of(module),
+            Options { started: &mut |_| {}, is_interactive: false, timelines: None },
+        )
     }
 
     /// Builds a module's checks and runs those of one exercise, for a person who waits. The exercise is where the student
@@ -86,7 +90,9 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Verdict> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
-        let verdicts = self.check(module, &[exercise], Options { started, is_interactive: true })?;
+        let folder = checks::timelines(self.root);
+        let options = Options { started, is_interactive: true, timelines: Some(&folder) };
+        let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))
     }

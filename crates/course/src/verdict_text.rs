@@ -6,6 +6,7 @@ use std::path::Path;
 use anstream::adapter::strip_str;
 use course::checks::{Counts, Verdict};
 use course::syllabus::Exercise;
+use lab::timeline::Chart;
 
 use crate::overview;
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
@@ -81,6 +82,18 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Lines of a timeline, at most.
+const LINES: usize = 8;
+
+/// What the streams of a check did, behind an empty line. Empty where the terminal is too narrow.
+pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
+    // What a check calls its work must not steer the terminal.
+    match strip_str(&chart.summary(columns, LINES)).to_string() {
+        lines if lines.is_empty() => lines,
+        lines => format!("\n{lines}"),
+    }
 }
 
 /// The first lines of a text that is longer than `rows`. The last line then says how many more there are, and `how` to see them.

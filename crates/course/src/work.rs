@@ -1,15 +1,16 @@
 //! Commands that check exercises: run, test, verify.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use course::checks::Verdict;
+use course::checks::{self, Verdict};
 use course::progress::read_answer;
 use course::syllabus::Exercise;
 use serde::{Deserialize, Serialize};
 
 use crate::session::{Session, print};
 use crate::under_way::UnderWay;
-use crate::verdict_text::{after_success, cut, details, headline};
+use crate::verdict_text::{after_success, cut, details, drawn, headline};
 
 fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -17,6 +18,15 @@ fn exit(is_good: bool) -> ExitCode {
 
 /// Lines of a failure that `run` shows at most: a check may print without end.
 const MOST_LINES: usize = 100;
+
+/// Columns of the terminal that the output goes to; those of most terminals, where it goes elsewhere.
+fn columns() -> usize {
+    let size = std::io::stdout().is_terminal().then(crossterm::terminal::size);
+    match size {
+        Some(Ok((columns @ 1.., _))) => usize::from(columns),
+        _ => 80,
+    }
+}
 
 /// Checks one exercise.
 pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
@@ -27,7 +37,13 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     drop(under_way);
     let verdict = verdict?;
     let mut text = cut(&details(exercise, &verdict), MOST_LINES, &format!(": {}", exercise.test_command()));
-    text.push_str(&format!("{}\n", headline(exercise, &verdict)));
+    let chart = checks::timeline(session.root, exercise, &verdict);
+    let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns()));
+    let headline = headline(exercise, &verdict);
+    text.push_str(&match verdict.is_right() || chart.is_empty() {
+        true => format!("{headline}\n{chart}"),
+        false => format!("{chart}\n{headline}\n"),
+    });
     if verdict.is_right() {
         text.push_str(&after_success(session, exercise, false)?);
     }

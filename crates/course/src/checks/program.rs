@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure};
-use lab::check::TimeLimits;
+use lab::check::{TimeLimits, Timelines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -113,6 +113,8 @@ pub struct Options<'a> {
     pub started: &'a mut dyn FnMut(&str),
     /// A person waits: time limits are short, and the first check that runs into one ends the run.
     pub is_interactive: bool,
+    /// An empty folder is made here, in which the checks keep what their streams did.
+    pub timelines: Option<&'a Path>,
 }
 
 impl Tests {
@@ -121,7 +123,7 @@ impl Tests {
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { started, is_interactive } = options;
+        let Options { started, is_interactive, timelines } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
         stop.run(names, |line| {
@@ -131,6 +133,10 @@ impl Tests {
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
             TimeLimits::set_interactive(&mut command);
+        }
+        if let Some(folder) = timelines {
+            // Without a folder there is no picture, and still a verdict.
+            let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();
         let (mut has_ended, mut is_cut_short) = (false, false);

@@ -6,6 +6,7 @@ mod machine;
 mod student;
 mod teach;
 mod terminal;
+mod timeline;
 mod watch;
 
 use student::Student;
