@@ -74,7 +74,8 @@ fn intersection(ones: &[Interval], others: &[Interval]) -> Vec<Interval> {
 }
 
 fn length(intervals: &[Interval]) -> f64 {
-    intervals.iter().map(|(start, end)| end - start).sum()
+    // The sum of no numbers is -0, which would be shown.
+    intervals.iter().fold(0.0, |sum, (start, end)| sum + (end - start))
 }
 
 #[cfg(test)]
@@ -121,6 +122,13 @@ mod tests {
         let spans = [(0.0, 2.0), (1.0, 3.0), (1.5, 4.0), (4.0, 5.0)];
         let spans = spans.map(|(start, end)| span(Kind::Compute, start, end));
         assert_eq!((at_once(&spans), at_once(&spans[2..]), at_once(&[])), (2.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn work_in_sequence_hides_nothing() {
+        let spans = [span(Kind::Compute, 0.0, 2.0), span(Kind::Communication, 2.0, 3.0)];
+        let text = Overlap::of(&spans).unwrap().to_string();
+        assert!(text.starts_with("hidden: 0.00 ms") && text.ends_with("exposed: 1.00 ms"), "{text}");
     }
 
     #[test]

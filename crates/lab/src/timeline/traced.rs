@@ -103,7 +103,12 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
         operations.into_iter().zip(kinds).collect()
     };
     let run = pieces.split(|(_, kind)| kind.is_none()).rfind(|run| shows_overlap(run))?;
-    Some(by_stream(run, |stream| names.get(&(gpu, stream)).cloned().unwrap_or_default()))
+    Some(by_stream(run, |stream| {
+        let name = names.get(&(gpu, stream)).map_or("", String::as_str);
+        // A stream that a check named is called by its role.
+        let role = name.strip_prefix("the ").and_then(|name| name.strip_suffix(" stream"));
+        role.unwrap_or(name).to_owned()
+    }))
 }
 
 impl Operation {
@@ -181,7 +186,10 @@ mod tests {
     fn of(operations: &[(usize, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
         let named = |what: &str, track: usize, name: &str| json!({"ph": "M", "pid": 2, "tid": track, "name": what, "args": {"name": name}});
         let mut events = vec![named("process_name", 0, "GPU 0 (modelled: classroom)")];
-        events.extend([1, 2].map(|stream| named("thread_name", stream, &format!("stream {stream}"))));
+        events.extend(
+            [(1, "stream 1"), (2, "the producer stream")]
+                .map(|(stream, name)| named("thread_name", stream, name)),
+        );
         events.extend(operations.iter().map(|(stream, category, name, start, end)| {
             json!({
                 "ph": "X", "pid": 2, "tid": stream, "cat": category, "name": name,
@@ -221,7 +229,7 @@ mod tests {
     fn streams_of_one_kind_have_a_row_each() {
         let rows = of(&[(1, "kernel", "spin", 0.0, 1.0), (2, "kernel", "spin", 0.5, 1.5)]).unwrap();
         let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["stream 1", "stream 2"]);
+        assert_eq!(names, ["stream 1", "producer"], "the second has a name of its own");
     }
 
     #[test]

@@ -75,8 +75,10 @@ impl Chart {
         self.rows.iter().flat_map(|row| row.spans.iter().cloned()).collect()
     }
 
+    /// What a line is called. A stream may be named after its kind of work.
     fn label(&self, row: usize, kind: Kind) -> String {
-        format!("{} {}", self.name(row), kind.name())
+        let name = self.name(row);
+        if name == kind.name() { name } else { format!("{name} {}", kind.name()) }
     }
 
     fn line<'a>(
