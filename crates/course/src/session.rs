@@ -1,6 +1,6 @@
 //! What the commands of a student share: the course and the progress.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
@@ -74,7 +74,11 @@ impl<'a> Session<'a> {
 
     /// Builds a module's checks and runs all of them.
     pub(crate) fn check_module(&mut self, module: &Module) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
-        self.check(module, &self.of(module), Options { started: &mut |_| {}, is_interactive: false })
+        self.check(
+            module,
+            &self.of(module),
+            Options { started: &mut |_| {}, is_interactive: false, columns: columns() },
+        )
     }
 
     /// Builds a module's checks and runs those of one exercise, for a person who waits. The exercise is where the student
@@ -86,7 +90,8 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Verdict> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
-        let verdicts = self.check(module, &[exercise], Options { started, is_interactive: true })?;
+        let options = Options { started, is_interactive: true, columns: columns() };
+        let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))
     }
@@ -135,6 +140,12 @@ impl<'a> Session<'a> {
             anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}");
         }
     }
+}
+
+/// Columns of the terminal that is printed to; none where output goes elsewhere.
+pub(crate) fn columns() -> Option<usize> {
+    let is_terminal = std::io::stdout().is_terminal();
+    is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into())
 }
 
 /// Prints what a command has to say.

@@ -7,9 +7,10 @@ use course::progress::read_answer;
 use course::syllabus::Exercise;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Session, print};
+use crate::session::{Session, columns, print};
 use crate::under_way::UnderWay;
 use crate::verdict_text::{after_success, cut, details, headline};
+use crate::watch::text::wrapped;
 
 fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -26,7 +27,12 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let verdict = session.check_one(exercise, &mut |check| under_way.started(check));
     drop(under_way);
     let verdict = verdict?;
-    let mut text = cut(&details(exercise, &verdict), MOST_LINES, &format!(": {}", exercise.test_command()));
+    let details = details(exercise, &verdict);
+    let details = match columns() {
+        Some(columns) => wrapped(&details, columns),
+        None => details,
+    };
+    let mut text = cut(&details, MOST_LINES, &format!(": {}", exercise.test_command()));
     text.push_str(&format!("{}\n", headline(exercise, &verdict)));
     if verdict.is_right() {
         text.push_str(&after_success(session, exercise, false)?);

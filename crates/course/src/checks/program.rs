@@ -113,6 +113,8 @@ pub struct Options<'a> {
     pub started: &'a mut dyn FnMut(&str),
     /// A person waits: time limits are short, and the first check that runs into one ends the run.
     pub is_interactive: bool,
+    /// Columns of the terminal that what they print is shown on, if there is one.
+    pub columns: Option<usize>,
 }
 
 impl Tests {
@@ -121,7 +123,7 @@ impl Tests {
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { started, is_interactive } = options;
+        let Options { started, is_interactive, columns } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
         stop.run(names, |line| {
@@ -131,6 +133,10 @@ impl Tests {
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
             TimeLimits::set_interactive(&mut command);
+        }
+        if let Some(columns) = columns {
+            // Shells have a variable of this name, too, and seldom export it.
+            command.env("COLUMNS", columns.to_string());
         }
         let mut outcomes = BTreeMap::new();
         let (mut has_ended, mut is_cut_short) = (false, false);
