@@ -41,16 +41,42 @@ pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     wrapped
 }
 
+/// A report without the source lines of other files than the first, which come behind `:::`: what happened, and what would mend
+/// it, are more use where there is room for a few lines.
+pub(super) fn without_other_sources(text: &str) -> String {
+    let mut short = String::new();
+    let mut in_other = false;
+    for line in text.lines() {
+        let plain = strip_str(line).to_string();
+        let plain = plain.trim_start();
+        in_other = match in_other {
+            true => plain.starts_with(|char: char| char.is_ascii_digit() || ".:|".contains(char)),
+            false => plain.starts_with("::: "),
+        };
+        if !in_other {
+            short.push_str(line);
+            short.push('\n');
+        }
+    }
+    short
+}
+
 /// Columns that a text takes.
 fn width(text: &str) -> usize {
     strip_str(text).to_string().chars().count()
 }
 
-/// What the further lines of a paragraph begin with: its indentation; below a note of a snippet, that of its text.
+/// What the further lines of a paragraph begin with: its indentation; below a note of a snippet, and in a list of changes, that
+/// of its text.
 fn hanging(line: &str) -> String {
-    let text = line.trim_start();
-    let indent = &line[..line.len() - text.len()];
-    if strip_str(text).to_string().starts_with("= ") { format!("{indent}  ") } else { indent.to_owned() }
+    let plain = strip_str(line).to_string();
+    let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
+    let indent = blanks(&plain);
+    " ".repeat(match &plain[indent..] {
+        note if note.starts_with("= ") => indent + 2,
+        change if change.starts_with(['+', '-']) => indent + 1 + blanks(&change[1..]),
+        _ => indent,
+    })
 }
 
 /// A line, broken at spaces. Its further lines begin with `edge`.
@@ -147,6 +173,15 @@ mod tests {
         assert_eq!(wrapped(" \u{1b}[1m12 |\u{1b}[0m let code = 1;", 12), " 12 | let c…\n");
         assert_eq!(wrapped("   = help: wait for it", 18), "   = help: wait\n     for it\n");
         assert_eq!(wrapped("a | b c", 6), "a | b\nc\n");
+        assert_eq!(wrapped("-  one two", 7), "-  one\n   two\n");
+    }
+
+    #[test]
+    fn the_sources_of_other_files_are_left_out() {
+        let report = "race\n --> own.rs:1:1\n  |\n1 | a();\n  | ^^^ written\n  |\n ::: other.rs:2:2\n  |\n2 | b();\n...\n  |\n  = wait\n";
+        let short = "race\n --> own.rs:1:1\n  |\n1 | a();\n  | ^^^ written\n  |\n  = wait\n";
+        assert_eq!(without_other_sources(report), short);
+        assert_eq!(without_other_sources(short), short);
     }
 
     #[test]

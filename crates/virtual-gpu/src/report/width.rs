@@ -63,7 +63,8 @@ fn kept(line: &str, marked: Range<usize>, room: usize) -> Range<usize> {
     };
     let places = || line.char_indices().map(|(at, _)| at).chain([line.len()]).filter(is_between);
     // If the mark itself is too long, its beginning is shown.
-    let start = places().find(|&start| columns(start..marked.end.max(start)) <= room);
+    let begins = |&start: &usize| start == 0 || line[start..].starts_with(is_of_word);
+    let start = places().filter(begins).find(|&start| columns(start..marked.end.max(start)) <= room);
     let start = start.unwrap_or(0).min(marked.start);
     let end = places().rfind(|&end| end > start && columns(start..end) <= room).unwrap_or(line.len());
     start..end
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(cut("stream", 80), two(LINE, "stream"));
         assert_eq!(cut("stream", 40), two("    let sums = stream.clone_htod(&…", "stream"));
         let context = "context(\"no room\")";
-        assert_eq!(cut(context, 40), two("…[first..last]).context(\"no room\")?;", context));
+        assert_eq!(cut(context, 40), two("…first..last]).context(\"no room\")?;", context));
         assert_eq!(cut(context, 12), two("…context(\"…", "context(\""));
     }
 
@@ -98,7 +99,7 @@ mod tests {
         let text = "one(two, three, four);\nfive(six, seven);\n";
         let (mut five, mut four) = (23..27, 16..20);
         let shown = cut_lines(text, vec![&mut five, &mut four], "1 | ".len() + 12);
-        assert_eq!(shown, "…, four);\nfive(six, …\n");
+        assert_eq!(shown, "…four);\nfive(six, …\n");
         assert_eq!((&shown[four], &shown[five]), ("four", "five"));
     }
 }
