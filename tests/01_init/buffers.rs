@@ -1,10 +1,9 @@
 //! Checks of `init/buffers`.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use anyhow::{Context, bail, ensure};
-use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, Kernels, caught, irregular, returns_at_once, without_panic};
 
 use crate::init::buffers::{copy, read, spread};
 
@@ -23,20 +22,6 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
-
-/// Runs a call; nothing comes of it if it panics. A panic would be told with a line of cudarc's only: whoever calls this
-/// says which call it was. An exercise that isn't done goes on panicking.
-fn caught<T>(function: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(function))
-        .map_err(|panic| {
-            let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            if text.is_some_and(|text| text.starts_with("not yet implemented")) {
-                resume_unwind(panic);
-            }
-        })
-        .ok()
-}
 
 /// Parts of [`LEN`] values, each of another length, in falling order, with gaps between them.
 fn parts(count: usize) -> Vec<Range<usize>> {
@@ -84,10 +69,10 @@ fn a_part_is_read() -> anyhow::Result<()> {
     let buffer = Guarded::new(&stream, &values)?;
     for part in [0..1, 0..LEN, 37..38, 37..301, LEN - 1..LEN] {
         let call = format!("read of {part:?} out of {LEN} elements");
-        let Some(got) = caught(|| read(&buffer.view(), part.clone())) else {
-            bail!("{call} panicked\n  likely cause: a range that ends before it starts, or beyond the buffer")
+        let got = match caught(|| read(&buffer.view(), part.clone())) {
+            Ok(got) => got.context(call)?,
+            Err(panic) => bail!("{call} {panic}"),
         };
-        let got = got.context(call)?;
         Expected::new(0, &format!("what was read of {part:?}"), &values[part.clone()])
             .if_instead(&values[..part.len()], "these are the first values, not those of the part")
             .exactly(&got)?;
@@ -106,12 +91,10 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
             let mut to = Guarded::new(&streams[target], &stale)?;
             let what = format!("{part:?} of GPU {source}, copied to {at} on GPU {target},");
             let call = format!("copy of {part:?} of GPU {source} to {at} on GPU {target}");
-            let Some(copied) = caught(|| copy(&from.view(), part.clone(), &mut to.view_mut(), at)) else {
-                bail!(
-                    "{call} panicked\n  likely cause: the source is longer than the target: is it cut to the part?"
-                )
-            };
-            copied.context(call)?;
+            match caught(|| copy(&from.view(), part.clone(), &mut to.view_mut(), at)) {
+                Ok(copied) => copied.context(call)?,
+                Err(panic) => bail!("{call} {panic}"),
+            }
             let placed = |at: usize, part: Range<usize>| {
                 let mut all = stale.clone();
                 all[at..at + part.len()].copy_from_slice(&values[part]);
@@ -119,7 +102,7 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
             };
             let expected = placed(at, part.clone());
             let mut comparison = Expected::new(target, &what, &expected)
-                .if_instead(&stale, "nothing was copied")
+                .if_instead(&stale, "it holds what it held before: nothing was copied")
                 .if_instead(&placed(at, 0..part.len()), "these are the first values, not those of the part");
             if part.end <= stale.len() {
                 comparison = comparison.if_instead(
@@ -175,9 +158,7 @@ fn refused<T>(
     (end, len): (usize, usize),
     function: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
-    let Some(result) = caught(function) else {
-        bail!("{call} panicked, where {end} is beyond {len}; expected an error that says both numbers")
-    };
+    let result = without_panic(&format!("{call}, where {end} is beyond {len}"), function)?;
     let Err(error) = result else { bail!("{call} returned Ok, but {end} is beyond {len}") };
     let text = format!("{error:#}");
     ensure!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
-use lab::{Check, Expected, irregular};
+use lab::{Check, Expected, irregular, without_panic};
 
 use crate::init::devices::open;
 
@@ -78,7 +78,9 @@ fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
 fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
     let available = available()?;
     for count in [available + 1, available + 1000, usize::MAX] {
-        let Err(error) = open(count) else { bail!("{count} GPUs were opened, but there are {available}") };
+        let opened =
+            without_panic(&format!("open({count}), where there are {available} GPUs"), || open(count))?;
+        let Err(error) = opened else { bail!("{count} GPUs were opened, but there are {available}") };
         let text = format!("{error:#}");
         let without_count = text.replacen(&count.to_string(), "", 1);
         ensure!(

@@ -1,9 +1,9 @@
 //! Checks of `init/environment`. Each assignment is asked of a process of its own, with a launcher's variables.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{Comm, Id};
-use lab::{Check, Readable, processes};
+use lab::{Check, Readable, caught, processes};
 
 use crate::exercise::launch::{
     LAUNCHERS, MPICH, Numbers, OPEN_MPI, SLURM, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,
@@ -47,12 +47,26 @@ fn shown(numbers: Numbers) -> String {
 }
 
 fn say_assignment() -> anyhow::Result<String> {
-    let Assignment { rank, local_rank, world_size } = assignment()?;
+    let Assignment { rank, local_rank, world_size } = unless_it_panics(assignment)?;
     Ok(shown([rank, local_rank, world_size]))
 }
 
 fn say_gpu() -> anyhow::Result<String> {
-    Ok(own_stream(&own_assignment()?)?.context().ordinal().to_string())
+    let assignment = own_assignment()?;
+    Ok(unless_it_panics(|| own_stream(&assignment))?.context().ordinal().to_string())
+}
+
+/// How the error of a process starts in which the function panicked.
+const THE_FUNCTION: &str = "the function ";
+
+fn unless_it_panics<T>(function: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    caught(function).map_err(|panic| anyhow!("{THE_FUNCTION}{panic}"))?
+}
+
+/// Looks that a process which must report an error did not panic instead.
+fn check_no_panic(situation: &str, error: &str) -> anyhow::Result<()> {
+    ensure!(!error.starts_with(THE_FUNCTION), "{situation}: the contract asks for an error here; {error}");
+    Ok(())
 }
 
 /// The assignment as the test's own reader finds it.
@@ -101,8 +115,9 @@ fn check_assignment(
 }
 
 /// Ranks on two machines with two processes each: ranks that fill one machine after the other, as by default, and ranks
-/// that are dealt out in turn, as with `srun --distribution=cyclic`.
-const PROCESSES: [Numbers; 6] = [[0, 0, 4], [1, 1, 4], [3, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
+/// that are dealt out in turn, as with `srun --distribution=cyclic`. The first has three different numbers, and no 0:
+/// there, each mistake makes an assignment of its own.
+const PROCESSES: [Numbers; 6] = [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
 
 fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
@@ -122,7 +137,7 @@ fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
                         "the rank is taken for the local rank: on a second machine it is not",
                     ),
                     ([local_rank, rank, world_size], "rank and local rank are swapped"),
-                    ([0, 0, 1], "this launcher's variables are not read, and the assignment was guessed"),
+                    ([0, 0, 1], "this is the assignment of a process that no launcher started"),
                 ],
             )?;
         }
@@ -131,8 +146,7 @@ fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
 }
 
 fn the_innermost_launcher_counts() -> anyhow::Result<()> {
-    let outer = [1, 0, 2];
-    let inner = [3, 1, 4];
+    let [outer, inner] = [OUTER, INNER];
     let both = |one: Variables, other: Variables| [one, other].concat();
     let cases = [
         ("torchrun in a job of Slurm's", both(TORCHRUN.sets(inner), SLURM.sets(outer))),
@@ -145,110 +159,162 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
         (
             // Slurm then speaks PMI as MPICH's mpirun does, and says no local rank by it.
             "`srun --mpi=pmi2`",
-            both(SLURM.sets(inner), vec![("PMI_RANK", "3".to_owned()), ("PMI_SIZE", "4".to_owned())]),
+            both(
+                SLURM.sets(inner),
+                vec![("PMI_RANK", inner[0].to_string()), ("PMI_SIZE", inner[2].to_string())],
+            ),
         ),
     ];
     let said = ask(&cases.each_ref().map(|(_, variables)| variables.clone()))?;
     for ((situation, _), said) in cases.iter().zip(&said) {
-        if let Err(error) = said {
+        if let Err(error) = said
+            && error.contains("MPI_LOCALRANKID")
+            && !error.contains("SLURM_LOCALID")
+        {
             bail!(
-                "{situation}: expected {}; got an error: {error}\n  likely cause: a launcher is known by the variable \
-                 of its local rank alone: a rank and a world size are set by other programs too",
+                "{situation}: expected {}; got an error: {error}\n  likely cause: MPICH was found by PMI_RANK or PMI_SIZE, \
+                 which other programs set too: a launcher is known by the variable of its local rank alone",
                 shown(inner)
             );
         }
-        let outer = (outer, "these are the outer launcher's numbers, which count what it started itself");
         let mixed = "numbers of two launchers are mixed: all three come from one";
         check_assignment(
             situation,
             inner,
             said,
             &[
-                outer,
-                ([3, 0, 4], mixed),
-                ([1, 1, 4], mixed),
-                ([3, 1, 2], mixed),
-                ([1, 0, 4], mixed),
-                ([1, 1, 2], mixed),
-                ([3, 0, 2], mixed),
+                (outer, "these are the outer launcher's numbers, which count what it started itself"),
+                ([inner[0], outer[1], inner[2]], mixed),
+                ([outer[0], inner[1], inner[2]], mixed),
+                ([inner[0], inner[1], outer[2]], mixed),
+                ([outer[0], outer[1], inner[2]], mixed),
+                ([outer[0], inner[1], outer[2]], mixed),
+                ([inner[0], outer[1], outer[2]], mixed),
             ],
         )?;
     }
     Ok(())
 }
 
-/// Why a process may have an assignment where there is none.
-const GUESSED: &str = "what can't be read was guessed, or taken from another launcher";
+/// What two launchers say, one of which started the other. All mixtures of their numbers are assignments, too, and no two
+/// mistakes make the same one.
+const OUTER: Numbers = [4, 2, 6];
+const INNER: Numbers = [5, 1, 8];
 
-/// All processes must refuse their variables, each with the words that belong to it. `cause` is why one may not.
-fn check_refused(cases: &[(String, Variables, Vec<String>)], cause: &str) -> anyhow::Result<()> {
-    let said = ask(&cases.iter().map(|(_, variables, _)| variables.clone()).collect::<Vec<_>>())?;
-    for ((situation, _, words), said) in cases.iter().zip(said) {
+/// Variables that make no assignment.
+struct Refused {
+    situation: String,
+    variables: Variables,
+    /// What the error must say.
+    words: Vec<String>,
+    /// Assignments that are made of the variables by mistake, and why.
+    mistakes: Vec<(Numbers, String)>,
+}
+
+/// All processes must refuse their variables, each with the words that belong to it.
+fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
+    let said = ask(&cases.iter().map(|case| case.variables.clone()).collect::<Vec<_>>())?;
+    for (Refused { situation, words, mistakes, .. }, said) in cases.iter().zip(said) {
         match said {
-            Ok(said) => bail!(
-                "{situation}: expected an error that says {}; got {said}\n  likely cause: {cause}",
-                words.join(" and ")
-            ),
-            Err(error) => ensure!(
-                words.iter().all(|words| error.contains(words)),
-                "{situation}: the error must say {}; it says: {error}",
-                words.join(" and ")
-            ),
+            Ok(said) => {
+                let cause = mistakes.iter().find(|(numbers, _)| shown(*numbers) == said);
+                let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
+                bail!("{situation}: expected an error that says {}; got {said}{cause}", words.join(" and "))
+            }
+            Err(error) => {
+                check_no_panic(situation, &error)?;
+                ensure!(
+                    words.iter().all(|words| error.contains(words)),
+                    "{situation}: the error must say {}; it says: {error}",
+                    words.join(" and ")
+                );
+            }
         }
     }
     Ok(())
 }
 
+/// The assignment in which 0 is taken for one of the numbers.
+fn taken_for_zero(mut numbers: Numbers, index: usize, variable: &str) -> (Numbers, String) {
+    numbers[index] = 0;
+    (numbers, format!("0 was taken for {variable}: a number that can't be read has no default"))
+}
+
 fn a_missing_variable_is_named() -> anyhow::Result<()> {
     let mut cases = Vec::new();
     for launcher in LAUNCHERS {
-        for missing in launcher.variables {
-            let variables =
-                launcher.sets([1, 1, 4]).into_iter().filter(|(name, _)| *name != missing).collect();
-            cases.push((
-                format!("started by {} without {missing}", launcher.name),
-                variables,
-                vec![missing.to_owned()],
-            ));
+        for (index, missing) in launcher.variables.into_iter().enumerate() {
+            cases.push(Refused {
+                situation: format!("started by {} without {missing}", launcher.name),
+                variables: launcher.sets(INNER).into_iter().filter(|(name, _)| *name != missing).collect(),
+                words: vec![missing.to_owned()],
+                mistakes: vec![taken_for_zero(INNER, index, missing)],
+            });
         }
     }
     // What torchrun doesn't say, the job around it doesn't know.
-    let variables = [TORCHRUN.sets([3, 1, 4]), SLURM.sets([1, 0, 2])].concat();
-    let variables = variables.into_iter().filter(|(name, _)| *name != "RANK").collect();
-    cases.push(("torchrun in a job of Slurm's, without RANK".to_owned(), variables, vec!["RANK".to_owned()]));
-    check_refused(&cases, GUESSED)
+    let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
+    cases.push(Refused {
+        situation: "torchrun in a job of Slurm's, without RANK".to_owned(),
+        variables: variables.into_iter().filter(|(name, _)| *name != "RANK").collect(),
+        words: vec!["RANK".to_owned()],
+        mistakes: vec![
+            taken_for_zero(INNER, 0, "RANK"),
+            (
+                [OUTER[0], INNER[1], INNER[2]],
+                "the rank is Slurm's, and the others are torchrun's: all three come from one launcher"
+                    .to_owned(),
+            ),
+            (OUTER, "these are the numbers of the job: torchrun is the inner launcher".to_owned()),
+        ],
+    });
+    check_refused(&cases)
 }
 
 fn a_bad_number_is_named() -> anyhow::Result<()> {
     let mut cases = Vec::new();
     for (launcher, value) in LAUNCHERS.iter().zip(["two", "-1", "", "1.5"]) {
-        for bad in launcher.variables {
+        for (index, bad) in launcher.variables.into_iter().enumerate() {
             let set = |(name, good)| (name, if name == bad { value.to_owned() } else { good });
-            let variables = launcher.sets([1, 1, 4]).into_iter().map(set).collect();
-            cases.push((format!("with {bad}={value}"), variables, vec![bad.to_owned(), value.to_owned()]));
+            cases.push(Refused {
+                situation: format!("with {bad}={value}"),
+                variables: launcher.sets(INNER).into_iter().map(set).collect(),
+                words: vec![bad.to_owned(), value.to_owned()],
+                mistakes: vec![taken_for_zero(INNER, index, bad)],
+            });
         }
     }
-    check_refused(&cases, GUESSED)?;
+    check_refused(&cases)?;
 
+    let not_compared = |situation: String, numbers: Numbers, words: Vec<String>| Refused {
+        situation,
+        variables: TORCHRUN.sets(numbers),
+        words,
+        mistakes: vec![(numbers, "the numbers are read, and not compared with the world size".to_owned())],
+    };
     let mut cases = Vec::new();
     let [rank, local_rank, _] = TORCHRUN.variables;
     for (numbers, bad) in [([4, 1, 4], rank), ([1, 4, 4], local_rank)] {
         let number = if bad == rank { numbers[0] } else { numbers[1] };
         let words = vec![bad.to_owned(), number.to_string()];
-        cases.push((
+        cases.push(not_compared(
             format!("with {bad}={number} and WORLD_SIZE={}", numbers[2]),
-            TORCHRUN.sets(numbers),
+            numbers,
             words,
         ));
     }
     // Which of the two is at fault is a matter of opinion.
-    cases.push(("with RANK=0 and WORLD_SIZE=0".to_owned(), TORCHRUN.sets([0, 0, 0]), vec!["0".to_owned()]));
-    check_refused(&cases, "the numbers are read, and not compared with the world size")
+    cases.push(not_compared("with RANK=0 and WORLD_SIZE=0".to_owned(), [0, 0, 0], vec!["0".to_owned()]));
+    check_refused(&cases)
 }
 
 fn without_a_launcher_there_is_no_assignment() -> anyhow::Result<()> {
-    let names = LAUNCHERS.map(|launcher| launcher.variables[1].to_owned());
-    check_refused(&[("started by no launcher".to_owned(), Vec::new(), names.to_vec())], GUESSED)
+    check_refused(&[Refused {
+        situation: "started by no launcher".to_owned(),
+        variables: Vec::new(),
+        words: LAUNCHERS.map(|launcher| launcher.variables[1].to_owned()).to_vec(),
+        mistakes: Vec::new(),
+    }])
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
@@ -263,7 +329,7 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
             Ok(gpu) => bail!(
                 "{assignment}: expected GPU {local_rank}, got GPU {gpu}{}",
                 if gpu == rank.to_string() {
-                    "\n  likely cause: the rank counts through all machines, and each counts its GPUs from 0"
+                    "\n  likely cause: that is the rank, which counts through all machines; each counts its GPUs from 0"
                 } else {
                     ""
                 }
@@ -284,10 +350,10 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
         match said {
             Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which is another rank's"),
             Err(error) => {
+                check_no_panic(&situation, &error)?;
                 let numbers: Vec<&str> = error.split(|digit: char| !digit.is_ascii_digit()).collect();
                 ensure!(
-                    [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str()))
-                        && !error.contains("panicked"),
+                    [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str())),
                     "{situation}: the error must say that GPU {local_rank} is not there, and how many are; it \
                      says: {error}"
                 );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{bail, ensure};
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
-use lab::{Check, Expected, Guarded, Readable, each_rank, irregular};
+use lab::{Check, Expected, Guarded, Readable, each_rank, irregular, without_panic};
 
 use crate::init::errors::together;
 
@@ -52,19 +52,25 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     let token = Arc::new(());
     let owner = token.clone();
     let mut communicated = false;
-    let result = together(
-        comm,
-        || {
-            let prepared = (Guarded::new(&stream, &values)?, owner);
-            ensure!(!failing.contains(&rank), "the disk of machine {} is full", 700 + rank);
-            Ok(prepared)
-        },
-        |(mut buffer, _owner)| {
-            communicated = true;
-            comm.all_reduce_in_place(&mut buffer.view_mut(), &ReduceOp::Sum).readable()?;
-            buffer.read()
-        },
-    );
+    let work = || {
+        together(
+            comm,
+            || {
+                let prepared = (Guarded::new(&stream, &values)?, owner);
+                ensure!(!failing.contains(&rank), "the disk of machine {} is full", 700 + rank);
+                Ok(prepared)
+            },
+            |(mut buffer, _owner)| {
+                communicated = true;
+                comm.all_reduce_in_place(&mut buffer.view_mut(), &ReduceOp::Sum).readable()?;
+                buffer.read()
+            },
+        )
+    };
+    let result = match failing {
+        [] => work(),
+        _ => without_panic(&format!("together, where preparing failed on ranks {failing:?}"), work)?,
+    };
     let result = result.map_err(|error| error_text(&error));
     Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
 }
@@ -75,8 +81,8 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
         && text.contains("nccl")
     {
         bail!(
-            "rank {rank} of {world_size} waited for others in vain, where preparing failed on ranks {failing:?}: every rank \
-             must come to the same collectives, a failed one too. It was told:\n{text}"
+            "rank {rank} of {world_size}: NCCL returned an error, where preparing failed on ranks {failing:?}. Every rank must \
+             make the same collective calls, a failed rank too. The error:\n{text}"
         );
     }
     match (&outcome.result, failing.contains(&rank)) {
@@ -88,7 +94,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
             Expected::new(rank, "the sum over all ranks", &expected).exactly(sums)
         }
         (Ok(_), _) => bail!(
-            "rank {rank} of {world_size} returned Ok, where preparing failed on ranks {failing:?}: nobody told it"
+            "rank {rank} of {world_size} returned Ok, where preparing failed on ranks {failing:?}: expected an error"
         ),
         (Err(text), _) if failing.is_empty() => {
             bail!("rank {rank} of {world_size}: all could prepare, and `together` returned an error: {text}")

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, Id};
-use lab::{Check, Readable, each_rank, processes};
+use lab::{Check, Readable, each_rank, processes, without_panic};
 
 use crate::exercise::launch::{
     LAUNCHERS, all_variables, check_heard, free_address, mpirun, own_numbers, root_address, root_variables,
@@ -57,7 +57,8 @@ fn in_time<T: Send + 'static>(
     match receiver.recv_timeout(2 * LONG) {
         Ok(result) => Ok(result),
         Err(RecvTimeoutError::Timeout) => bail!(
-            "{what} still waits after {} s, much longer than its timeout: what waits needs an end (set_read_timeout, a deadline)",
+            "{what} has not returned after {} s, much longer than its timeout: every call that waits needs an end, such as \
+             set_read_timeout or a deadline",
             2 * LONG.as_secs()
         ),
         // It panicked, which the harness tells.
@@ -73,20 +74,28 @@ fn some_id() -> Id {
     from_bytes(std::array::from_fn(|at| at as u8 + 1))
 }
 
-fn check_id(who: &str, got: &Id, expected: &Id) -> anyhow::Result<()> {
+/// How many bytes agree, from the first one on.
+fn alike(got: &[u8], expected: &[u8]) -> usize {
+    got.iter().zip(expected).take_while(|(got, expected)| got == expected).count()
+}
+
+/// Compares an id, of which the first piece had `first` bytes.
+fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<()> {
     let (got, expected) = (to_bytes(got), to_bytes(expected));
-    let same = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
+    let same = alike(&got, &expected);
     if same == ID_BYTES {
         return Ok(());
     }
-    let cause = match got[same..].iter().all(|&byte| byte == 0) {
-        true if same > 0 => "a `read` brings what is there, and no more: `read_exact` waits for all of it",
-        true => "nothing was read",
-        false => "another id: rank 0 makes the only one",
+    let zeros = got[same..].iter().all(|&byte| byte == 0);
+    let rest = if zeros { ", and all others are 0" } else { "" };
+    let cause = match zeros && same == first {
+        true => {
+            "\n  likely cause: that is exactly the first piece. A `read` brings what is there, and no more: `read_exact` waits \
+             for all of it"
+        }
+        false => "",
     };
-    bail!(
-        "{who} has another id than it should: the first {same} of {ID_BYTES} bytes are right\n  likely cause: {cause}"
-    )
+    bail!("{who} has another id than it should: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
 }
 
 fn all_ranks_have_one_id() -> anyhow::Result<()> {
@@ -98,7 +107,8 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
         for (rank, id) in ids.iter().enumerate() {
             ensure!(
                 *id == ids[0],
-                "rank {rank} of {world_size} has another id than rank 0\n  likely cause: it made one itself, where rank 0's was to be fetched"
+                "rank {rank} of {world_size} has another id than rank 0: {} of {ID_BYTES} bytes are the same, from the first one on",
+                alike(id, &ids[0])
             );
         }
     }
@@ -118,24 +128,27 @@ fn rank_0_may_come_late() -> anyhow::Result<()> {
     let address = free_address()?;
     let asking = thread::spawn(move || fetched(address, LONG));
     thread::sleep(SHORT);
-    ensure!(
-        !asking.is_finished(),
-        "fetch gave up before rank 0 listened: {}\n  likely cause: it connects once; processes start in any order, so it must try again",
-        match join_thread(asking)?.0 {
-            Ok(_) => "it returned an id that nobody sent".to_owned(),
-            Err(error) => format!("{error:#}"),
-        }
-    );
+    if asking.is_finished() {
+        let (result, took) = join_thread(asking)?;
+        let result =
+            result.map_or_else(|error| format!("{error:#}"), |_| "an id that was never sent".to_owned());
+        bail!(
+            "fetch returned after {took:?}, before rank 0 listened; its timeout is {LONG:?}. It returned: {result}\n  \
+             processes start in any order: until its timeout, fetch has to try again"
+        );
+    }
     let listener = TcpListener::bind(address)?;
     let id = some_id();
     let (peer, rank) = accept(&listener)?;
     ensure!(
         rank == 3,
-        "rank 3 said that it is rank {rank}: its number goes in four bytes, the highest first"
+        "fetch sent {:?} for rank 3, expected {:?}: four bytes, the highest first",
+        rank.to_be_bytes(),
+        3_u32.to_be_bytes()
     );
     send(peer, &[&to_bytes(&id)])?;
     let (got, _) = join_thread(asking)?;
-    check_id("rank 3", &got.context("rank 0 came late, and fetch failed")?, &id)
+    check_id("rank 3", &got.context("rank 0 came late, and fetch failed")?, &id, ID_BYTES)
 }
 
 fn join_thread<T>(thread: thread::JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -184,21 +197,27 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     Ok(got.and_then(|id| sent.map(|()| id)))
 }
 
+/// Fetches where no id can come.
+fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
+    without_panic(&format!("fetch from {address}, where {situation}"), || fetched(address, SHORT))?
+        .with_context(|| format!("fetch from {address}, where {situation}"))
+}
+
 fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
-    let (result, took) = fetched(address, SHORT)?;
-    let Err(error) = result else { bail!("nobody listens at {address}, and fetch returned an id") };
+    let (result, took) = fetch_in_vain("no process listens there", address)?;
+    let Err(error) = result else { bail!("no process listens at {address}, and fetch returned an id") };
     let text = format!("{error:#}");
     ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
     ensure!(
         took >= SHORT,
-        "nobody listens yet, and fetch gave up after {took:?}, where it has {SHORT:?}: {text}\n  likely cause: it connects once"
+        "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
     );
-    // Somebody listens, and says nothing: connections are made without `accept`.
+    // A process listens, and sends nothing: connections are made without `accept`.
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
-    let (result, _) = fetched(address, SHORT)?;
-    let Err(error) = result else { bail!("nobody sent an id, and fetch returned one") };
+    let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
+    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one") };
     let text = format!("{error:#}");
     ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
     Ok(())
@@ -224,10 +243,7 @@ fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let _crowd = crowd(&listener)?;
-    let (result, _) = fetched(address, SHORT).context(
-        "nothing answers at rank 0's address, neither yes nor no: `connect` then waits for minutes, `connect_timeout` \
-         as long as you say",
-    )?;
+    let (result, _) = fetch_in_vain("a connection is neither accepted nor refused", address)?;
     let Err(error) = result else { bail!("nothing answers at {address}, and fetch returned an id") };
     let text = format!("{error:#}");
     ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
@@ -238,16 +254,26 @@ fn an_id_may_come_in_pieces() -> anyhow::Result<()> {
     let id = some_id();
     let bytes = to_bytes(&id);
     let got = fetch_pieces(&[&bytes[..60], &bytes[60..61], &bytes[61..]])?;
-    check_id("a rank whose id came in three pieces", &got.context("an id came in three pieces")?, &id)
+    check_id("a rank whose id came in three pieces", &got.context("an id came in three pieces")?, &id, 60)
 }
 
 fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
-        ensure!(
-            fetch_pieces(&[&to_bytes(&some_id())[..bytes]])?.is_err(),
-            "rank 0 sent {bytes} of {ID_BYTES} bytes and left, and fetch returned an id\n  \
-             likely cause: a `read` brings what is there, and at the end 0 bytes: `read_exact` makes an error of it"
-        );
+        let sent = &to_bytes(&some_id())[..bytes];
+        let call = format!("fetch, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
+        if let Ok(id) = without_panic(&call, || fetch_pieces(&[sent]))?? {
+            let got = to_bytes(&id);
+            let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
+                true => {
+                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and \
+                     `read_exact` an error"
+                }
+                false => "",
+            };
+            bail!(
+                "rank 0 sent {bytes} of {ID_BYTES} bytes and left, and fetch returned an id: {got:?}{cause}"
+            );
+        }
     }
     Ok(())
 }
@@ -276,10 +302,12 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
 }
 
 fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
-    let (result, asked) = handed_out(5, SHORT, |address| {
-        let ids = [ask(address, 3)?, ask(address, 1)?];
-        ids.iter().try_for_each(|id| check_id("a rank", id, &some_id()))
-    })?;
+    let (result, asked) = without_panic("hand_out, where ranks 2 and 4 never ask", || {
+        handed_out(5, SHORT, |address| {
+            let ids = [ask(address, 3)?, ask(address, 1)?];
+            ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
+        })
+    })??;
     let Err(error) = result else { bail!("ranks 2 and 4 never asked, and hand_out returned Ok") };
     asked.context("two of four ranks asked for the id")?;
     let text = format!("{error:#}");
@@ -295,17 +323,19 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
     // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
-    let (result, _) = handed_out(4, timeout, move |address| {
-        for rank in 1..4 {
-            let _ = ask(address, rank);
-            thread::sleep(timeout * 7 / 10);
-        }
-        Ok(())
-    })?;
+    let (result, _) = without_panic("hand_out, where rank 3 asks after the timeout", || {
+        handed_out(4, timeout, move |address| {
+            for rank in 1..4 {
+                let _ = ask(address, rank);
+                thread::sleep(timeout * 7 / 10);
+            }
+            Ok(())
+        })
+    })??;
     ensure!(
         result.is_err(),
-        "rank 3 asked when more than {timeout:?} were over, which hand_out has for all of them together, and it \
-         returned Ok\n  likely cause: the deadline is set anew for each rank"
+        "rank 3 asked when more than {timeout:?} were over, which is the timeout for all ranks together, and hand_out \
+         returned Ok; expected an error"
     );
     Ok(())
 }
@@ -314,24 +344,28 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
     let (result, asked) = handed_out(3, LONG, |address| {
         drop(TcpStream::connect(address)?);
         let ids = [ask(address, 2)?, ask(address, 1)?];
-        ids.iter().try_for_each(|id| check_id("a rank", id, &some_id()))
+        ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
     })?;
-    result.context("somebody connected, said nothing and left, and hand_out failed")?;
+    result.context("a process connected, sent nothing and left, and hand_out failed")?;
     asked
 }
 
 fn a_rank_comes_once() -> anyhow::Result<()> {
-    let (result, _) = handed_out(3, LONG, |address| {
-        ask(address, 1)?;
-        let again = ask(address, 1).is_ok();
-        // Where that was taken for the last rank, nobody listens any more.
-        let _ = ask(address, 2);
-        Ok(again)
-    })?;
+    let (result, asked) = without_panic("hand_out, where rank 1 asks twice", || {
+        handed_out(3, LONG, |address| {
+            ask(address, 1)?;
+            // Where the second connection of rank 1 was taken for the last rank, rank 2 gets no answer.
+            Ok([ask(address, 1).is_ok(), ask(address, 2).is_ok()])
+        })
+    })??;
     let Err(error) = result else {
-        bail!(
-            "rank 1 asked twice, and hand_out returned Ok\n  likely cause: connections are counted, and not ranks"
-        )
+        let cause = match asked {
+            Ok([true, false]) => {
+                "\n  likely cause: rank 1 got the id twice, and rank 2 didn't: connections are counted, and not ranks"
+            }
+            _ => "",
+        };
+        bail!("rank 1 asked twice, and hand_out returned Ok{cause}")
     };
     let text = format!("{error:#}");
     ensure!(text.contains("rank 1 "), "rank 1 asked twice: the error must name it; it says: {text}");

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::init::kernel::{THREADS, axpy, grid, load};
 
@@ -40,23 +40,24 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
         // SAFETY: axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
         unsafe { launch.launch(one) }?;
         Expected::new(gpu, "y after the loaded kernel", &computed(&y, &x))
-            .if_instead(&y, "the kernel left y alone: is it axpy?")
+            .if_instead(&y, "y is as it was: the loaded kernel wrote none of its elements")
             .exactly(&on_gpu.read()?)?;
     }
     Ok(())
 }
 
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
-    for n in [1, 255, 256, 257, 1031, 300_000] {
+    // A whole block first: a division that rounds down is right there, and most other formulas are not.
+    for n in [256, 1, 255, 257, 1031, 300_000] {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
         ensure!(
             block_dim == (THREADS, 1, 1),
             "grid({n}): a block has {block_dim:?} threads, expected ({THREADS}, 1, 1)"
         );
         let blocks = (n - 1) / THREADS + 1;
-        let cause = match grid_dim.0 < blocks {
+        let cause = match grid_dim == (n / THREADS, 1, 1) {
             true => format!(
-                "\n  likely cause: rounded down; elements from {} on have no thread",
+                "\n  likely cause: {n} / {THREADS} rounds down; elements from {} on have no thread",
                 grid_dim.0 * THREADS
             ),
             false => String::new(),
@@ -86,15 +87,14 @@ fn check(len: usize) -> anyhow::Result<()> {
     let expected = computed(&y, &x);
     let whole = len - len % THREADS as usize;
     let no_tail = [&expected[..whole], &y[whole..]].concat();
+    let threads = grid(u32::try_from(len)?).grid_dim.0 as usize * THREADS as usize;
+    let why = if threads == whole { "had no thread: the grid was rounded down" } else { "are as they were" };
     Expected::new(0, &format!("x, of {len} elements,"), &x)
         .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
         .exactly(&source.read()?)?;
     Expected::new(0, &format!("y, of {len} elements,"), &expected)
-        .if_instead(&y, "y is as it was: was the kernel launched, and with its arguments in their order?")
-        .if_instead(
-            &no_tail,
-            format!("the tail, the last {} elements, had no thread: the grid was rounded down", len - whole),
-        )
+        .if_instead(&y, "y is as it was: no kernel wrote any of its elements")
+        .if_instead(&no_tail, format!("the tail, the last {} elements, {why}", len - whole))
         .exactly(&target.read()?)
 }
 
@@ -116,7 +116,9 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
         let y = irregular::integers(0, y_len);
         let mut target = Guarded::new(&stream, &y)?;
         let source = Guarded::new(&stream, &irregular::integers(1, x_len))?;
-        let result = axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A);
+        let result = without_panic(&format!("axpy, where y has {y_len} elements and x has {x_len}"), || {
+            axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
+        })?;
         stream.synchronize()?;
         let Err(error) = result else { bail!("y has {y_len} elements, x has {x_len}, and axpy returned Ok") };
         let text = format!("{error:#}");

@@ -20,7 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const ITERATIONS: usize = 3;
-const LENGTHS: [usize; 4] = [1, 37, 1031, 300];
+/// As many that a communicator for each is not a communicator for each iteration and one more.
+const LENGTHS: [usize; 5] = [1, 37, 1031, 300, 64];
 
 /// Ids for a group whose ranks are threads: whoever asks first makes it.
 #[derive(Default)]
@@ -106,7 +107,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
             Expected::new(rank, &name, &expected(world_size, tensor))
                 .if_instead(
                     &added(&[rank], tensor),
-                    "these are the rank's own values: nothing was summed, or the sums were broken off",
+                    "these are the rank's own values of all iterations, and none of another rank",
                 )
                 .if_instead(&added(&ranks, tensor), "it was summed once, and not in each iteration")
                 .exactly(&buffer.read()?)?;
@@ -133,11 +134,13 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         compare(world_size, |p, n, t, f| run(p, n, t, f), 0)?;
         let made = log.communicators()? - before;
         let (tensors, cause) = (LENGTHS.len(), "\n  likely cause: ");
-        let cause = match made / world_size {
-            ITERATIONS => format!("{cause}it is made in the loop over the iterations"),
-            each if each == tensors => format!("{cause}each tensor has its own"),
-            each if each == ITERATIONS * tensors => format!("{cause}it is made for each sum"),
-            _ => String::new(),
+        let cause = match () {
+            () if made == world_size * ITERATIONS => {
+                format!("{cause}it is made in the loop over the iterations")
+            }
+            () if made == world_size * tensors => format!("{cause}each tensor has its own"),
+            () if made == world_size * ITERATIONS * tensors => format!("{cause}it is made for each sum"),
+            () => String::new(),
         };
         ensure!(
             made == world_size,
@@ -149,7 +152,9 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         let anew = after - before - made;
         ensure!(
             anew == world_size * ITERATIONS,
-            "run_anew made {anew} communicators, expected {world_size} ranks times {ITERATIONS} iterations: are they counted?"
+            "run_anew calls run for each of {ITERATIONS} iterations on each of {world_size} ranks, and {anew} communicators were \
+             made, expected {}",
+            world_size * ITERATIONS
         );
         before = after;
     }

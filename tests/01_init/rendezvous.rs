@@ -8,6 +8,7 @@ use anyhow::{bail, ensure};
 use cudarc::driver::{CudaStream, result::ctx};
 use lab::Check;
 use lab::roll_call::{Answer, roll_call};
+use lab::without_panic;
 
 use crate::init::rendezvous::rendezvous;
 
@@ -104,10 +105,13 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
 fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         let unlucky = world_size - 1;
-        let result = rendezvous(&streams(world_size)?, |comm| {
-            ensure!(comm.rank() != unlucky, "the disk is full");
-            Ok(())
-        });
+        let streams = streams(world_size)?;
+        let result = without_panic(&format!("rendezvous, where rank {unlucky} fails"), || {
+            rendezvous(&streams, |comm| {
+                ensure!(comm.rank() != unlucky, "the disk is full");
+                Ok(())
+            })
+        })?;
         let Err(error) = result else { bail!("rank {unlucky} failed, and `rendezvous` returned Ok") };
         let text = format!("{error:#}");
         ensure!(

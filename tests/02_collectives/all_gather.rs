@@ -2,7 +2,7 @@
 
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::collectives::all_gather::{all_gather, all_gather_in_place};
 use crate::exercise::reference::place;
@@ -51,7 +51,7 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
             &without_own,
             format!("rank {rank}'s own shard is missing: it has to be in the whole, too"),
         )
-        .if_instead(stale, "it holds what it held before: nothing was gathered in this buffer")
+        .if_instead(stale, "it holds what it held before")
         .if_instead(&only_own, "no other rank's shard has come")
         .if_instead(&own.repeat(world_size), "these are copies of its own shard")
         .if_instead(&from_the_back, "the shards are in the reverse order")
@@ -61,7 +61,7 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
         )
         .if_instead(
             &overlapping,
-            "rank r's shard starts at element r, and the next one overwrites it: where must it start?",
+            "rank r's shard starts at element r, and not at r times its length, so the next one overwrites it",
         )
 }
 
@@ -130,9 +130,10 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
             for len in [needed - 1, needed + 1, needed + SHARD] {
                 let stale = irregular::integers(100 + rank, len);
                 let mut whole = Guarded::new(&stream, &stale)?;
-                let result = all_gather(&comm, &shard.view(), &mut whole.view_mut());
-                stream.synchronize()?;
                 let call = format!("gathering {world_size} shards of {SHARD} elements in a buffer of {len}");
+                let result =
+                    without_panic(&call, || all_gather(&comm, &shard.view(), &mut whole.view_mut()))?;
+                stream.synchronize()?;
                 refused(rank, &call, result, &[needed, len])?;
                 Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
             }
@@ -149,9 +150,9 @@ fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
             for len in [world_size - 1, 13 * world_size + 1] {
                 let stale = irregular::integers(100 + rank, len);
                 let mut whole = Guarded::new(&stream, &stale)?;
-                let result = all_gather_in_place(&comm, &mut whole.view_mut());
-                stream.synchronize()?;
                 let call = format!("gathering in place in {len} elements on {world_size} ranks");
+                let result = without_panic(&call, || all_gather_in_place(&comm, &mut whole.view_mut()))?;
+                stream.synchronize()?;
                 refused(rank, &call, result, &[len, world_size])?;
                 Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
             }

@@ -2,7 +2,7 @@
 
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::collectives::all_reduce::{average_in_place, sum};
 use crate::exercise::reference::{added, average_bound, divided, inputs};
@@ -43,12 +43,9 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     // Whole numbers whose sums stay below 2²⁴: an f32 rounds nothing, in whatever order they are added.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
-        .if_instead(
-            &stale,
-            "it holds what it held before: did the sum go to another buffer, or to one rank only?",
-        )
+        .if_instead(&stale, "it holds what it held before: no sum came to this buffer")
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was added"))
-        .if_instead(&divided(&expected, world_size), "this is the average: the operator is another one")
+        .if_instead(&divided(&expected, world_size), "this is the average, and not the sum")
         .exactly(&recv.read()?)?;
     Expected::new(rank, "the send buffer", &inputs[rank])
         .if_instead(&expected, "the sum is in the send buffer: that was in place")
@@ -102,9 +99,9 @@ fn check_lengths(comm: &Comm, send_len: usize, recv_len: usize) -> anyhow::Resul
     let stale = irregular::integers(100 + rank, recv_len);
     let send = Guarded::new(&stream, &irregular::integers(rank, send_len))?;
     let mut recv = Guarded::new(&stream, &stale)?;
-    let result = sum(comm, &send.view(), &mut recv.view_mut());
-    stream.synchronize()?;
     let call = format!("a sum of {send_len} elements into a buffer of {recv_len}");
+    let result = without_panic(&call, || sum(comm, &send.view(), &mut recv.view_mut()))?;
+    stream.synchronize()?;
     refused(rank, &call, result, &[send_len, recv_len])?;
     Expected::new(rank, "the receive buffer of a refused sum", &stale).exactly(&recv.read()?)
 }

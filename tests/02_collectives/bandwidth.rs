@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use approx::{abs_diff_eq, relative_eq};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Check, Readable, irregular};
+use lab::{Check, Readable, irregular, without_panic};
 
 use crate::collectives::bandwidth::Operation::{
     self, AllGather, AllReduce, Broadcast, Reduce, ReduceScatter,
@@ -40,20 +40,21 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                 let shard = count * element_bytes;
                 let whole = shard * world_size;
                 let expected = if matches!(operation, AllGather | ReduceScatter) { whole } else { shard };
+                // With one rank first, what is wrong by another factor is none of these.
                 let cause = match got {
                     _ if got == expected => continue,
                     _ if got == shard => {
-                        "these are the bytes of one shard: each rank has a buffer with the shards of all"
+                        "\n  likely cause: these are the bytes of one shard: each rank has a buffer with the shards of all"
                     }
                     _ if got == whole => {
-                        "these are the bytes of all ranks together: each has one buffer of that length"
+                        "\n  likely cause: these are the bytes of all ranks together: each has one buffer of that length"
                     }
-                    _ if got * element_bytes == expected => "these are elements, and not bytes",
-                    _ => "the larger one of a rank's two buffers counts",
+                    _ if got == count => "\n  likely cause: these are elements, and not bytes",
+                    _ => "",
                 };
                 bail!(
                     "{operation:?} with a count of {count}, {element_bytes} bytes each, on {world_size} ranks: expected {expected} \
-                     bytes, got {got}\n  likely cause: {cause}"
+                     bytes, the larger of a rank's two buffers, got {got}{cause}"
                 );
             }
         }
@@ -70,22 +71,49 @@ fn parts(operation: Operation, n: usize) -> usize {
     }
 }
 
+fn factor(operation: Operation, n: usize) -> f64 {
+    parts(operation, n) as f64 / n as f64
+}
+
+/// The mistake that gives just these factors for the operations on n ranks.
+fn why_these_factors(n: usize) -> Option<String> {
+    let got = OPERATIONS.map(|operation| bus_factor(operation, n));
+    let are = |factor: &dyn Fn(Operation) -> f64| {
+        OPERATIONS.iter().zip(got).all(|(&one, got)| abs_diff_eq!(got, factor(one), epsilon = 1e-9))
+    };
+    if are(&|_| 1.0) {
+        return Some(
+            "every operation has the factor 1: that makes the bus bandwidth the algorithm bandwidth"
+                .to_owned(),
+        );
+    }
+    if let Some(other) = OPERATIONS.into_iter().find(|&other| are(&|_| factor(other, n))) {
+        return Some(format!("every operation has the factor of {other:?}"));
+    }
+    if are(&|operation| factor(operation, n).floor()) {
+        return Some("all factors are rounded down: a division of integers has no fraction".to_owned());
+    }
+    are(&|operation| 1.0 / factor(operation, n)).then(|| {
+        "these are the reciprocals: how many bytes of the operation each byte on a link stands for".to_owned()
+    })
+}
+
 fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
     // Not two ranks first: there, an all-reduce has factor 1, and n − 1 is 1 as well.
     for n in [5, 2, 3, 4, 8, 16, 1] {
         for operation in OPERATIONS {
-            let (got, expected) = (bus_factor(operation, n), parts(operation, n) as f64 / n as f64);
-            let cause = match got {
-                _ if abs_diff_eq!(got, expected, epsilon = 1e-9) => continue,
-                1.0 => "that is the algorithm bandwidth, sold as bus bandwidth",
-                _ if abs_diff_eq!(got * expected, 1.0, epsilon = 1e-9) => {
-                    "that is the reciprocal: how many bytes of the operation each byte on a link stands for"
-                }
-                _ => "how many of n parts has each rank to send, and how often?",
-            };
-            bail!(
-                "{operation:?} on {n} ranks: expected a factor of {expected}, got {got}\n  likely cause: {cause}"
-            );
+            let (got, expected) = (bus_factor(operation, n), factor(operation, n));
+            if !abs_diff_eq!(got, expected, epsilon = 1e-9) {
+                // Where it has a fraction, no division of integers has made it.
+                let of_another = || {
+                    let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = 1e-9);
+                    let other = OPERATIONS.into_iter().find(same).filter(|_| got.fract() != 0.0)?;
+                    Some(format!("that is the factor of {other:?}"))
+                };
+                let cause = why_these_factors(n).or_else(of_another);
+                let cause = cause.map_or_else(String::new, |cause| format!("\n  likely cause: {cause}"));
+                bail!("{operation:?} on {n} ranks: expected a factor of {expected}, got {got}{cause}");
+            }
         }
     }
     Ok(())
@@ -109,19 +137,30 @@ fn only_warm_rounds_count() -> anyhow::Result<()> {
     let (row, calls) = spins(AllReduce, 4, 1 << 20, WARM_UPS)?;
     let (got, round) = (row.microseconds, ROUND as f64 / 1e3);
     // A spin lasts at least as long as it is asked to; five times that is allowed for a GPU that others use too.
+    if calls == WARM_UPS + ROUNDS && (0.95 * round..5.0 * round).contains(&got) {
+        return Ok(());
+    }
+    // What a mistake measures, for each round. Twice that is allowed, which keeps them apart.
+    let [warm_ups, rounds] = [WARM_UPS, ROUNDS].map(|count| count as f64);
+    let first_ones = (25.0 * warm_ups + rounds - warm_ups) / rounds;
+    let with_warm_ups = (25.0 * warm_ups + rounds) / rounds;
+    let took = |times: f64| (0.95 * times * round..2.0 * times * round).contains(&got);
     let cause = match () {
-        () if calls == ROUNDS => "there was no warm-up",
-        () if calls != WARM_UPS + ROUNDS => "each round is one call of `launch`, and so is each warm-up",
-        () if got < 0.95 * round => {
-            "that is not the time of a round: does the stopwatch start before the rounds, and is it read behind them?"
+        () if calls == ROUNDS && took(first_ones) => {
+            "\n  likely cause: there was no warm-up: the first rounds, 10 ms each, were measured"
         }
-        () if got >= ROUNDS as f64 * round => "all rounds together take that long: divide by their number",
-        () if got >= 5.0 * round => "the warm-ups, 10 ms each, were measured too",
-        () => return Ok(()),
+        () if calls == WARM_UPS + ROUNDS && took(rounds) => {
+            "\n  likely cause: all rounds together take that long: divide by their number"
+        }
+        () if calls == WARM_UPS + ROUNDS && took(with_warm_ups) => {
+            "\n  likely cause: the warm-ups, 10 ms each, were measured too"
+        }
+        () => "",
     };
     bail!(
-        "{WARM_UPS} rounds to warm up and {ROUNDS} that count, {round} µs each: `launch` was called {calls} times, and the row says \
-         {got:.1} µs\n  likely cause: {cause}"
+        "{WARM_UPS} rounds to warm up and {ROUNDS} that count, {round} µs each: `launch` was called {calls} times, expected \
+         {}, and the row says {got:.1} µs{cause}",
+        WARM_UPS + ROUNDS
     )
 }
 
@@ -135,22 +174,26 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     let what = format!("{operation:?} of {bytes} bytes on {world_size} ranks in {microseconds:.3} µs");
     ensure!(
         alike(algbw, expected),
-        "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6}\n  likely cause: {}",
+        "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6}{}",
         if alike(algbw, expected * 1e9 / (1u64 << 30) as f64) {
-            "a GB has 10⁹ bytes here; 2³⁰ are a GiB"
+            "\n  likely cause: a GB has 10⁹ bytes here; 2³⁰ are a GiB"
         } else if alike(algbw, on_bus) {
-            "that is the bus bandwidth"
+            "\n  likely cause: that is the bus bandwidth"
         } else {
-            "bytes through time, in 10⁹ bytes a second, from microseconds"
+            ""
         }
     );
+    let (given, right) = (bus_factor(operation, world_size), factor(operation, world_size));
     ensure!(
         alike(busbw, on_bus),
         "{what}: expected a busbw of {on_bus:.6} GB/s, got {busbw:.6}{}",
-        if alike(busbw, expected) {
-            "\n  likely cause: that is the algorithm bandwidth, sold as bus bandwidth"
+        if !abs_diff_eq!(given, right, epsilon = 1e-9) {
+            format!("; bus_factor({operation:?}, {world_size}) is {given}, expected {right}")
+        } else if alike(busbw, expected) {
+            "\n  likely cause: that is the algorithm bandwidth: it was not multiplied by bus_factor"
+                .to_owned()
         } else {
-            ""
+            String::new()
         }
     );
     Ok(())
@@ -242,7 +285,8 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
     let expected = reference(&times, |time| 1.0 / (time * time));
     let got = fit(&rows(&times))?;
     let last = times[times.len() - 1];
-    let through_the_ends = (last.1 - times[0].1) / (last.0 - times[0].0) as f64;
+    let slope = (last.1 - times[0].1) / (last.0 - times[0].0) as f64;
+    let through_the_ends = Line { alpha: last.1 - slope * last.0 as f64, beta: slope };
     let cause = match got {
         _ if same_line(got, expected) => return Ok(()),
         _ if same_line(got, reference(&times, |_| 1.0)) => {
@@ -251,17 +295,21 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
         _ if same_line(got, reference(&times, |time| 1.0 / time)) => {
             "the weights are 1/t: it is the squared error that is divided by t²"
         }
-        _ if alike(got.beta, through_the_ends) => {
+        _ if same_line(got, through_the_ends) => {
             "the line goes through the first and the last point, and doesn't look at the others"
         }
-        _ => "the sum of ((α + β · S − t) / t)² can be smaller",
+        _ => "",
     };
-    bail!("rows {times:?} (bytes, µs): expected {expected:?}, got {got:?}\n  likely cause: {cause}")
+    let cause = if cause.is_empty() { String::new() } else { format!("\n  likely cause: {cause}") };
+    bail!(
+        "rows {times:?} (bytes, µs): expected {expected:?}, for which the sum of ((α + β · S − t) / t)² is smallest, got \
+         {got:?}{cause}"
+    )
 }
 
 fn a_line_needs_two_sizes() -> anyhow::Result<()> {
     for times in [vec![], vec![(4096, 15.0)], vec![(4096, 15.0), (4096, 16.0), (4096, 14.0)]] {
-        if let Ok(line) = fit(&rows(&times)) {
+        if let Ok(line) = without_panic(&format!("fit of {times:?}"), || fit(&rows(&times)))? {
             bail!("rows {times:?} (bytes, µs): expected an error, got {line:?}, where any slope would do");
         }
     }

@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::collectives::broadcast::{broadcast, replicas_equal};
 
@@ -59,7 +59,7 @@ fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()
         let cause = if other == rank {
             "it holds its own values as before: nothing was received".to_owned()
         } else {
-            format!("these are rank {other}'s values: does the root reach NCCL?")
+            format!("these are rank {other}'s values, and not those of the root")
         };
         comparison = comparison.if_instead(&values(other), cause);
     }
@@ -72,7 +72,8 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
             let (rank, stream) = (comm.rank(), comm.stream());
             for root in [world_size, world_size + 40, usize::MAX] {
                 let mut buffer = Guarded::new(&stream, &values(rank))?;
-                let result = broadcast(&comm, &mut buffer.view_mut(), root);
+                let call = format!("a broadcast from rank {root} of {world_size}");
+                let result = without_panic(&call, || broadcast(&comm, &mut buffer.view_mut(), root))?;
                 stream.synchronize()?;
                 let Err(error) = result else {
                     bail!("rank {rank}: a broadcast from rank {root} of {world_size} returned Ok")
@@ -103,21 +104,21 @@ fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
 fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            let other =
-                "how do ranks with equal buffers come to differ: what is compared, and what is said of it?";
+            let numbers: Vec<f32> = values(0).into_iter().filter(|value| !value.is_nan()).collect();
             for (what, values, cause) in [
-                ("of one element", vec![3.25], other),
-                ("of infinities", vec![f32::INFINITY; 33], other),
+                ("of one element", vec![3.25], ""),
+                ("of infinities", vec![f32::INFINITY; 33], ""),
+                ("with both zeros", numbers, ""),
                 (
                     "with NaNs and both zeros",
                     values(0),
-                    "`==` on floats, for which a NaN isn't equal to itself: compare `to_bits()`",
+                    "\n  likely cause: without the NaNs it calls them equal. A NaN isn't equal to itself, but its bits are: \
+                     compare `to_bits()`",
                 ),
             ] {
                 ensure!(
                     verdict(&comm, &values)?,
-                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal\n  \
-                     likely cause: {cause}",
+                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal{cause}",
                     comm.rank()
                 );
             }
@@ -170,7 +171,7 @@ fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
                     if equal.len() == world_size {
                         "every rank says that the".to_owned()
                     } else {
-                        format!("only some ranks know: {equal:?} say that the")
+                        format!("ranks {equal:?} say, and the others don't, that the")
                     }
                 );
             }
@@ -189,13 +190,11 @@ fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
             compare(&comm, world_size - 1, &buffer)?;
             ensure!(
                 !before,
-                "replicas_equal says true before a broadcast, expected false: the ranks have different values\n  likely cause: it \
-                 compares nothing, or a rank with itself"
+                "replicas_equal says true before a broadcast, expected false: the ranks have different values"
             );
             ensure!(
                 after,
-                "replicas_equal says false after a broadcast, expected true: every bit of every rank is equal\n  likely cause: `==` on floats, for \
-                 which a NaN isn't equal to itself: compare `to_bits()`"
+                "replicas_equal says false after a broadcast, expected true: every bit of every rank is equal"
             );
             Ok(())
         })?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
 
 use crate::collectives::reduce_scatter::{average_in_two_steps, average_part};
 use crate::exercise::reference::{added, average_bound, divided, inputs, place};
@@ -82,11 +82,12 @@ fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
                 let stale = irregular::integers(100 + rank, PART);
                 let send = Guarded::new(&stream, &irregular::integers(rank, len))?;
                 let mut part = Guarded::new(&stream, &stale)?;
-                let result = average_part(&comm, &send.view(), &mut part.view_mut());
-                stream.synchronize()?;
                 let call = format!(
                     "averaging {len} elements in {world_size} parts of {PART}, where {needed} would be read,"
                 );
+                let result =
+                    without_panic(&call, || average_part(&comm, &send.view(), &mut part.view_mut()))?;
+                stream.synchronize()?;
                 refused(rank, &call, result, &[len, needed])?;
                 Expected::new(rank, "the part, when it was refused,", &stale).exactly(&part.read()?)?;
             }
@@ -124,15 +125,12 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
         values
     };
     let remainder = format!(
-        "{len} elements are {world_size} parts of {part}, and {rest} more: what becomes of those at the end?"
+        "{len} elements are {world_size} parts of {part}, and {rest} more: those at the end are not averaged"
     );
     let longer = len.div_ceil(world_size);
     let own = (rank * longer).min(len)..((rank + 1) * longer).min(len);
     Expected::new(rank, &format!("the buffer of {len}"), &average)
-        .if_instead(
-            &inputs[rank],
-            format!("these are rank {rank}'s own values: nothing came back to the buffer"),
-        )
+        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: no average is in the buffer"))
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
         .if_instead(&divided(&average, world_size), "it was divided twice")
         .if_instead(&only(0..len - rest, &inputs[rank]), &*remainder)

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::collectives::reduce::{range_on_root, reduce};
 use crate::exercise::refusal::refused;
@@ -82,17 +82,17 @@ fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> an
     if rank == root {
         let buffer = format!("the receive buffer of the root, after a {name},");
         let mut expected = Expected::new(rank, &buffer, &result)
-            .if_instead(&stale, "it holds what it held before: does the root reach NCCL?")
+            .if_instead(&stale, "it holds what it held before: the result did not come to the root")
             .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was combined"));
         for (other, _, combine) in OPERATORS.iter().filter(|(other, ..)| other != name) {
-            let cause = format!("this is the result of {other}: does the operator reach NCCL?");
+            let cause = format!("this is the result of {other}");
             expected = expected.if_instead(&combined(&inputs, *combine), cause);
         }
         expected.exactly(&got)?;
     } else {
         let buffer = format!("the receive buffer, which a {name} to rank {root} must leave alone,");
         Expected::new(rank, &buffer, &stale)
-            .if_instead(&result, "the result came here too: that was an all-reduce, or another root")
+            .if_instead(&result, "the result came here, to a rank that is not the root")
             .exactly(&got)?;
     }
     Expected::new(rank, "the send buffer", &inputs[rank])
@@ -131,9 +131,11 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
             for root in [usize::MAX, world_size + 40, world_size] {
                 let stale = irregular::integers(100 + rank, 37);
                 let mut recv = Guarded::new(&stream, &stale)?;
-                let result = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root);
-                stream.synchronize()?;
                 let call = format!("a reduce to rank {root} of {world_size}");
+                let result = without_panic(&call, || {
+                    reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root)
+                })?;
+                stream.synchronize()?;
                 refused(rank, &call, result, &[root, world_size])?;
                 Expected::new(rank, "the receive buffer of a refused reduce", &stale)
                     .exactly(&recv.read()?)?;
@@ -152,13 +154,17 @@ fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
         for len in [36, 38] {
             let stale = irregular::integers(100, len);
             let mut recv = Guarded::new(&stream, &stale)?;
-            let result = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 0);
+            let call = format!("a reduce of 37 elements into a buffer of {len}");
+            let result = without_panic(&call, || {
+                reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 0)
+            })?;
             stream.synchronize()?;
-            refused(0, &format!("a reduce of 37 elements into a buffer of {len}"), result, &[37, len])?;
+            refused(0, &call, result, &[37, len])?;
             Expected::new(0, "the receive buffer of a refused reduce", &stale).exactly(&recv.read()?)?;
         }
-        let result = reduce(&comm, &send.view(), None, &ReduceOp::Sum, 0);
-        refused(0, "a reduce to a root without a receive buffer", result, &[])
+        let call = "a reduce to a root without a receive buffer";
+        let result = without_panic(call, || reduce(&comm, &send.view(), None, &ReduceOp::Sum, 0))?;
+        refused(0, call, result, &[])
     })?;
     Ok(())
 }
@@ -195,18 +201,18 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
     let got = range_on_root(comm, &buffer.view(), root)?;
     let expected = (rank == root).then_some(range(&all));
     if got != expected {
+        let first: Vec<f32> = (0..world_size).map(|rank| shifted(rank)[0]).collect();
         let cause = match got {
-            Some(_) if rank != root => {
-                "only the root has the result: what another rank reads is something else"
+            Some(_) if rank != root => "; only the root has the result, and other ranks must return None",
+            Some(got) if got == range(&own) => "\n  likely cause: this is the range of its own values",
+            Some(got) if got == range(&first) => {
+                "\n  likely cause: this is the range of the ranks' first elements: a reduction goes element by element"
             }
-            Some(got) if got == range(&own) => "this is the range of its own values",
-            Some((low, high)) if low == 0.0 || high == 0.0 => "a 0 is no value of any rank: what was read?",
-            Some(_) => "does it look at all elements, of all ranks?",
-            None => "the root must return what it got",
+            _ => "",
         };
         bail!(
             "rank {rank}: the range of {len} values on each of {world_size} ranks, for rank {root}: \
-             expected {expected:?}, got {got:?}\n  likely cause: {cause}"
+             expected {expected:?}, got {got:?}{cause}"
         );
     }
     Expected::new(rank, "the buffer whose range was asked for", &own).exactly(&buffer.read()?)

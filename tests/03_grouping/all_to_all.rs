@@ -6,9 +6,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
 
 use crate::exercise::foreign::beside_another_gpu;
+use crate::exercise::open_group;
 use crate::grouping::all_to_all::{all_to_all, gather, scatter};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -79,11 +80,8 @@ fn check_scatter(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     scatter(comm, Some(&view), &mut recv.view_mut(), root)?;
     Expected::new(rank, &format!("the part that came from root {root}"), &part(root, world_size, len, rank))
         .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
-        .if_instead(&part(root, world_size, len, 0), "it is part 0: does every rank get the same part?")
-        .if_instead(
-            &part(root, world_size, len, root),
-            "it is the root's own part: does every rank get the same part?",
-        )
+        .if_instead(&part(root, world_size, len, 0), "it is part 0 of what the root has, and not this rank's")
+        .if_instead(&part(root, world_size, len, root), "it is the root's own part, and not this rank's")
         .if_instead(
             &part(rank, world_size, len, rank),
             "it is a part of what this rank has, and not of what the root has",
@@ -112,7 +110,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     Expected::new(rank, "what the root gathered", &expected)
         .if_instead(&before, "it is what was there before: nothing was received")
         .if_instead(&without_its_own, "the root's own part is missing: it belongs to the whole as well")
-        .if_instead(&reversed, "the parts are in the wrong order")
+        .if_instead(&reversed, "the parts are in the reverse order")
         .exactly(&got)
 }
 
@@ -188,17 +186,23 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
             ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
             next.with_context(|| {
-                format!(
-                    "rank {rank} of {world_size}: after {call} was refused by NCCL, the next {call} failed (likely cause: a `?` left \
-                     that first group before its end)"
-                )
+                let refused = format!("the refused {call}");
+                let failed = open_group::after(&refused, &format!("the next {call} failed"));
+                format!("rank {rank} of {world_size}: {failed}")
             })
         };
-        let result = scatter(comm, Some(&foreign_whole.view()), &mut foreign.view_mut(), root);
+        let refused = |call: &str| format!("{call} of a buffer on another GPU");
+        let result = without_panic(&refused("scatter"), || {
+            scatter(comm, Some(&foreign_whole.view()), &mut foreign.view_mut(), root)
+        })?;
         judged("scatter", result, check_scatter(comm, LEN, root))?;
-        let result = gather(comm, &foreign.view(), Some(&mut foreign_whole.view_mut()), root);
+        let result = without_panic(&refused("gather"), || {
+            gather(comm, &foreign.view(), Some(&mut foreign_whole.view_mut()), root)
+        })?;
         judged("gather", result, check_gather(comm, LEN, root))?;
-        let result = all_to_all(comm, &own_whole.view(), &mut foreign_whole.view_mut());
+        let result = without_panic(&refused("all_to_all"), || {
+            all_to_all(comm, &own_whole.view(), &mut foreign_whole.view_mut())
+        })?;
         judged("all_to_all", result, check_all_to_all(comm, LEN))
     };
     // SAFETY: the check's other threads are not there yet.

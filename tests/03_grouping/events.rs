@@ -42,6 +42,8 @@ impl Bench {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
+        lab::name_stream(&producer, "producer")?;
+        lab::name_stream(&consumer, "consumer")?;
         let kernels = Kernels::load(context)?;
         let inputs = (0..rounds).map(|round| Ok(producer.clone_htod(&irregular::integers(round, LEN))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
@@ -97,10 +99,8 @@ impl Bench {
         for (round, output) in self.outputs.iter().enumerate() {
             let name = format!("what was read in round {round}");
             let expected = irregular::integers(round, LEN);
-            let mut comparison = Expected::new(0, &name, &expected).if_instead(
-                &stale(),
-                "it is what was there at first: reading did not wait, or nothing was read",
-            );
+            let mut comparison = Expected::new(0, &name, &expected)
+                .if_instead(&stale(), "it is what was there at first, and not what the producer wrote");
             for later in round + 1..self.outputs.len() {
                 comparison = comparison.if_instead(
                     &irregular::integers(later, LEN),
@@ -145,7 +145,7 @@ fn no_host_waits() -> anyhow::Result<()> {
         }
         ensure!(
             !first.try_is_complete()?,
-            "the producer's stream was busy for 20 ms, and {name} did not return before that: does it wait on the host?"
+            "the producer's stream was busy for 20 ms, and {name} returned only after that: the host must not wait for it"
         );
         bench.compare()?;
     }

@@ -7,9 +7,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
 
 use crate::exercise::foreign::beside_another_gpu;
+use crate::exercise::open_group;
 use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_order};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -71,7 +72,7 @@ fn compare(
     Expected::new(rank, name, &average)
         .if_instead(
             &input(rank, tensor, len),
-            "these are the rank's own values: nothing was averaged, or the averages never came back from the flat buffer",
+            "these are the rank's own values: no average came to this tensor",
         )
         .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has its own offset there")
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
@@ -87,12 +88,16 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
         for index in 0..count {
             tensors.insert(format!("layer_{index:02}"), stream.alloc_zeros(index + 1)?);
         }
+        let of_the_map: Vec<usize> = tensors.values().map(CudaSlice::len).collect();
         let found: Vec<usize> = in_order(&mut tensors).iter().map(|view| view.len()).collect();
         let expected: Vec<usize> = (1..=count).collect();
         ensure!(
             found == expected,
-            "{count} tensors, of 1, 2, … elements in the order of their names, came with lengths {found:?}\n  likely cause: \
-             this is the order of the map, which is another one on each rank"
+            "{count} tensors, of 1, 2, … elements in the order of their names, came with lengths {found:?}{}",
+            match found == of_the_map {
+                true => "\n  likely cause: this is the order of the map, which is another one on each rank",
+                false => "",
+            }
         );
     }
     Ok(())
@@ -143,25 +148,33 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
         let ranks = rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
             let mut tensors = named(&stream, rank)?;
+            let of_the_map: Vec<String> = tensors.keys().map(|name| format!("`{name}`")).collect();
             let mut views = in_order(&mut tensors);
             let order = views.iter().map(|view| Ok(found(rank, &stream.clone_dtoh(view)?)));
             let order = order.collect::<anyhow::Result<Vec<String>>>()?;
             average_fused(&comm, &mut views)?;
             stream.synchronize()?;
             let averages = (0..EQUAL.len()).map(|tensor| Ok(stream.clone_dtoh(&tensors[&name(tensor)])?));
-            Ok((order, averages.collect::<anyhow::Result<Vec<_>>>()?))
+            let by_the_map = order == of_the_map;
+            Ok((order, averages.collect::<anyhow::Result<Vec<_>>>()?, by_the_map))
         })?;
-        for (rank, (order, _)) in ranks.iter().enumerate() {
+        for (rank, (order, _, by_the_map)) in ranks.iter().enumerate() {
             for (place, (own, of_rank_0)) in order.iter().zip(&ranks[0].0).enumerate() {
                 ensure!(
                     own == of_rank_0,
                     "rank {rank} of {world_size}: at place {place} of its order it has {own}, where rank 0 has {of_rank_0}: the two \
-                     are averaged with each other\n  likely cause: the order depends on the map, which goes through its entries in \
-                     another one on each rank"
+                     are averaged with each other{}",
+                    match *by_the_map && ranks[0].2 {
+                        true => {
+                            "\n  likely cause: both have the order of their map, which goes through its entries in another order on \
+                             each rank"
+                        }
+                        false => "",
+                    }
                 );
             }
         }
-        for (rank, (_, averages)) in ranks.iter().enumerate() {
+        for (rank, (_, averages, _)) in ranks.iter().enumerate() {
             for (tensor, got) in averages.iter().enumerate() {
                 let text = format!("tensor `{}`, of {world_size} ranks with one order,", name(tensor));
                 compare((rank, world_size), (tensor, &EQUAL), &text, got)?;
@@ -179,20 +192,32 @@ fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
         let mut own = Guarded::new(&stream, &values)?;
         let mut foreign = Guarded::new(other, &values)?;
         stream.context().bind_to_thread()?;
-        let result = average_grouped(comm, &mut [own.view_mut(), foreign.view_mut()]);
-        let left = "what came behind a refused average_grouped failed (likely cause: a `?` left its group before the end)";
-        stream.synchronize().context(left)?;
+        let result = without_panic("average_grouped, where a tensor lies on another GPU,", || {
+            average_grouped(comm, &mut [own.view_mut(), foreign.view_mut()])
+        })?;
+        let left = |happened: &'static str| {
+            move || open_group::after("an average_grouped that NCCL refused", happened)
+        };
+        stream.synchronize().with_context(left("the rank's stream failed"))?;
         ensure!(
             result.is_err(),
-            "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok: what does the end of the group say?"
+            "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok; expected an error of a call, or of the \
+             group's end"
         );
+        let got = own.read()?;
+        let averaged = compare((rank, world_size), (0, &LENGTHS), "the tensor", &got).is_ok();
         let name = "a tensor of a group in which another tensor was refused";
-        Expected::new(rank, name, &values).exactly(&own.read()?).context(
-            "a group in which a call fails launches none of its calls, and here one was launched: are the calls in one group?",
-        )?;
+        Expected::new(rank, name, &values).exactly(&got).context(match averaged {
+            true => {
+                "a group in which a call fails launches none of its calls, and here the first call was launched: the calls are \
+                 not in one group"
+            }
+            false => "a group in which a call fails launches none of its calls",
+        })?;
         average_grouped(comm, &mut [own.view_mut()])?;
         let name = format!("a tensor that was refused once, and then averaged over {world_size} ranks,");
-        compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?).context(left)
+        compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?)
+            .with_context(left("the next one failed"))
     };
     // SAFETY: the check's other threads are not there yet.
     unsafe { beside_another_gpu(check) }
@@ -222,9 +247,10 @@ fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
         let each = made(average_each)?;
         ensure!(
             each.len() == world_size * LENGTHS.len(),
-            "average_each made {} calls for {} tensors on {world_size} ranks: are they counted?",
+            "average_each made {} calls for {} tensors on {world_size} ranks, expected {}, one for each",
             each.len(),
-            LENGTHS.len()
+            LENGTHS.len(),
+            world_size * LENGTHS.len()
         );
         let found = made(average)?;
         let elements: usize = LENGTHS.iter().sum();

@@ -3,8 +3,9 @@
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::init_all::communicators;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
 
+use crate::exercise::open_group;
 use crate::grouping::group::{average_all, in_group};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -53,13 +54,13 @@ fn check_average(world_size: usize) -> anyhow::Result<()> {
     for len in LENGTHS {
         let mut buffers = buffers(&comms, len)?;
         average(&comms, &mut buffers)?;
-        compare("the buffer", &buffers, "nothing was averaged")?;
+        compare("the buffer", &buffers)?;
     }
     Ok(())
 }
 
-/// Compares with the average. `unchanged` says why a buffer may be as it was.
-fn compare(name: &str, buffers: &[Guarded<f32>], unchanged: &str) -> anyhow::Result<()> {
+/// Compares with the average.
+fn compare(name: &str, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
     let len = buffers[0].view().len();
     let world_size = buffers.len();
     let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
@@ -70,7 +71,7 @@ fn compare(name: &str, buffers: &[Guarded<f32>], unchanged: &str) -> anyhow::Res
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     for (rank, buffer) in buffers.iter().enumerate() {
         Expected::new(rank, name, &expected)
-            .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: {unchanged}"))
+            .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
             .if_instead(&total, "this is the sum of all ranks, not divided by their number")
             .within(bound, &buffer.read()?)?;
     }
@@ -97,9 +98,10 @@ fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
 fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     let value = in_group(|| Ok(37))?;
     ensure!(value == 37, "the calls returned 37, and in_group returned {value}");
-    let Err(error) = in_group(|| -> anyhow::Result<()> { bail!("no batch is left") }) else {
-        bail!("the calls returned an error, and in_group returned Ok")
-    };
+    let result = without_panic("in_group, whose calls return an error,", || {
+        in_group(|| -> anyhow::Result<()> { bail!("no batch is left") })
+    })?;
+    let Err(error) = result else { bail!("the calls returned an error, and in_group returned Ok") };
     let text = format!("{error:#}");
     ensure!(
         text.contains("no batch is left"),
@@ -112,14 +114,16 @@ fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
 fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
     let comms = comms(1)?;
     let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
-    let result = in_group(|| {
-        let refused = comms[0].send(&buffer.view(), 1);
-        ensure!(refused.is_err(), "there is no rank 1, and NCCL would send to it");
-        Ok(())
-    });
+    let result = without_panic("in_group, in which NCCL refuses a call,", || {
+        in_group(|| {
+            let refused = comms[0].send(&buffer.view(), 1);
+            ensure!(refused.is_err(), "there is no rank 1, and NCCL would send to it");
+            Ok(())
+        })
+    })?;
     ensure!(
         result.is_err(),
-        "a call was refused in the group, and in_group returned Ok, as the calls did: what does the end of the group say?"
+        "a call was refused in the group, and in_group returned Ok, as the calls did; expected the error of the group's end"
     );
     Ok(())
 }
@@ -127,15 +131,15 @@ fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
-        let result: anyhow::Result<()> = in_group(|| bail!("no batch is left"));
+        let result: anyhow::Result<()> = without_panic("in_group, whose calls return an error,", || {
+            in_group(|| bail!("no batch is left"))
+        })?;
         ensure!(result.is_err(), "the calls returned an error, and in_group returned Ok");
         let mut buffers = buffers(&comms, 37)?;
-        let averaged = average(&comms, &mut buffers).and_then(|()| {
-            compare("the buffer", &buffers, "is that other group still open, so that nothing is launched?")
-        });
-        averaged.context(
-            "in_group returned an error of its calls, and then an average failed: was that first group ended?",
-        )?;
+        let averaged = average(&comms, &mut buffers).and_then(|()| compare("the buffer", &buffers));
+        averaged.with_context(|| {
+            open_group::after("an in_group that returned an error of its calls", "an average failed")
+        })?;
     }
     Ok(())
 }
@@ -148,8 +152,11 @@ fn a_group_inside_a_group_is_a_part_of_it() -> anyhow::Result<()> {
             average(&comms, &mut one)?;
             average(&comms, &mut other)
         })?;
-        compare("the first of two buffers in one group", &one, "is the outer group still open?")?;
-        compare("the second of two buffers in one group", &other, "is the outer group still open?")?;
+        compare("the first of two buffers in one group", &one)
+            .and_then(|()| compare("the second of two buffers in one group", &other))
+            .with_context(|| {
+                open_group::after("an in_group with two averages, each a group itself", "a buffer is wrong")
+            })?;
     }
     Ok(())
 }
@@ -192,7 +199,7 @@ fn refused(
     of: &str,
 ) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
-    let result = average(comms, some);
+    let result = without_panic(&format!("average_all of {one} and {other} {of}"), || average(comms, some))?;
     let Err(error) = result else { bail!("{one} and {other} {of}: average_all returned Ok") };
     let text = format!("{error:#}");
     ensure!(
@@ -202,8 +209,8 @@ fn refused(
     let called = log.calls("AllReduce")?.len();
     ensure!(
         called == 0,
-        "{one} and {other} {of}: average_all called NCCL {called} times before it refused\n  likely cause: it compares inside \
-         the group, whose end launches what was called, and the ranks that weren't are missing"
+        "{one} and {other} {of}: average_all called NCCL {called} times before it refused, expected 0: compare before the \
+         first call"
     );
     for (rank, buffer) in some.iter().enumerate() {
         let values = irregular::integers(rank, buffer.view().len());

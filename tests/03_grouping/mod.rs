@@ -5,6 +5,7 @@ mod events;
 mod foreign;
 mod fusion;
 mod group;
+mod open_group;
 mod recover;
 mod ring;
 mod straggler;

@@ -9,7 +9,7 @@ use cudarc::driver::CudaEvent;
 use cudarc::nccl::{Comm, Id};
 use init::rendezvous::rendezvous;
 use lab::roll_call::roll_call;
-use lab::{Check, Expected, Guarded, NcclLog, Readable, irregular};
+use lab::{Check, Expected, Guarded, NcclLog, Readable, irregular, without_panic};
 
 use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 
@@ -54,8 +54,9 @@ impl Watch {
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ensure!(
             asked.len() < self.survivors.len() && !asked.contains(&rank),
-            "rank {rank} asks for the survivors a second time, though nobody else is lost\n  likely cause: its stream is still \
-             blocked by the old communicator, or another survivor's is: every one of them has to abort its own"
+            "rank {rank} asks for the survivors a second time, though no other rank is lost; expected one call of each of the \
+             survivors {:?}",
+            self.survivors
         );
         asked.push(rank);
         self.complete.notify_all();
@@ -178,9 +179,8 @@ fn the_old_communicator_goes_first() -> anyhow::Result<()> {
             ensure!(
                 most <= ranks,
                 "rank {lost} of {world_size} is lost, and the GPU of old rank {rank} had {most} communicators at one time; \
-                 expected {ranks}\n  \
-                 likely cause: the new one was made before the old one was aborted: making it may wait for all that the GPU \
-                 still has to do, the old world's sum too, which never ends"
+                 expected {ranks}: abort the old one before you make the new one. Making it may wait for all that the GPU still \
+                 has to do, the old world's sum too, which never ends"
             );
         }
     }
@@ -223,10 +223,7 @@ fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<
             "it is what was there before: the sum that was broken off has to be made again, in the new world",
         )
         .if_instead(&sum(&all), format!("the values of rank {lost} are in it, which is lost"))
-        .if_instead(
-            &irregular::integers(rank, LEN),
-            "these are the rank's own values: it is alone in its world",
-        )
+        .if_instead(&irregular::integers(rank, LEN), "these are the rank's own values alone")
         .exactly(&total.read()?)
 }
 
@@ -322,7 +319,7 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
             )?;
             ensure!(
                 !asked.get() && comm.world_size() == world_size,
-                "rank {rank}: nobody was lost, and the world of {world_size} became one of {}",
+                "rank {rank}: no rank was lost, and the world of {world_size} became one of {}",
                 comm.world_size()
             );
             let all: Vec<usize> = (0..world_size).collect();
@@ -335,7 +332,9 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
 fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         let id = Id::new().readable()?;
-        let result = rejoin(comm, |_| Ok(Muster { survivors: vec![1, 3], id }));
+        let result = without_panic("rejoin of rank 0, where the survivors are [1, 3],", || {
+            rejoin(comm, |_| Ok(Muster { survivors: vec![1, 3], id }))
+        })?;
         let text = match result {
             Ok(new) => anyhow::bail!(
                 "rank 0 is none of the survivors [1, 3], and rejoined as rank {} of {}",

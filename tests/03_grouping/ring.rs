@@ -6,9 +6,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
+use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once, without_panic};
 
 use crate::exercise::foreign::beside_another_gpu;
+use crate::exercise::open_group;
 use crate::grouping::ring::{neighbours, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -90,7 +91,7 @@ fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
     Expected::new(rank, "what came in", &irregular::integers(left, len))
         .if_instead(
             &irregular::integers(right, len),
-            format!("it comes from rank {right}, the right neighbour: left and right are swapped"),
+            format!("it comes from rank {right}, the right neighbour, and not from the left one"),
         )
         .if_instead(&own, "these are the rank's own values")
         .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
@@ -128,14 +129,13 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let foreign = Guarded::new(other, &irregular::integers(rank, 37))?;
         let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
         stream.context().bind_to_thread()?;
-        let result = shift(comm, &foreign.view(), &mut incoming.view_mut());
+        let result = without_panic("shift of a buffer on another GPU", || {
+            shift(comm, &foreign.view(), &mut incoming.view_mut())
+        })?;
         ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
         check_shift(comm, 37).with_context(|| {
-            format!(
-                "rank {rank} of {}: after a send that NCCL refused, the next shift failed (likely cause: a `?` left the group of \
-                 that send before its end)",
-                comm.world_size()
-            )
+            let failed = open_group::after("a shift that NCCL refused", "the next shift failed");
+            format!("rank {rank} of {}: {failed}", comm.world_size())
         })
     };
     // SAFETY: the check's other threads are not there yet.
@@ -190,11 +190,14 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index]),
-            "the rank's own values are in it twice: they have come all the way around, in one shift too many",
+            "the rank's own values are in it twice",
         )
         .if_instead(
             &each(&|index| sum(index) - right[index]),
-            "one rank's values are missing, which would have come in the last shift: there was one too few",
+            format!(
+                "the values of rank {}, the right neighbour, are missing: they come last, in shift {others}",
+                (rank + 1) % world_size
+            ),
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index] - right[index]),

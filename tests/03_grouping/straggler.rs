@@ -6,13 +6,13 @@ use std::cell::Cell;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::driver::{CudaSlice, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::kernels::TRAP;
-use lab::{Check, Expected, Kernels};
+use lab::{Check, Expected, Kernels, without_panic};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 
@@ -64,11 +64,17 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     stream.synchronize()?;
     kernels.spin(&stream, 10 * MILLISECOND)?;
     let event = stream.record_event(None)?;
-    let complete = complete_by(&event, ticking(), Duration::from_millis(5))?;
+    let (clock, looks) = (ticking(), Cell::new(0));
+    let counted = || {
+        looks.set(looks.get() + 1);
+        clock()
+    };
+    let complete = complete_by(&event, counted, Duration::from_millis(5))?;
     ensure!(
         !complete,
         "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
-         event came\n  likely cause: it asks without end and never looks at the clock, or it synchronizes"
+         event came, and read the clock {} times",
+        looks.get()
     );
     Ok(stream.synchronize()?)
 }
@@ -92,14 +98,16 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(1));
         clock()
     };
-    let answer = complete_by(&event, slow, DEADLINE);
+    let answer =
+        without_panic("complete_by, behind a kernel that failed,", || complete_by(&event, slow, DEADLINE));
     // The GPU's context is lost, and nothing of it can be given back in order.
     std::mem::forget((event, trap, kernels, stream));
-    ensure!(
-        answer.is_err(),
-        "a kernel in front of the event failed, so it will never come, and complete_by says {answer:?}\n  likely cause: cudarc's \
-         `is_complete` says `false` of an error too; `try_is_complete` tells it"
-    );
+    if let Ok(complete) = answer? {
+        bail!(
+            "a kernel in front of the event failed, so it will never come, and complete_by returned Ok({complete}); expected the \
+             error, which `try_is_complete` returns"
+        );
+    }
     Ok(())
 }
 
@@ -124,10 +132,13 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
                 &waited,
                 "this is how long each has waited: the longer one waits, the earlier one came",
             )
-            .if_instead(&each(&|one| one - least), "it is the wrong way round: who waited least came last")
+            .if_instead(
+                &each(&|one| one - least),
+                "it is the wrong way round: the rank that waited least came last",
+            )
             .if_instead(
                 &each(&|one| one - longest),
-                "it has the wrong sign: nobody came before the first one",
+                "it has the wrong sign: no rank came before the first one",
             )
             .if_instead(
                 &each(&|one| waited[rank] - one),
@@ -159,6 +170,13 @@ fn worlds() -> Vec<usize> {
     ends
 }
 
+/// Whether these milliseconds are a multiple of 1000 s, by which the hosts' clocks are apart, but for the time that the check
+/// takes.
+fn is_between_hosts(milliseconds: f32) -> bool {
+    let hosts = (milliseconds / 1e6).round();
+    hosts != 0.0 && (milliseconds - 1e6 * hosts).abs() < 1e5
+}
+
 fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
     const SPIN: u64 = 5;
     for world_size in worlds() {
@@ -175,10 +193,13 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
                 kernels.spin(&comm.stream(), SPIN * MILLISECOND)?;
             }
             let told = barrier(&comm, &mut token, &register, || up + booted.elapsed(), 100 * DEADLINE)
-                .context(
-                    "all come, long before the deadline (likely cause: `deadline` is a length of time; the clock, which starts \
-                     anywhere, is compared with `until`)",
-                )?;
+                .with_context(|| {
+                    format!(
+                        "all ranks come, and barrier returned an error after {:?}; its deadline is {:?}, and its clock began at {up:?}",
+                        booted.elapsed(),
+                        100 * DEADLINE
+                    )
+                })?;
             comm.stream().synchronize()?;
             let of = format!(
                 "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \
@@ -187,13 +208,20 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
             ensure!(told.len() == world_size, "{of}: one for each rank is expected");
             ensure!(
                 told.iter().all(|&late| (0.0..1e5).contains(&late)),
-                "{of}\n  likely cause: times of different hosts' clocks are compared; each only knows how long it has waited"
+                "{of}{}",
+                match told.iter().any(|&late| is_between_hosts(late)) {
+                    true => {
+                        "\n  likely cause: the hosts' clocks are 1000 s apart, and times of different hosts' clocks are compared; \
+                         each only knows how long it has waited"
+                    }
+                    false => "; expected times from 0 to 100 s",
+                }
             );
             let last = (0..world_size).max_by(|&one, &other| told[one].total_cmp(&told[other]));
             ensure!(
                 last == Some(late) && told[late] > 0.2 * SPIN as f32,
-                "{of}\n  likely cause: the waiting is not measured on the GPU, between an event right in front of the sum and \
-                 one right behind it"
+                "{of}; expected rank {late} last, by more than {} ms",
+                0.2 * SPIN as f32
             );
             Ok(())
         })?;

@@ -56,20 +56,18 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
                     .all(|rank| asked.iter().zip(&heard[rank]).all(|(yes, &got)| rule(yes, rank) == got))
             };
             let cause = if always(&|yes, rank| yes[rank]) {
-                "each rank has its own answer: nobody told the others"
+                "\n  likely cause: each rank has its own answer, and not that of all"
             } else if always(&|yes, _| yes[0]) {
-                "rank 0's answer alone is taken"
+                "\n  likely cause: rank 0's answer alone is taken"
             } else if always(&|yes, _| !yes.contains(&false)) {
-                "only if all say yes, it is a yes: whole numbers are averaged without a fraction, \
-                 so one in four rounds to 0; or is it the smallest, where the largest was needed?"
+                "\n  likely cause: it is a yes only where all ranks say yes"
             } else if always(&|yes, _| yes.iter().filter(|&&yes| yes).count() == 1) {
-                "two say yes, and it is a no: the answers were summed, and the sum compared with 1"
+                "\n  likely cause: it is a yes only where exactly one rank says yes"
             } else {
-                "every rank's answer counts, and every rank hears the same"
+                ""
             };
             bail!(
-                "world size {world_size}: {} said yes, and any_rank says {got:?}, expected {expected} on every rank\n  \
-                 likely cause: {cause}",
+                "world size {world_size}: {} said yes, and any_rank says {got:?}, expected {expected} on every rank{cause}",
                 those(yes)
             );
         }
@@ -194,18 +192,15 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
         !(skip && stepped && got == before),
         "{told}, no parameter has changed, and `step` says that the step was made"
     );
-    ensure!(
-        !(skip && stepped),
-        "{told}, and the step was made\n  \
-         likely cause: the overflow was not heard of here: what all do, all decide together"
-    );
+    ensure!(!(skip && stepped), "{told}, and the step was made; every rank must skip it");
     ensure!(skip || stepped, "{told}, and the step was skipped: it is skipped only where one overflows");
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
     let name = format!("the buffer of parameters, when {overflowed} had an overflow,");
     let poisoned = got.iter().any(|value| !value.is_finite());
     ensure!(
         !poisoned,
-        "{told}, and parameters are no numbers any more: the step was made before it was decided"
+        "{told}, and parameters are no numbers any more, where `step` says that the step was {}",
+        if stepped { "made" } else { "skipped" }
     );
     let mut expected = Expected::new(rank, &name, &right);
     if !skip {

@@ -50,16 +50,20 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
                 ensure!(start < end, "{told}: rank {rank}'s ends before it starts");
                 ensure!(
                     start >= batch.start && end <= batch.end,
-                    "{told}: rank {rank}'s leaves the batch; `batch` need not start at 0"
+                    "{told}: rank {rank}'s leaves the batch{}",
+                    if end <= batch.len() { "; it is a part of a batch that starts at 0" } else { "" }
                 );
-                ensure!(start <= next, "{told}: samples {next}..{start} are nobody's");
+                ensure!(start <= next, "{told}: samples {next}..{start} are in no shard");
                 ensure!(start >= next, "{told}: samples {start}..{next} have two owners");
                 next = end;
             }
+            let (each, rest) = (batch.len() / world_size, batch.len() % world_size);
+            let rounded_down = batch.end - next == rest && shards.iter().all(|shard| shard.len() == each);
             ensure!(
                 next == batch.end,
-                "{told}: samples {next}..{} are nobody's; is the remainder of the division lost?",
-                batch.end
+                "{told}: samples {next}..{} are in no shard{}",
+                batch.end,
+                if rounded_down { "; the remainder of the division is lost" } else { "" }
             );
             let lengths = shards.iter().map(Range::len);
             let (least, most) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
@@ -88,8 +92,8 @@ fn replicas_start_equal() -> anyhow::Result<()> {
             let Some(index) = first_difference(start, &initial[0]) else { continue };
             let cause = match initial.iter().position(|initial| first_difference(start, initial).is_none()) {
                 Some(own) if own == rank => "these are still its own: nothing was broadcast".to_owned(),
-                Some(other) => format!("these are rank {other}'s: the root is rank 0"),
-                None => "these are no rank's: a broadcast copies, it doesn't compute".to_owned(),
+                Some(other) => format!("these are rank {other}'s, and the root is rank 0"),
+                None => "these are no rank's".to_owned(),
             };
             bail!(
                 "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0\n\
@@ -131,17 +135,21 @@ fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
             if let Some((index, (got, expected))) = pairs.enumerate().find(off) {
                 bail!(
                     "{}, rank {rank}: parameter {index} ({}) is {got}, expected {expected:.7}\n\
-                     off by {:.1e}; rounding explains {bound:.1e}\n\
-                     likely cause: {}",
+                     off by {:.1e}; rounding explains {bound:.1e}{}",
                     training.place(step),
                     layout.part(index),
                     (f64::from(*got) - expected).abs(),
-                    likely_cause(training, rank, step)
+                    said(likely_cause(training, rank, step))
                 );
             }
         }
     }
     Ok(())
+}
+
+/// A cause as a line of its own.
+fn said(cause: Option<String>) -> String {
+    cause.map_or_else(String::new, |cause| format!("\nlikely cause: {cause}"))
 }
 
 fn replicas_are_bit_identical() -> anyhow::Result<()> {
@@ -152,23 +160,40 @@ fn replicas_are_bit_identical() -> anyhow::Result<()> {
             for (rank, replica) in training.replicas.iter().enumerate() {
                 let own = &replica.steps[step];
                 if let Some(index) = first_difference(&own.parameters, &first.parameters) {
+                    // Either may be the one that is wrong.
+                    let right = |rank: &usize| {
+                        let serial = Serial::of(&training);
+                        let pairs = training.replicas[*rank].steps[step].parameters.iter();
+                        pairs.zip(&serial.steps[step].parameters).all(|(got, expected)| {
+                            abs_diff_eq!(f64::from(*got), *expected, epsilon = training.bound(step + 1))
+                        })
+                    };
+                    let cause = [rank, 0].into_iter().find(|rank| !right(rank)).and_then(|wrong| {
+                        Some(format!("on rank {wrong}, {}", likely_cause(&training, wrong, step)?))
+                    });
                     bail!(
-                        "{}: parameter {index} is {} on rank {rank}, {} on rank 0, expected the same bits\n\
-                         likely cause: {}",
+                        "{}: parameter {index} is {} on rank {rank}, {} on rank 0, expected the same bits{}",
                         training.place(step),
                         own.parameters[index],
                         first.parameters[index],
-                        likely_cause(&training, rank, step)
+                        said(cause)
                     );
                 }
-                ensure!(
-                    own.loss.to_bits() == first.loss.to_bits(),
-                    "{}: the loss is {} on rank {rank}, {} on rank 0, expected the same bits\n\
-                     likely cause: each rank returns the loss of its own shard; average it like the gradient",
-                    training.place(step),
-                    own.loss,
-                    first.loss
-                );
+                if own.loss.to_bits() != first.loss.to_bits() {
+                    let serial = &Serial::of(&training).steps[step];
+                    let cause = [rank, 0].into_iter().find_map(|rank| {
+                        let loss = training.replicas[rank].steps[step].loss.into();
+                        let cause = diagnosis::of_loss(&training, step, loss, serial)?;
+                        Some(format!("on rank {rank}, {cause}"))
+                    });
+                    bail!(
+                        "{}: the loss is {} on rank {rank}, {} on rank 0, expected the same bits{}",
+                        training.place(step),
+                        own.loss,
+                        first.loss,
+                        said(cause)
+                    );
+                }
             }
         }
     }
@@ -188,11 +213,10 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
                 ensure!(
                     abs_diff_eq!(got, expected.loss, epsilon = bound),
                     "{}, rank {rank}: the loss is {got:.6}, expected {:.6}\n\
-                     off by {off:.1e}; rounding explains {bound:.1e}\n\
-                     likely cause: {}",
+                     off by {off:.1e}; rounding explains {bound:.1e}{}",
                     training.place(step),
                     expected.loss,
-                    diagnosis::of_loss(&training, step, got, expected)
+                    said(diagnosis::of_loss(&training, step, got, expected))
                 );
             }
         }

@@ -58,10 +58,10 @@ fn norm(values: &[f32]) -> f64 {
     squares(values).sqrt()
 }
 
-/// The first of these numbers that `got` is, and its cause.
-fn cause<'a>(got: f64, bound: f64, mistakes: &[(f64, &'a str)]) -> &'a str {
+/// The cause of the first of these numbers that `got` is.
+fn cause(got: f64, bound: f64, mistakes: &[(f64, &str)]) -> String {
     let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
-    found.map_or("compare it with the contract", |(_, cause)| cause)
+    found.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"))
 }
 
 fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
@@ -91,7 +91,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     ];
     ensure!(
         abs_diff_eq!(got, expected, epsilon = bound * expected),
-        "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}\n  likely cause: {}",
+        "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}{}",
         cause(got, bound, &mistakes)
     );
     Expected::new(rank, "the part", &parts[rank]).exactly(&on_gpu.read()?)
@@ -233,7 +233,7 @@ impl Clip {
         ];
         ensure!(
             abs_diff_eq!(told, norm, epsilon = relative * norm),
-            "rank {} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}\n  likely cause: {}",
+            "rank {} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}{}",
             self.rank,
             cause(told, relative, &mistakes)
         );

@@ -54,21 +54,22 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
             let (got, expected) = (coordinates(rank, mesh), true_coordinates(rank, mesh));
             let swapped =
                 |at: Coordinates| Coordinates { data_rank: at.tensor_rank, tensor_rank: at.data_rank };
-            let cause = if (0..data * tensor)
-                .all(|rank| coordinates(rank, mesh) == swapped(true_coordinates(rank, mesh)))
-            {
-                "row and column are swapped"
-            } else if got == swapped(true_coordinates(rank, transposed)) {
-                "the mesh is transposed: counted column by column"
-            } else if got == true_coordinates(rank, transposed) {
-                "a row is as long as there are tensor ranks, not data ranks"
+            // Whether all ranks have the coordinates that a mistake gives.
+            let are = |mistake: &dyn Fn(usize) -> Coordinates| {
+                (0..data * tensor).all(|rank| coordinates(rank, mesh) == mistake(rank))
+            };
+            let cause = if are(&|rank| swapped(true_coordinates(rank, mesh))) {
+                "\n  likely cause: row and column are swapped"
+            } else if are(&|rank| swapped(true_coordinates(rank, transposed))) {
+                "\n  likely cause: the mesh is transposed: counted column by column"
+            } else if are(&|rank| true_coordinates(rank, transposed)) {
+                "\n  likely cause: a row is as long as there are tensor ranks, not data ranks"
             } else {
-                "which of the mesh's two numbers says how long a row is?"
+                ""
             };
             ensure!(
                 got == expected,
-                "rank {rank} of {data} × {tensor}: data rank {}, tensor rank {}, expected {} and {}\n  \
-                 likely cause: {cause}",
+                "rank {rank} of {data} × {tensor}: data rank {}, tensor rank {}, expected {} and {}{cause}",
                 got.data_rank,
                 got.tensor_rank,
                 expected.data_rank,
@@ -116,13 +117,15 @@ fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
         let of_row: Vec<usize> = (0..mesh.tensor).map(|at| data_rank * mesh.tensor + at).collect();
         let of_column: Vec<usize> = (0..mesh.data).map(|at| at * mesh.tensor + tensor_rank).collect();
         let cause = match (row == of_column, column == of_row) {
-            (true, true) => "the groups are transposed: `tensor` is for the row, `data` for the column",
-            _ => "an id for each row and one for each column, and the rank's place in the other direction",
+            (true, true) => {
+                "\n  likely cause: the groups are transposed: `tensor` is for the row, `data` for the column"
+            }
+            _ => "",
         };
         for (name, got, expected) in [("tensor", row, of_row), ("data", column, of_column)] {
             ensure!(
                 got == expected,
-                "{told}: its {name} group has ranks {got:?}, expected {expected:?}\n  likely cause: {cause}"
+                "{told}: its {name} group has ranks {got:?}, expected {expected:?}{cause}"
             );
         }
     }
@@ -158,7 +161,7 @@ fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
         for column in (0..mesh.tensor).filter(|&column| column != tensor_rank) {
             for row in 0..mesh.data {
                 let cause = format!(
-                    "this is the part of the model that rank {} has: was it broadcast along the row?",
+                    "this is the part of the model that rank {} has, in another column",
                     row * mesh.tensor + column
                 );
                 expected = expected.if_instead(&initial(row, column), cause);

@@ -74,16 +74,19 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
         if got == expected {
             continue;
         }
-        let mut cause = "`used` and `reserved` are as of now, the marks the most of each";
+        let mut cause = "";
+        let (now, marks) = ((got.used, got.reserved), (expected.used_high, expected.reserved_high));
+        if now == marks && marks == (got.used_high, got.reserved_high) {
+            cause = "\n  likely cause: these are the marks: `used` and `reserved` are as of now";
+        }
         for other in streams.iter().map(|stream| stream.context().ordinal()).filter(|&other| other != gpu) {
             if got == truth(other)? {
-                cause =
-                    "this is the report of another GPU: each has a pool of its own, ask that of the stream's";
+                cause = "\n  likely cause: this is the report of another GPU: each has a pool of its own, ask that of the stream's";
             }
         }
         ensure!(
             got == expected,
-            "rank {rank}, on GPU {gpu}: the report is\n    {got:?}, and the pool says\n    {expected:?}\n  likely cause: {cause}"
+            "rank {rank}, on GPU {gpu}: the report is\n    {got:?}, and the pool says\n    {expected:?}{cause}"
         );
     }
     Ok(())
@@ -105,32 +108,47 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
         Ok(())
     })?;
     ensure!(reports.len() == scratch.len(), "{} reports of {} times", reports.len(), scratch.len());
+    // What was in use at most, in each time until then.
+    let mut earlier = vec![before + (99 * MIB) as u64];
     for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
         let used = before + ((index + 1) * MIB) as u64;
         let time = format!("time {} of 4, in which {scratch} bytes are allocated and freed:", index + 1);
-        check_report(&time, report, used, used + scratch as u64)?;
+        check_report(&time, report, used, used + scratch as u64, &earlier)?;
+        earlier.push(used + scratch as u64);
     }
     let after = watch(&stream, 2, |_| Ok(()))?;
     let (marks, now) = (after[1].reserved_high, after[1].reserved);
     ensure!(
         marks == now,
-        "a time in which nothing is done: the pool holds {now} bytes, and {marks} at most\n  \
-         likely cause: only one of the two marks is reset"
+        "a time in which nothing is done: the pool holds {now} bytes, and `reserved_high` is {marks}; both marks must be reset \
+         before each time"
     );
     Ok(())
 }
 
-/// Compares a report with what is in use after a time, and with the most that was in use during it.
-fn check_report(time: &str, report: &PoolReport, used: u64, used_high: u64) -> anyhow::Result<()> {
+/// Compares a report with what is in use after a time, and with the most that was in use during it. `earlier` are the most in
+/// times before.
+fn check_report(
+    time: &str,
+    report: &PoolReport,
+    used: u64,
+    used_high: u64,
+    earlier: &[u64],
+) -> anyhow::Result<()> {
     let is = |got: u64, expected: u64| (expected..=expected + ROUNDING).contains(&got);
     ensure!(is(report.used, used), "{time} {} bytes are in use after it, expected {used}", report.used);
     ensure!(
         is(report.used_high, used_high),
-        "{time} the most in use is told to be {} bytes, expected {used_high}\n  likely cause: {}",
+        "{time} the most in use is told to be {} bytes, expected {used_high}{}",
         report.used_high,
         match report.used_high {
-            high if high > used_high => "the mark is that of an earlier time: reset it before each",
-            _ => "the mark was reset after the work, not before it",
+            high if earlier.iter().any(|&earlier| is(high, earlier)) => {
+                "\n  likely cause: the mark is that of an earlier time: reset it before each"
+            }
+            high if is(high, used) => {
+                "\n  likely cause: that is what is in use after it: the mark was reset after the work, not before it"
+            }
+            _ => "",
         }
     );
     ensure!(
@@ -150,8 +168,7 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
         let earlier = ends.last().map_or(Ok(true), cudarc::driver::CudaEvent::try_is_complete)?;
         ensure!(
             earlier,
-            "time {} begins, and the work of the one before is not done\n  \
-             likely cause: nobody waited for the stream before the report",
+            "time {} begins, and the work of the one before is not done: wait for the stream before each report",
             index + 1
         );
         let scratch = allocate(&stream, 80 * MIB)?;
@@ -170,8 +187,8 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
         (reports.last().map_or(0, |report| report.reserved), truth(stream.context().ordinal())?.reserved);
     ensure!(
         told <= now,
-        "the last report has {told} bytes reserved, and now it is {now}\n  \
-         likely cause: the report came before the wait, in which the pool gives back what it needn't hold"
+        "the last report has {told} bytes reserved, and after a wait for the stream it is {now}: in the wait, the pool gives \
+         back what it needn't hold, so report after it"
     );
     Ok(())
 }
@@ -190,6 +207,8 @@ fn pairs(stream: &Arc<CudaStream>) -> anyhow::Result<Vec<[CudaSlice<f32>; 2]>> {
 fn distances_are_right() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let mut distances = Distances::new(&stream, LONGEST)?;
+    // What lies in the buffer of differences.
+    let mut left = vec![0.0_f32; LONGEST];
     for (index, [a, b]) in pairs(&stream)?.iter().enumerate() {
         let got = distances.squared(&a.as_view(), &b.as_view())?;
         let host = |of| irregular::small_integers(2 * index + of, LENGTHS[index]);
@@ -198,10 +217,13 @@ fn distances_are_right() -> anyhow::Result<()> {
             a_host.iter().zip(&b_host).map(|(&a, &b)| combine(a, b)).sum()
         };
         let expected = sum(|a, b| (a - b) * (a - b));
+        for (left, (a, b)) in left.iter_mut().zip(a_host.iter().zip(&b_host)) {
+            *left = a - b;
+        }
         let cause = match () {
             () if got == sum(|a, b| (a + b) * (a + b)) => "\n  likely cause: this is of a + b",
             () if got == sum(|a, _| a * a) => "\n  likely cause: this is of a alone",
-            () if index > 0 => {
+            () if got == left.iter().map(|left| left * left).sum::<f32>() => {
                 "\n  likely cause: what the vector before it left in the buffer is in it: take as much as this one needs"
             }
             () => "",
@@ -226,8 +248,8 @@ fn measuring_allocates_nothing() -> anyhow::Result<()> {
     let least = (LONGEST * size_of::<f32>()) as u64;
     ensure!(
         before - empty >= least,
-        "Distances for vectors of {LONGEST} has {} bytes of GPU memory, which is less than a difference needs, {least}\n  \
-         likely cause: its buffers are not allocated once, at the start",
+        "Distances for vectors of {LONGEST} has {} bytes of GPU memory, which is less than a difference needs, {least}: allocate \
+         its buffers once, at the start",
         before - empty
     );
     for (index, [a, b]) in pairs.iter().enumerate() {
@@ -236,7 +258,7 @@ fn measuring_allocates_nothing() -> anyhow::Result<()> {
         ensure!(
             most == before,
             "measurement {} of {}, of {} elements: the pool's mark rose by {} bytes above the {before} that were in use\n  \
-             likely cause: `squared` allocates, each time anew: use the buffers made at the start",
+             likely cause: `squared` allocates: use the buffers made at the start",
             index + 1,
             pairs.len(),
             LENGTHS[index],

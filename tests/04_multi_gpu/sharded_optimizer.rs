@@ -56,14 +56,13 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
                 let expected = padded / world_size * size_of::<f32>();
                 let cause = match bytes {
                     _ if bytes == padded * size_of::<f32>() => {
-                        "it remembers the whole: each rank has only its part to step"
+                        "\n  likely cause: it remembers the whole: each rank has only its part to step"
                     }
-                    _ => "all parts together are as long as the buffers",
+                    _ => "",
                 };
                 ensure!(
                     bytes == expected,
-                    "rank {} of {world_size}, buffers of {padded}: the optimizer keeps {bytes} bytes, expected {expected}\n  \
-                     likely cause: {cause}",
+                    "rank {} of {world_size}, buffers of {padded}: the optimizer keeps {bytes} bytes, expected {expected}{cause}",
                     comm.rank()
                 );
                 Ok(())
@@ -217,7 +216,7 @@ fn with_mistakes<'a>(
         values
     };
     let stepped_alone = match gathered {
-        true => format!("only rank {rank}'s part is new: every rank stepped that one, in place of its own"),
+        true => format!("only rank {rank}'s part is new, on every rank: each must step its own"),
         false => {
             "only its own part is new, the others' are those from before the step: gather after it".to_owned()
         }

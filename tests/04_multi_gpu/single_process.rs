@@ -153,7 +153,7 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "it is along one replica's gradient, the last one's: each replaced the one before, sum them",
+                "it is along one replica's gradient, the last one's: sum those of all",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
@@ -179,15 +179,11 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
-            "the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
+            "\n  likely cause: the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
         }
-        () => "the losses are summed as the gradients are",
+        () => "",
     };
-    ensure!(
-        is(step.loss),
-        "the loss is {got}, expected {:.6}, that of the whole batch\n  likely cause: {cause}",
-        step.loss
-    );
+    ensure!(is(step.loss), "the loss is {got}, expected {:.6}, that of the whole batch{cause}", step.loss);
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::{Check, Expected, Guarded, Kernels, irregular};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
@@ -39,6 +39,8 @@ impl Bench {
     fn new() -> anyhow::Result<Self> {
         let compute = lab::streams(1)?.remove(0);
         let copies = compute.context().new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&copies, "copy")?;
         let kernels = Kernels::load(compute.context())?;
         // So that loading takes no part in what comes.
         kernels.spin(&compute, 0)?;
@@ -81,14 +83,14 @@ fn every_batch_arrives() -> anyhow::Result<()> {
             let right = batch(index);
             let name = format!("batch {index} as the GPU saw it");
             let mut wanted = Expected::new(0, &name, &right)
-                .if_instead(&vec![0.0; LEN], "nothing was copied, or the copy came before `fill`");
+                .if_instead(&vec![0.0; LEN], "these are zeros, and not what `fill` wrote");
             for other in (0..5).filter(|&other| other != index) {
                 let cause = if other > index {
                     format!(
                         "this is batch {other}: it was written over the one before, which was still needed"
                     )
                 } else {
-                    format!("this is batch {other} still: was it copied before it was filled?")
+                    format!("this is batch {other} still")
                 };
                 wanted = wanted.if_instead(&batch(other), cause);
             }
@@ -109,8 +111,7 @@ fn batches_are_staged_in_pinned_memory() -> anyhow::Result<()> {
         })?;
         ensure!(
             is_pinned,
-            "batch {index} is filled in pageable memory\n  \
-             likely cause: a `Vec`: `memcpy_htod` takes it, but a copy from it is not asynchronous"
+            "batch {index} is filled in pageable memory: `memcpy_htod` takes it, but a copy from it is not asynchronous"
         );
     }
     copies.synchronize()?;
@@ -122,16 +123,22 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
     let mut feed = Feed::new(&bench.copies, LEN)?;
     bench.copies.synchronize()?;
     let spun = bench.busy(&bench.copies)?;
+    let mut places = Vec::new();
     for index in 0..2 {
         let own = batch(index);
-        feed.next(|staged| staged.copy_from_slice(&own))?;
-        let cause = match index {
-            0 => "it waits for the copy on the host",
-            _ => "one buffer for two batches: the host can't fill it before the first is copied",
+        feed.next(|staged| {
+            places.push(staged.as_ptr());
+            staged.copy_from_slice(&own);
+        })?;
+        let cause = match places[..] {
+            [first, second] if first == second => {
+                "\n  likely cause: both batches are filled in one buffer: the host can't fill it before the first is copied"
+            }
+            _ => "",
         };
         ensure!(
             !spun.try_is_complete()?,
-            "no copy could start yet, and `next` for batch {index} waited for one\n  likely cause: {cause}"
+            "no copy could start yet, and `next` for batch {index} returned only when one could{cause}"
         );
     }
     bench.copies.synchronize()?;
@@ -147,14 +154,18 @@ fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
     copies.synchronize()?;
     bench.busy(compute)?;
     let seen = compute.clone_dtod(arrived)?;
+    let place = arrived.device_ptr(compute).0;
     let worked = compute.record_event(None)?;
-    feed.next(|staged| staged.copy_from_slice(&second))?;
+    let arrived = feed.next(|staged| staged.copy_from_slice(&second))?;
     copies.synchronize()?;
-    ensure!(
-        !worked.try_is_complete()?,
-        "batch 1 was on the GPU no sooner than the work on batch 0 was done\n  \
-         likely cause: one buffer of the GPU for two batches: the copy waits until nobody needs the first one any more"
-    );
+    let complete = worked.try_is_complete()?;
+    let cause = match arrived.device_ptr(compute).0 == place {
+        true => {
+            "\n  likely cause: both batches lie in one buffer of the GPU: the copy waits until the work on the first is done"
+        }
+        false => "",
+    };
+    ensure!(!complete, "batch 1 was on the GPU no sooner than the work on batch 0 was done{cause}");
     Expected::new(0, "batch 0 as the GPU saw it", &first)
         .if_instead(&second, "this is batch 1: it was written over the one before, which was still needed")
         .exactly(&compute.clone_dtoh(&seen)?)
@@ -171,8 +182,7 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
         results.fetch(compute, &values.view())?;
         ensure!(
             !spun.try_is_complete()?,
-            "`fetch` came back when all work before the copy was done\n  \
-             likely cause: a copy to a `Vec` is pageable, and returns when it is done; or the host waits for the stream"
+            "`fetch` returned only when all work before the copy was done; it must return while that work runs"
         );
         Expected::new(0, "what was fetched", &batch(index))
             .if_instead(&vec![0.0; LEN], "nothing was copied to `landing`")
@@ -187,8 +197,8 @@ fn results_are_fast_to_read() -> anyhow::Result<()> {
     let flags = flags(results.values()?).context("results come to pageable memory")?;
     ensure!(
         flags & CU_MEMHOSTALLOC_WRITECOMBINED == 0,
-        "results come to write-combined memory, in which each read of the host goes all the way to memory\n  \
-         likely cause: it is the kind for what the host only writes: what it reads in a loop should be cached"
+        "results come to write-combined memory, in which each read of the host goes all the way to memory; that is \
+         for what the host only writes"
     );
     Ok(())
 }
@@ -204,13 +214,11 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
         let input = irregular::small_integers(index, LEN);
         let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
         let own: f32 = input.iter().sum();
-        let cause = match () {
-            () if sum == own => {
-                "this is the sum of the input: does the GPU multiply in `shared`, and before the host sums?"
-            }
-            () => "the sum of all products",
+        let cause = match sum == own {
+            true => "\n  likely cause: this is the sum of the input, and not of the products",
+            false => "",
         };
-        ensure!(sum == own * factor, "the sum is {sum}, expected {}\n  likely cause: {cause}", own * factor);
+        ensure!(sum == own * factor, "the sum is {sum}, expected {}{cause}", own * factor);
         let products: Vec<f32> = input.iter().map(|value| value * factor).collect();
         Expected::new(0, "`shared` after it", &products)
             .if_instead(&input, "this is the input: the GPU has worked on a copy of it, and not on `shared`")

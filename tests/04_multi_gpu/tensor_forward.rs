@@ -37,11 +37,16 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
         let told = format!("columns {columns:?} of a layer of {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (inputs, columns.len()),
-            "{told}: the shard says {} inputs and {} outputs, expected {inputs} and {}\n  \
-             likely cause: the wrong axis: columns are outputs, and the input stays whole",
+            "{told}: the shard says {} inputs and {} outputs, expected {inputs} and {}{}",
             shard.inputs,
             shard.outputs,
-            columns.len()
+            columns.len(),
+            match (shard.inputs, shard.outputs) == (columns.len(), outputs) {
+                true => {
+                    "\n  likely cause: the wrong axis: columns are outputs, and the input stays whole"
+                }
+                false => "",
+            }
         );
         let expected = with_columns(&whole, columns.clone());
         let in_a_row = &whole.weights[columns.start * inputs..columns.end * inputs];
@@ -78,11 +83,16 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
         let told = format!("rows {rows:?} of a layer of {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (rows.len(), outputs),
-            "{told}: the shard says {} inputs and {} outputs, expected {} and {outputs}\n  \
-             likely cause: the wrong axis: rows are inputs, and the output stays whole",
+            "{told}: the shard says {} inputs and {} outputs, expected {} and {outputs}{}",
             shard.inputs,
             shard.outputs,
-            rows.len()
+            rows.len(),
+            match (shard.inputs, shard.outputs) == (inputs, rows.len()) {
+                true => {
+                    "\n  likely cause: the wrong axis: rows are inputs, and the output stays whole"
+                }
+                false => "",
+            }
         );
         let expected = with_rows(&whole, rows.clone());
         ensure!(

@@ -39,19 +39,12 @@ pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span
     spans.iter().find(|span| span.name == name).with_context(|| format!("{name} was never enqueued"))
 }
 
-/// Both spans must have run at the same time for a while; `cause` says why they may not have.
-pub(super) fn ensure_beside(
-    rank: usize,
-    spans: &[Span],
-    one: &str,
-    other: &str,
-    cause: &str,
-) -> anyhow::Result<()> {
+/// Both spans must have run at the same time for a while.
+pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str) -> anyhow::Result<()> {
     let (first, second) = (span(spans, one)?, span(spans, other)?);
     ensure!(
         first.overlap(second) > 0.0,
-        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both\n  \
-         likely cause: {cause}",
+        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both",
         first.start,
         first.end,
         second.start,
@@ -71,7 +64,7 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
 const WITHIN: f64 = 0.03;
 
 /// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modelled:
-/// nobody asks a real GPU how fast it is.
+/// how fast a real GPU is plays no part.
 pub(super) fn ensure_takes(
     rank: usize,
     spans: &[Span],

@@ -65,9 +65,9 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
         owners[parameter] += 1;
     }
     if let Some(nobodys) = owners.iter().position(|&owners| owners == 0) {
-        anyhow::bail!(
-            "{told}: parameter {nobodys} is in no bucket; is the last bucket, which isn't full, lost?"
-        );
+        let last = expected.split_last().filter(|(_, others)| got == *others);
+        let lost = last.map_or_else(String::new, |(last, _)| format!("; the last bucket, {last:?}, is lost"));
+        anyhow::bail!("{told}: parameter {nobodys} is in no bucket{lost}");
     }
     if let Some(twice) = owners.iter().position(|&owners| owners > 1) {
         anyhow::bail!("{told}: parameter {twice} is in {} buckets", owners[twice]);
@@ -281,7 +281,6 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
                 &format!("a backward pass with {buckets} buckets"),
                 measured.total,
                 formula as f32,
-                "`step` keeps a stream waiting that could work, or `predicted` is not the lesson's formula",
             )?;
             took.push((buckets, measured.total));
         }

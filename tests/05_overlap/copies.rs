@@ -73,6 +73,11 @@ impl<'a> Bench<'a> {
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
+        for (stream, role) in
+            [(&streams.compute, "compute"), (&streams.comm, "comm"), (&streams.copy, "copy")]
+        {
+            lab::name_stream(stream, role)?;
+        }
         let kernels = Kernels::load(context)?;
         let inputs = (0..batches).map(|batch| pinned(context, &input(comm.rank(), batch)));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
@@ -115,14 +120,11 @@ impl<'a> Bench<'a> {
             let halved: Vec<f32> = expected.iter().map(|x| x / 2.0).collect();
             let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
             Expected::new(rank, &format!("the output of batch {batch}"), &expected)
-                .if_instead(
-                    &stale(batch),
-                    "it is what it held before: nothing was copied into it, or not in the copy stream",
-                )
-                .if_instead(&doubled, "only this rank's values: copied out before the all-reduce was done")
-                .if_instead(&own, "the batch as it came in: copied out before it was computed")
-                .if_instead(&halved, "the sum of what was not computed: the all-reduce did not wait for it")
-                .if_instead(&sum(batch + 1), "it is the next batch's: its buffer was filled anew too early")
+                .if_instead(&stale(batch), "it is what it held before: nothing was copied into it")
+                .if_instead(&doubled, "only this rank's values: no other rank's are in it")
+                .if_instead(&own, "the batch as it came in, neither computed nor summed")
+                .if_instead(&halved, "the sum of the batches as they came in, which were not computed")
+                .if_instead(&sum(batch + 1), "it is the next batch's")
                 .exactly(output.as_slice()?)?;
         }
         self.buffers.iter().try_for_each(|buffer| buffer.read().map(drop))
@@ -206,8 +208,6 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
                 &spans,
                 &format!("the all-reduce of batch {batch}"),
                 &format!("the computation of batch {}", batch + 1),
-                "the next batch came in too late: its copy stands behind one that waits for this all-reduce, or the event \
-                 that its computation waits for does",
             )
         })
     })
@@ -223,8 +223,8 @@ fn the_copies_are_in_their_own_stream() -> anyhow::Result<()> {
         let first = span(&spans, "the computation of batch 0")?;
         ensure!(
             first.end >= busy.end,
-            "rank {}: the copy stream was busy until {:.1} ms, but batch 0 was computed by {:.1} ms: did it come in by \
-             another stream?",
+            "rank {}: the copy stream was busy until {:.1} ms, but batch 0 was computed by {:.1} ms, so it came in by \
+             another stream",
             comm.rank(),
             busy.end,
             first.end
@@ -241,8 +241,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         bench.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the copy stream was busy for 5 ms, and stream_through did not return before that: does it wait on \
-             the host? A copy into a Vec does, until it is done: such memory is pageable",
+            "rank {}: the copy stream was busy for 5 ms, and stream_through returned only after that: the host must not wait \
+             for it. A copy to or from pageable memory, such as a Vec, keeps the host until it is done",
             comm.rank()
         );
         bench.compare()

@@ -82,6 +82,8 @@ impl<'a> Line<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let kernels = Kernels::load(context)?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let input = |at| input(at, micro_batches);
@@ -119,8 +121,11 @@ impl<'a> Line<'a> {
         for (at, output) in self.outputs.iter().enumerate().filter(|_| self.is_last()) {
             let input = input(at, micro_batches);
             Expected::new(rank, &format!("the result of micro-batch {at}"), &serial(input.clone(), stages))
-                .if_instead(&stale(input.len()), "it is what it held before: the last stage sent nothing")
-                .if_instead(&serial(input, stages - 1), "it was sent before the last stage had computed it")
+                .if_instead(&stale(input.len()), "it is what it held before")
+                .if_instead(
+                    &serial(input, stages - 1),
+                    "it is what the last stage received, and not what it computed",
+                )
                 .exactly(&self.comm.stream().clone_dtoh(output)?)?;
         }
         buffers.iter().try_for_each(|buffer| buffer.read().map(drop))
@@ -133,7 +138,7 @@ impl<'a> Line<'a> {
     fn ensure_there_is(&self, micro_batch: usize) -> anyhow::Result<()> {
         ensure!(
             micro_batch < self.inputs.len(),
-            "stage {}: receives micro-batch {micro_batch}, but there are {}, from 0: nobody sends it, and the stage waits for ever",
+            "stage {}: receives micro-batch {micro_batch}, but there are {}, from 0: no stage sends it, and the receive never ends",
             self.comm.rank(),
             self.inputs.len()
         );
@@ -239,10 +244,8 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         let spans = line.timeline.spans()?;
         // Nobody sends to the first stage: it copies, and that is over in no time.
         for next in (1..MICRO_BATCHES).filter(|_| rank > 0) {
-            let cause = "the receive was waited for at once (the event that this computation waits for stands behind it), or it \
-                         stands in the comm stream behind the send of this one";
             let (receiving, computing) = (line.name("receiving", next), line.name("computing", next - 1));
-            ensure_beside(rank, &spans, &receiving, &computing, cause)?;
+            ensure_beside(rank, &spans, &receiving, &computing)?;
         }
         if !line.is_last() {
             return Ok(());
@@ -266,8 +269,8 @@ fn it_returns_with_all_enqueued() -> anyhow::Result<()> {
         let buffers = line.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "stage {}: the compute stream was busy for 5 ms, and run_stage did not return before that: does it wait on the \
-             host?",
+            "stage {}: the compute stream was busy for 5 ms, and run_stage returned only after that: the host must not \
+             wait for it",
             comm.rank()
         );
         line.compare(&buffers)

@@ -55,6 +55,8 @@ pub(super) struct Known<'a> {
     watched: bool,
     computed: Vec<Mark>,
     averaged: Vec<Mark>,
+    /// Whether the spin in front of what a hook enqueued was over when the hook returned.
+    host_waited: Vec<bool>,
     /// What the comm stream found when the last hook had been called.
     snapshot: CudaSlice<f32>,
 }
@@ -104,6 +106,7 @@ impl<'a> Known<'a> {
             watched: false,
             computed: Vec::new(),
             averaged: Vec::new(),
+            host_waited: Vec::new(),
             snapshot: stream.alloc_zeros(elements())?,
         };
         rank.synchronize()?;
@@ -181,11 +184,8 @@ impl<'a> SerialStep<'a> {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
         [
-            (self.before.clone(), "it has not changed in this step: its gradient is 0, or there was no step"),
-            (
-                self.along(&own),
-                "it went by this rank's own gradient: the optimizer's step did not wait for the average",
-            ),
+            (self.before.clone(), "it has not changed in this step"),
+            (self.along(&own), "it went by this rank's own gradient, and not by the average"),
             (
                 self.along(&sum(*unused, rank.comm.world_size(), self.step)),
                 "it went by the sum of the gradients, not by their average",
@@ -245,8 +245,10 @@ impl Trainable for Known<'_> {
             }
             comm.wait(&compute.record_event(None)?)?;
             self.averaged.push(rank.mark(&comm, || {
-                rank.kernels.spin(&comm, MILLISECOND)?;
-                ready(parameter, &mut gradients)
+                let busy = rank.communicate_for(MILLISECOND)?;
+                ready(parameter, &mut gradients)?;
+                self.host_waited.push(busy.is_over()?);
+                Ok(())
             })?);
         }
         if *watched {
@@ -314,7 +316,7 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
         step(&rank.comm, &mut known)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and step did not return before that: does it wait on the host?",
+            "rank {}: the compute stream was busy for 5 ms, and step returned only after that: the host must not wait for it",
             rank.number()
         );
         known.compare(1)
@@ -339,8 +341,12 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             ensure!(
                 hook.overlap(*next) > 0.0,
                 "rank {number}: the hook of parameter {parameter} kept the comm stream busy {hook}, and the gradient of \
-                 parameter {} was computed {next}: at no time both\n  likely cause: the hook waits for its average at once",
-                parameter - 1
+                 parameter {} was computed {next}: at no time both; {}",
+                parameter - 1,
+                match known.host_waited[call] {
+                    true => "the host waited in the hook",
+                    false => "the host did not wait in the hook, so the compute stream waited",
+                }
             );
         }
         let snapshot = rank.compute.clone_dtoh(&known.snapshot)?;
@@ -349,8 +355,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             ensure!(
                 world_size == 1 || snapshot[place.clone()] != *own,
                 "rank {number}: every gradient was ready, the backward pass was over, and that of parameter {parameter} was \
-                 still this rank's own\n  likely cause: its all-reduce is enqueued behind the backward pass, and can't run \
-                 in parallel with it; the last parameter is ready first"
+                 still this rank's own: no all-reduce of it was in the comm stream by then"
             );
         }
         Ok(())

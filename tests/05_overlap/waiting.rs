@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
-use lab::{Check, Expected, Guarded, irregular};
+use lab::{Check, Expected, Guarded, irregular, without_panic};
 
 use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks};
 use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, polling};
@@ -131,9 +131,9 @@ impl Data {
                     .if_instead(&sums, "this is the sum, not the average")
                     .if_instead(
                         &input(rank.number(), index),
-                        "these are the rank's own values: it was used before it was averaged",
+                        "these are the rank's own values, and not the average",
                     )
-                    .if_instead(&stale(index), "it is what was there before: nothing was enqueued")
+                    .if_instead(&stale(index), "it is what was there before")
                     .within(bound(world_size), got)
             };
             compare("what was read of buffer", &rank.compute.clone_dtoh(output)?)?;
@@ -216,8 +216,8 @@ fn no_host_waits() -> anyhow::Result<()> {
             data.go(rank, way, || Ok(()), || Ok(()))?;
             ensure!(
                 !busy.is_over()?,
-                "rank {}: the compute stream was busy for 5 ms, and {way} did not return before that: does it, or `Pending`, \
-                 wait on the host?",
+                "rank {}: the compute stream was busy for 5 ms, and {way} returned only after that: neither it nor `Pending` \
+                 may wait on the host",
                 rank.number()
             );
             data.compare(rank, &way.to_string())?;
@@ -246,14 +246,13 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
             ensure!(
                 worked.overlap(communicated) > 0.0,
-                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both\n  \
-                 likely cause: it is enqueued behind a wait for the average",
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both",
                 rank.number()
             );
             ensure!(
                 communicated.end < worked.end,
                 "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: the average was there no \
-                 sooner\n  likely cause: the average begins behind the independent work, which doesn't need it",
+                 sooner, though it does not need that work",
                 rank.number()
             );
         }
@@ -278,14 +277,13 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
         ensure!(
             complete_at_use.get(),
             "rank {}: the average could not be there for 10 ms; `independent` was called {} times, and then the average was \
-             used although the query had said no\n  likely cause: asked once, not until the answer is yes",
+             used before it was complete",
             rank.number(),
             pieces.get()
         );
         ensure!(
             pieces.get() > 1,
-            "rank {}: the average took 10 ms, and polling called `independent` {} times meanwhile, not again and again\n  likely \
-             cause: the host waits, or nothing was asked",
+            "rank {}: the average took 10 ms, and polling called `independent` {} times meanwhile, not again and again",
             rank.number(),
             pieces.get()
         );
@@ -312,18 +310,20 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
             ensure!(polled.get() < MOST_POLLS, "the check has seen enough");
             Ok(())
         };
-        let answer = data.go(&rank, Way::Polling, independent, || Ok(()));
+        let answer = without_panic("polling, behind a kernel that failed,", || {
+            data.go(&rank, Way::Polling, independent, || Ok(()))
+        });
         // The GPU's context is lost, and nothing of it can be given back in order.
         std::mem::forget((rank, data, trap));
         ensure!(
             polled.get() < MOST_POLLS,
-            "a kernel in front of the collective failed, so the average will never come. polling heard \"not yet\" {MOST_POLLS} \
-             times, and went on\n  likely cause: cudarc's `is_complete` says `false` of an error too; `try_is_complete` tells it"
+            "a kernel in front of the collective failed, so the average will never come. polling called `independent` {MOST_POLLS} \
+             times, and went on; expected the error, which `try_is_complete` returns"
         );
         ensure!(
-            answer.is_err(),
-            "a kernel in front of the collective failed, and polling returned `Ok`\n  likely cause: what the query said was \
-             taken for a \"yes\", or not asked for; `?` hands an error on"
+            answer?.is_err(),
+            "a kernel in front of the collective failed, and polling returned Ok; expected the error, which `try_is_complete` \
+             returns"
         );
         Ok(())
     })

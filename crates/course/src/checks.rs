@@ -2,8 +2,10 @@
 
 mod program;
 mod stop;
+mod timeline;
 mod verdict;
 
 pub use program::{Options, Tests, build, cargo};
 pub use stop::Stop;
+pub use timeline::{timeline, timelines};
 pub use verdict::{Checked, Counts, Failure, Verdict, verdict};

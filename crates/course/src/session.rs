@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
         self.check(
             module,
             &self.of(module),
-            Options { started: &mut |_| {}, is_interactive: false, columns: columns() },
+            Options { started: &mut |_| {}, is_interactive: false, columns: columns(), timelines: None },
         )
     }
 
@@ -90,7 +90,8 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Verdict> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
-        let options = Options { started, is_interactive: true, columns: columns() };
+        let folder = checks::timelines(self.root);
+        let options = Options { started, is_interactive: true, columns: columns(), timelines: Some(&folder) };
         let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))

@@ -1,10 +1,12 @@
 //! A verdict as a student reads it: what failed first, how many checks passed, and how to go on.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anstream::adapter::strip_str;
 use course::checks::{Counts, Verdict};
 use course::syllabus::Exercise;
+use lab::timeline::Chart;
 
 use crate::overview;
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
@@ -62,17 +64,36 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
             if let Some(failure) = verdict.first_failure() {
                 // What a check prints must not steer the terminal.
                 let message = strip_str(&failure.message).to_string();
-                let _ = write!(text, "{STRONG}{}{STRONG:#}\n{message}", failure.check);
+                let file = exercise.starter(Path::new(""));
+                let _ = write!(
+                    text,
+                    "{STRONG}{}{STRONG:#} {DIM}checks {}{DIM:#}\n{message}",
+                    failure.check,
+                    file.display()
+                );
             }
             if counts.failed > 1 {
                 let more = count(counts.failed - 1, "more failure");
-                let _ = write!(text, "\n\n{DIM}{more}: {}{DIM:#}", exercise.test_command());
+                let _ =
+                    write!(text, "\n\n{DIM}mend this one first; {more}: {}{DIM:#}", exercise.test_command());
             }
         }
         Verdict::Passed(_) | Verdict::Ignored(_) => return text,
     }
     text.push('\n');
     text
+}
+
+/// Lines of a timeline, at most.
+const LINES: usize = 8;
+
+/// What the streams of a check did, behind an empty line. Empty where the terminal is too narrow.
+pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
+    // What a check calls its work must not steer the terminal.
+    match strip_str(&chart.summary(columns, LINES)).to_string() {
+        lines if lines.is_empty() => lines,
+        lines => format!("\n{lines}"),
+    }
 }
 
 /// The first lines of a text that is longer than `rows`. The last line then says how many more there are, and `how` to see them.

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use course::answers::compare;
 use course::checks::{self, Options, Stop, Verdict};
-use course::progress::{State, read_answer};
+use course::progress::{self, State, read_answer};
 use course::syllabus::{Exercise, Module};
 use crossterm::event::KeyCode;
+use lab::timeline::Chart;
 
 use crate::files::{colored, with_solution};
 use crate::overview;
@@ -49,6 +50,8 @@ struct Watch<'a> {
     before: Option<String>,
     /// The number of the check that counts; those before it were stopped.
     check: usize,
+    /// What the streams did, if that is known of the last verdict.
+    chart: Option<Chart>,
     /// All of a long text is shown, not as much as fits on the screen.
     shows_all: bool,
     stop: Arc<Stop>,
@@ -69,6 +72,7 @@ pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode
     let mut watch = Watch {
         exercise,
         below: Below::building(),
+        chart: None,
         shows_all: false,
         answer: String::new(),
         before: session.progress.last_checked(exercise).map(str::to_owned),
@@ -117,6 +121,7 @@ impl<'a> Watch<'a> {
                 Happened::Checked(check, Ok(verdict)) if check == self.check => {
                     self.session.progress.note(self.exercise, self.answer.clone(), &verdict);
                     self.session.keep();
+                    self.chart = checks::timeline(self.session.root, self.exercise, &verdict);
                     self.below = Below::Verdict(verdict);
                 }
                 Happened::Checked(check, Err(error)) if check == self.check => {
@@ -153,6 +158,12 @@ impl<'a> Watch<'a> {
             'l' => self.below = Below::Text(overview::list(&self.session, Some(self.exercise))?),
             'm' => self.shows_all = !self.shows_all,
             's' => self.below = Below::Text(with_solution(&self.session, self.exercise)?),
+            't' => {
+                if let Some(chart) = &self.chart {
+                    let kept = keep(self.session.root, self.exercise, chart);
+                    self.below = kept.map_or_else(Below::Error, Below::Text);
+                }
+            }
             'd' => {
                 let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
                 self.below = Below::Text(match (&self.before, changes.is_empty()) {
@@ -202,6 +213,7 @@ impl<'a> Watch<'a> {
     /// Stops the check that runs, and starts one of the file as it is.
     fn start_check(&mut self) -> anyhow::Result<()> {
         self.stop.stop();
+        self.chart = None;
         self.stop = Arc::default();
         self.check += 1;
         let answer = match read_answer(self.session.root, self.exercise) {
@@ -235,6 +247,23 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Writes a timeline to files that a student opens, and says how.
+fn keep(root: &Path, exercise: &Exercise, chart: &Chart) -> anyhow::Result<String> {
+    let folder = progress::folder(root).join("timelines");
+    std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
+    let file = |ending: &str| folder.join(format!("{}.{ending}", exercise.id.replace('/', "_")));
+    let (picture, trace) = (file("svg"), file("trace.json"));
+    chart.write(Some(&trace), Some(&picture))?;
+    let shown = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+    Ok(format!(
+        "The timeline of {}:\n\n  {}\n  a picture: open it in a browser\n\n  {}\n  a trace: choose \"Open trace file\" at \
+         https://ui.perfetto.dev\n",
+        chart.title,
+        shown(&picture),
+        shown(&trace)
+    ))
+}
+
 fn check_one(
     root: &Path,
     module: &Module,
@@ -246,7 +275,13 @@ fn check_one(
     match checks::build(root, module, true, stop)? {
         Err(errors) => Ok(Verdict::Broken(errors)),
         Ok(tests) => {
-            let options = Options { started: &mut started, is_interactive: true, columns: Some(columns) };
+            let folder = checks::timelines(root);
+            let options = Options {
+                started: &mut started,
+                is_interactive: true,
+                columns: Some(columns),
+                timelines: Some(&folder),
+            };
             checks::verdict(exercise, &tests.run(&exercise.filter(), stop, options)?)
         }
     }

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use course::checks::Verdict;
+use course::checks::{self, Verdict};
 use course::progress::read_answer;
 use course::syllabus::Exercise;
 use serde::{Deserialize, Serialize};
 
 use crate::session::{Session, columns, print};
 use crate::under_way::UnderWay;
-use crate::verdict_text::{after_success, cut, details, headline};
+use crate::verdict_text::{after_success, cut, details, drawn, headline};
 use crate::watch::text::wrapped;
 
 fn exit(is_good: bool) -> ExitCode {
@@ -18,6 +18,9 @@ fn exit(is_good: bool) -> ExitCode {
 
 /// Lines of a failure that `run` shows at most: a check may print without end.
 const MOST_LINES: usize = 100;
+
+/// Columns of a chart where the output goes to no terminal: those that most terminals have.
+const USUAL_COLUMNS: usize = 80;
 
 /// Checks one exercise.
 pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
@@ -33,7 +36,13 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
         None => details,
     };
     let mut text = cut(&details, MOST_LINES, &format!(": {}", exercise.test_command()));
-    text.push_str(&format!("{}\n", headline(exercise, &verdict)));
+    let chart = checks::timeline(session.root, exercise, &verdict);
+    let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns().unwrap_or(USUAL_COLUMNS)));
+    let headline = headline(exercise, &verdict);
+    text.push_str(&match verdict.is_right() || chart.is_empty() {
+        true => format!("{headline}\n{chart}"),
+        false => format!("{chart}\n{headline}\n"),
+    });
     if verdict.is_right() {
         text.push_str(&after_success(session, exercise, false)?);
     }

@@ -12,9 +12,11 @@ mod order;
 mod process;
 pub mod processes;
 mod tiers;
+mod timelines;
 mod variables;
 mod verdict;
 
 pub use definition::Check;
 pub use harness::run;
 pub use limits::TimeLimits;
+pub use timelines::Timelines;

@@ -1,12 +1,14 @@
 //! Whole buffers against what they should hold, with words that help when they don't.
 
 mod element;
+mod picture;
 
 use anyhow::bail;
 use approx::AbsDiffEq;
 
 pub(crate) use element::show;
 pub use element::{Compared, Element, UNIT_ROUNDOFF};
+pub(crate) use picture::is_picture;
 
 /// What a buffer of one rank should hold, and what it may hold by mistake.
 #[derive(Debug)]
@@ -33,7 +35,8 @@ impl<'a, T: Element> Expected<'a, T> {
     /// Compares every bit: for data on which the computation rounds nothing.
     ///
     /// # Errors
-    /// `got` differs: rank, number of wrong elements, first index, expected, got and the likely cause.
+    /// `got` differs: rank, number of wrong elements, first index, expected, got and the likely cause. A table shows the elements
+    /// around the first wrong one.
     pub fn exactly(&self, got: &[T]) -> anyhow::Result<()> {
         self.check(got, |expected, got| Compared(expected) == Compared(got))
     }
@@ -68,6 +71,7 @@ impl<'a, T: Element> Expected<'a, T> {
         } else if first > 0 {
             text.push_str(&format!("\n  the {first} elements before it are right"));
         }
+        text.push_str(&picture::picture(values, got, &wrong));
         bail!(text)
     }
 }
@@ -85,7 +89,11 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "rank 2: the sum is wrong at 2 of 3 elements, first at index 1: expected 7.0, got 2.0\n  \
-             likely cause: these are rank 2's own values"
+             likely cause: these are rank 2's own values\n  \
+             index    │   0    1    2\n  \
+             expected │ 6.0  7.0  8.0\n  \
+             got      │ 6.0  2.0  3.0\n           \
+             │      ^^^  ^^^"
         );
     }
 

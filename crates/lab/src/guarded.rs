@@ -66,10 +66,7 @@ fn check_guards<T: Element>(whole: &[T], len: usize) -> anyhow::Result<()> {
             } else {
                 format!("{} elements past the last one of", index - GUARD + 1)
             };
-            bail!(
-                "something wrote {place} the buffer of {len}: expected the guard {expected}, got {got}\n  \
-                 likely cause: a count or an offset of another buffer"
-            );
+            bail!("something wrote {place} the buffer of {len}: expected the guard {expected}, got {got}");
         }
     }
     Ok(())

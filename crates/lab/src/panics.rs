@@ -6,28 +6,34 @@ use std::thread;
 
 use crate::tier::own_sources;
 
-/// A panic's message, and below it the place and the thread. Where a library panics, the place is the line of the exercise that called
-/// it, if there is one.
+/// A panic's message, and below it the place and the thread.
 pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
+    let (message, place) = message_and_place(panic);
+    let place = place.map_or_else(String::new, |place| format!("\n  at {place}"));
+    let thread = match thread::current().name() {
+        None | Some("main") => String::new(),
+        Some(name) => format!(", in thread `{name}`"),
+    };
+    format!("{message}{place}{thread}")
+}
+
+/// What a panic says, and where. Where a library panics, the place is the line of the exercise that called it, if there is one.
+pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<String>) {
     let message = panic.payload_as_str().unwrap_or("a panic without a message");
-    let place = panic.location().map_or_else(String::new, |place| {
+    let place = panic.location().map(|place| {
         let own = own_sources();
         // Cargo gives the compiler paths from the root of the workspace, or absolute ones.
         let is_own = own.as_deref().is_some_and(|own| is_below(Path::new(place.file()), own));
         match own.filter(|_| !is_own).and_then(|own| innermost_line(&own)) {
-            Some(line) => format!("\n  at {line}, which calls {}:{}", short(place.file()), place.line()),
-            None => format!("\n  at {place}"),
+            Some(line) => format!("{line}, which calls {}:{}", short(place.file()), place.line()),
+            None => place.to_string(),
         }
     });
     let message = match panic.location().is_some_and(|place| place.file().contains("/cudarc-")) {
         true => in_words(message),
         false => message.to_owned(),
     };
-    let thread = match thread::current().name() {
-        None | Some("main") => String::new(),
-        Some(name) => format!(", in thread `{name}`"),
-    };
-    format!("{message}{place}{thread}")
+    (message, place)
 }
 
 /// What an assertion of cudarc means for its caller.

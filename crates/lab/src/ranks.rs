@@ -5,6 +5,7 @@ use std::thread;
 
 use anyhow::bail;
 
+use crate::compare::is_picture;
 use crate::explain::error_text;
 
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
@@ -43,8 +44,10 @@ struct Failure {
     ranks: Vec<usize>,
     /// The words of the first of them.
     text: String,
-    /// The same for each of them: their own numbers are left out.
+    /// The same for each of them: their own numbers and the pictures of their buffers are left out.
     key: String,
+    /// Another of them has other words.
+    differs: bool,
 }
 
 /// All failures in one text; `None` if there are none.
@@ -55,37 +58,41 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     {
         let key = without_own_number(error, rank);
         match failures.iter_mut().find(|known| known.text == *error || known.key == key) {
-            Some(known) => known.ranks.push(rank),
-            None => failures.push(Failure { ranks: vec![rank], text: error.clone(), key }),
+            Some(known) => {
+                known.ranks.push(rank);
+                known.differs |= known.text != *error;
+            }
+            None => failures.push(Failure { ranks: vec![rank], text: error.clone(), key, differs: false }),
         }
     }
     failures.sort_by_key(|failure| waited_in_vain(&failure.text));
     let failed = failures.iter().map(|failure| failure.ranks.len()).sum::<usize>();
+    let all_waited = failures.first().is_some_and(|first| waited_in_vain(&first.text));
     let lines = failures.iter().enumerate().map(|(index, failure)| {
-        let Failure { ranks, text, key } = failure;
-        // The ranks that waited for another in vain know nothing of the cause.
-        let text = if index > 0 && waited_in_vain(text) { in_short(text) } else { text.clone() };
+        let Failure { ranks, text, differs, .. } = failure;
+        // Where all waited in vain, the first says what there is to say.
+        let text = if index > 0 && all_waited { in_short(text) } else { text.clone() };
         match ranks.as_slice() {
-            [first, others @ ..] if !others.is_empty() && key != &failure.text => with_ranks(
-                &format!("rank {first} ({} alike)", named(others)),
-                &format!("rank {first}"),
-                &text,
-            ),
-            _ => with_ranks(&named(ranks), &named(ranks), &text),
+            [first, others @ ..] if !others.is_empty() && *differs => {
+                let text = text.strip_prefix(&format!("rank {first}: ")).unwrap_or(&text);
+                format!("rank {first} ({} alike): {text}", named(others))
+            }
+            _ => with_ranks(&named(ranks), &text),
         }
         .replace('\n', "\n  ")
     });
     let lines: Vec<String> = lines.collect();
     match lines.as_slice() {
         [] => None,
-        [only] if failed == 1 => Some(only.clone()),
+        [only] if failed == 1 || failed == ended.len() => Some(only.clone()),
         several => Some(format!("{failed} of {} ranks failed\n  {}", ended.len(), several.join("\n  "))),
     }
 }
 
-/// A rank's words without its number and that of its GPU, so that ranks to which the same happened are told together.
+/// A rank's words without its number, that of its GPU, and the picture of its buffer, so that ranks to which the same happened are
+/// reported together.
 fn without_own_number(text: &str, rank: usize) -> String {
-    let mut key = text.to_owned();
+    let mut key = text.lines().filter(|line| !is_picture(line)).collect::<Vec<_>>().join("\n");
     for what in ["rank", "GPU"] {
         let own = format!("{what} {rank}");
         let mut from = 0;
@@ -118,11 +125,12 @@ fn waited_in_vain(text: &str) -> bool {
         .any(|sign| text.contains(sign))
 }
 
-/// The text after the ranks it is of, which it may start with itself, as `own`.
-fn with_ranks(ranks: &str, own: &str, text: &str) -> String {
-    match text.strip_prefix(own).filter(|rest| rest.starts_with([':', ' ', ','])) {
-        Some(rest) => format!("{ranks}{rest}"),
-        None => format!("{ranks}: {text}"),
+/// The text after the ranks it is of, unless it names them itself.
+fn with_ranks(ranks: &str, text: &str) -> String {
+    let rest = text.strip_prefix(ranks);
+    match rest.is_some_and(|rest| rest.starts_with([':', ' ', ','])) {
+        true => text.to_owned(),
+        false => format!("{ranks}: {text}"),
     }
 }
 
@@ -149,6 +157,7 @@ mod tests {
     use anyhow::ensure;
 
     use super::*;
+    use crate::Expected;
 
     #[test]
     fn results_come_in_the_order_of_ranks() {
@@ -212,6 +221,18 @@ mod tests {
             "11 of 12 ranks failed\n  rank 1: the sum on GPU 1 is wrong\n  help: wait for GPU 1\n  \
              rank 2 (ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11 alike): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
         );
+    }
+
+    #[test]
+    fn ranks_whose_buffers_differ_in_one_picture_are_reported_together() {
+        let failed = each_rank(3, |rank| {
+            let other = rank as f32;
+            Expected::new(rank, "the sum", &[6.0, other, 8.0]).exactly(&[5.0, other, 8.0])
+        });
+        let text = failed.unwrap_err().to_string();
+        assert!(text.starts_with("rank 0 (ranks 1 and 2 alike): the sum is wrong at 1 of 3 "), "{text}");
+        assert_eq!(text.matches("got      │ 5.0  0.0  8.0").count(), 1, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120) && text.lines().count() == 5, "{text}");
     }
 
     #[test]

@@ -1,16 +1,22 @@
 //! What the streams of a GPU did, and when: from CUDA events alone, so on any tier.
 
 mod chart;
+mod overlap;
+mod traced;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
+use serde::{Deserialize, Serialize};
 
 pub use chart::{Chart, Row};
+pub use overlap::Overlap;
+pub(crate) use traced::chart as chart_of_trace;
 
 /// What a piece of work does. Work of one kind shares a line of a [`Chart`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// Kernels.
     Compute,
@@ -21,7 +27,7 @@ pub enum Kind {
 }
 
 /// When a piece of work ran. Times are in milliseconds since some moment, by the clock of its GPU.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// What it did.
     pub kind: Kind,
@@ -85,13 +91,24 @@ impl Timeline {
     /// # Errors
     /// What the driver answers.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
-        self.marks
+        let spans: Vec<Span> = self
+            .marks
             .iter()
             .map(|mark| {
                 let Mark { kind, name, start, end } = mark;
-                Ok(Span { kind: *kind, name: name.clone(), start: self.time(start)?, end: self.time(end)? })
+                anyhow::Ok(Span {
+                    kind: *kind,
+                    name: name.clone(),
+                    start: self.time(start)?,
+                    end: self.time(end)?,
+                })
             })
-            .collect()
+            .collect::<Result<_, _>>()?;
+        if !spans.is_empty() {
+            let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            last.insert(self.origin.context().ordinal(), spans.clone());
+        }
+        Ok(spans)
     }
 
     /// When the stream of an event had come to it. The event keeps the time, as those of [`timed`] do. Waits until then.
@@ -101,6 +118,15 @@ impl Timeline {
     pub fn time(&self, event: &CudaEvent) -> anyhow::Result<f64> {
         Ok(f64::from(self.origin.elapsed_ms(event)?))
     }
+}
+
+/// The last spans that this process asked for, by GPU.
+static LAST: Mutex<BTreeMap<usize, Vec<Span>>> = Mutex::new(BTreeMap::new());
+
+/// The last spans of GPU 0 that this process asked for. Each GPU counts its times from a moment of its own, so that several don't
+/// share an axis.
+pub(crate) fn last_spans() -> Option<Vec<Span>> {
+    LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&0).cloned()
 }
 
 /// An event behind all that is in the stream, which keeps the time.

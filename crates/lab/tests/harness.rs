@@ -5,7 +5,9 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use lab::{Check, processes};
+use lab::check::Timelines;
+use lab::timeline::Kind;
+use lab::{Check, Kernels, Timeline, processes};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 type Body = fn() -> anyhow::Result<()>;
@@ -17,7 +19,7 @@ fn main() -> ExitCode {
     if std::env::var_os(BE_THE_SAMPLE).is_some() {
         return lab::check::run(sample());
     }
-    let trials: [(&str, Body); 12] = [
+    let trials: [(&str, Body); 13] = [
         ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
         ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
         ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
             "a_check_starts_processes_and_hears_how_they_went",
             a_check_starts_processes_and_hears_how_they_went,
         ),
+        ("timelines_are_kept_where_a_folder_is_named", timelines_are_kept_where_a_folder_is_named),
         ("a_missing_program_is_a_reason_to_ignore", a_missing_program_is_a_reason_to_ignore),
     ];
     let trials = trials
@@ -86,6 +89,24 @@ fn sample() -> Vec<Check> {
             "panics" => todo!("read a variable"),
             _ => std::process::exit(3),
         }),
+        Check::new("fate::measures", || {
+            let stream = lab::streams(1)?.remove(0);
+            let kernels = Kernels::load(stream.context())?;
+            let mut timeline = Timeline::start(&stream)?;
+            timeline.record(&stream, Kind::Compute, "forward", || kernels.spin(&stream, 1_000_000))?;
+            ensure!(timeline.spans()?.is_empty(), "this check fails");
+            Ok(())
+        }),
+        Check::new("fate::delays", || {
+            let first = lab::streams(1)?.remove(0);
+            let second = first.context().new_stream()?;
+            let kernels = Kernels::load(first.context())?;
+            for stream in [&first, &second] {
+                kernels.spin(stream, 1_000_000)?;
+            }
+            second.synchronize()?;
+            Ok(first.synchronize()?)
+        }),
         Check::new("fate::lacks", || Ok(())).needs_program("no-such-launcher"),
     ]
 }
@@ -124,7 +145,7 @@ fn a_pass_is_a_pass_and_quiet() -> anyhow::Result<()> {
     ensure!(output.status.success(), "{text}");
     in_order(
         &text,
-        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "7 filtered out"],
+        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "9 filtered out"],
     )?;
     ensure!(!text.contains("said by"), "{text}");
     let (_, text) = run(&["passes", "--show-output"])?;
@@ -249,6 +270,29 @@ fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
             "a rank's process ended without a word, with exit status: 3",
         ],
     )
+}
+
+fn timelines_are_kept_where_a_folder_is_named() -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("lab_timelines_{}", std::process::id()));
+    let mut command = command(&["fate::"])?;
+    command.env("LAB_TIMEOUT", "5").env_remove("VIRTUAL_GPU_TRACE");
+    Timelines::keep_in(&folder, &mut command)?;
+    let (_, text) = output_of(command)?;
+    // A check that fails keeps what it measured.
+    let measured = Timelines::of(&folder, "fate::measures").with_context(|| text.clone())?;
+    ensure!(measured.title == "fate::measures" && measured.note.starts_with("Times are "), "{measured:?}");
+    let span = &measured.rows[0].spans[0];
+    ensure!(span.name == "forward" && span.end - span.start >= 1.0, "{span:?}");
+    ensure!(Timelines::of(&folder, "fate::passes").is_none());
+    // The streams of a check that measures nothing come from the trace of the virtual GPU.
+    if text.contains("tier: virtual") {
+        let traced = Timelines::of(&folder, "fate::delays").context(text)?;
+        ensure!(traced.note.starts_with("Times are modelled for "), "{traced:?}");
+        ensure!(traced.names.len() == 2 && traced.rows.iter().all(|row| row.spans.len() == 1), "{traced:?}");
+    }
+    let kept = std::fs::read_dir(&folder)?.count();
+    ensure!((1..=2).contains(&kept), "{kept} files: a trace is left");
+    Ok(std::fs::remove_dir_all(&folder)?)
 }
 
 fn a_missing_program_is_a_reason_to_ignore() -> anyhow::Result<()> {

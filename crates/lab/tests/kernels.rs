@@ -48,7 +48,7 @@ fn at_once() -> anyhow::Result<()> {
     });
     let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
-        text.contains("clear_and_wait did not return before that"),
+        text.contains("clear_and_wait returned only after that"),
         "it waits on the host, and the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));

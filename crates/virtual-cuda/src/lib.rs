@@ -406,6 +406,17 @@ pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     }
 }
 
+/// Names a stream by its role, such as `compute`, for reports and traces. A handle that is none is ignored.
+///
+/// # Safety
+/// `role` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuNameStream(stream: Stream, role: Text) {
+    if let Some(role) = role.text() {
+        stream::name(stream, role);
+    }
+}
+
 /// Makes reports show the nearest line of the sources under the folder `path` first.
 ///
 /// # Safety

@@ -35,6 +35,11 @@ pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_i
     create_stream(to, flags)
 }
 
+/// Names a stream for reports. Without a driver or such a stream, there is nothing to report about.
+pub(crate) fn name(of: Stream, role: &str) {
+    let _ = engine::get().and_then(|engine| engine.name_stream(stream(of), role));
+}
+
 pub(crate) fn destroy_stream(of: Stream) -> CudaResult<()> {
     engine::get()?.destroy_stream(stream(of))
 }

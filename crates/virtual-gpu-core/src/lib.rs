@@ -1,6 +1,7 @@
 //! What every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and device memory.
 
 pub mod handle;
+pub mod map;
 pub mod memory;
 pub mod source_location;
 mod stack;

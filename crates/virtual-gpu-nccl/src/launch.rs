@@ -53,7 +53,7 @@ impl Nccl {
                 false => state.enqueue_plan(plan)?,
             }
         }
-        drop(self.run_ready(guard));
+        self.run_ready_and_unlock(guard);
         if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
     }
 }

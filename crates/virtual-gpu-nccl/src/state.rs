@@ -12,6 +12,7 @@ use super::membership::Membership;
 use super::session::{Session, SessionId};
 use virtual_gpu::engine::{Engine, State as EngineState, Wait};
 use virtual_gpu_core::handle::{CommHandle, CommId};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::thread::ThreadKey;
@@ -33,7 +34,7 @@ pub(crate) struct State {
     pub(crate) bootstraps: HashMap<UniqueId, Bootstrap>,
     /// Ids that have made their communicator, and where its rank 0 came.
     pub(crate) spent: HashMap<UniqueId, CallSite>,
-    pub(crate) memberships: HashMap<CommHandle, Membership>,
+    pub(crate) memberships: Map<CommHandle, Membership>,
     pub(crate) communicators: BTreeMap<CommId, Communicator>,
     /// Communicators made since the start.
     pub(crate) communicators_made: u64,
@@ -46,7 +47,7 @@ pub(crate) struct State {
     pub(crate) gathering: HashMap<UniqueId, SessionId>,
     pub(crate) foreign: Foreign,
     /// The open groups of threads.
-    groups: HashMap<ThreadKey, Group>,
+    groups: Map<ThreadKey, Group>,
 }
 
 /// Both locks.
@@ -96,6 +97,13 @@ impl Nccl {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         self.lock_after(self.engine.run_ready(engine))
+    }
+
+    /// Runs whatever is ready, and leaves both states unlocked.
+    pub(crate) fn run_ready_and_unlock(&self, guard: Guard<'_>) {
+        let Guard { engine, nccl } = guard;
+        drop(nccl);
+        drop(self.engine.run_ready(engine));
     }
 
     /// Blocks until `wait` is over. NCCL's state is unlocked meanwhile.

@@ -21,8 +21,8 @@ const SIGNING: Duration = Duration::from_secs(1);
 /// How long ranks that do come are waited for.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a rank was told, or `None` where it has not called.
-type Told = Option<Result<Vec<f32>, String>>;
+/// What a rank was told, and how often it read the clock; `None` where it has not called.
+type Told = Option<(Result<Vec<f32>, String>, usize)>;
 
 /// How far the ranks of a world have come.
 #[derive(Default)]
@@ -70,28 +70,41 @@ fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     }
 }
 
-/// Judges what a rank was told where `late` did not come in time. `unnamed` says why it may not be named.
-fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str) -> anyhow::Result<()> {
+/// Judges what a rank was told where `late` did not come in time.
+fn judge(
+    rank: usize,
+    late: usize,
+    told: &Told,
+    register: &Register,
+    world_size: usize,
+) -> anyhow::Result<()> {
     let of =
         format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
     match told {
         None => Ok(()),
-        Some(Ok(_)) => bail!(
-            "{of}, and barrier returned Ok when it came at last\n  likely cause: this rank waits without looking at the clock: \
-             the deadline is for every rank, and for both events; or it signs when all have come, and not when its own GPU has"
+        Some((Ok(_), looks)) => bail!(
+            "{of}, and barrier returned Ok when it came at last; this rank read the clock {looks} times. The deadline is for \
+             every rank, and for both events"
         ),
-        Some(Err(text)) => {
+        Some((Err(text), _)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
             let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
-            let likely = match named.contains(&late) {
-                true => {
-                    "others are named that have come: a rank signs as soon as its own GPU has come, and not when all have"
-                }
-                false => unnamed,
+            let unsigned = register.missing();
+            let others: Vec<usize> =
+                named.iter().copied().filter(|named| *named != late && unsigned.contains(named)).collect();
+            let cause = match () {
+                () if !others.is_empty() => format!(
+                    "\n  likely cause: ranks {others:?} have not signed, though their GPUs have come: a rank signs as soon as its \
+                     own GPU has come, and not when all have"
+                ),
+                () if !named.contains(&late) && !unsigned.contains(&late) => format!(
+                    "\n  likely cause: rank {late} has signed all the same: a rank signs when its GPU has come, not before"
+                ),
+                () => String::new(),
             };
             ensure!(
                 named == [late],
-                "{of}: the error must name it, and no other rank; it says: {text}\n  likely cause: {likely}"
+                "{of}: the error must name it, and no other rank; it says: {text}{cause}"
             );
             Ok(())
         }
@@ -100,7 +113,7 @@ fn judge(rank: usize, world_size: usize, late: usize, told: &Told, unnamed: &str
 
 /// Where somebody waits without end until the sum is there, it asks for the lateness then: those that have given up do so too.
 fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
-    match stuck && matches!(told, Some(Err(_))) {
+    match stuck && matches!(told, Some((Err(_), _))) {
         true => lateness(comm, 0.0).map(drop),
         false => Ok(()),
     }
@@ -130,8 +143,13 @@ impl Ranks {
 
     /// Calls the barrier with a clock.
     fn call(&self, comm: &Comm, token: &mut CudaSlice<f32>, clock: impl Fn() -> Duration) -> Told {
-        let told = barrier(comm, token, &self.register, clock, DEADLINE);
-        Some(told.map_err(|error| error_text(&error)))
+        let looks = Cell::new(0);
+        let counted = || {
+            looks.set(looks.get() + 1);
+            clock()
+        };
+        let told = barrier(comm, token, &self.register, counted, DEADLINE);
+        Some((told.map_err(|error| error_text(&error)), looks.get()))
     }
 }
 
@@ -160,10 +178,8 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             drop(comm);
             helped.map(|()| told)
         })?;
-        let unnamed = "the register says who has not signed";
-        told.iter()
-            .enumerate()
-            .try_for_each(|(rank, told)| judge(rank, world_size, missing, told, unnamed))?;
+        let judge = |(rank, told)| judge(rank, missing, told, &ranks.register, world_size);
+        told.iter().enumerate().try_for_each(judge)?;
     }
     Ok(())
 }
@@ -186,8 +202,8 @@ pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
             done?;
             Ok(told)
         })?;
-        let unnamed = "it has signed all the same: a rank signs when its GPU has come, not before";
-        told.iter().enumerate().try_for_each(|(rank, told)| judge(rank, world_size, late, told, unnamed))?;
+        let judge = |(rank, told)| judge(rank, late, told, &ranks.register, world_size);
+        told.iter().enumerate().try_for_each(judge)?;
     }
     Ok(())
 }

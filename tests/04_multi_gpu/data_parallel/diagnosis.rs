@@ -11,23 +11,23 @@ use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed
 /// about 1e-5 of its length, and the mistakes told apart here lie further from each other than 1e-2.
 const ALIKE: f64 = 2e-3;
 
-/// Why `rank`'s parameters after `step` are not the serial run's.
-pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> String {
+/// Why `rank`'s parameters after `step` are not the serial run's, where a known mistake explains it.
+pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Option<String> {
     let world_size = training.world_size();
     let replica = &training.replicas[rank];
     if let Some(cause) = of_start(training) {
-        return cause;
+        return Some(cause);
     }
     let update = update(replica, step);
     if length(&update) == 0.0 {
-        return "the step changed nothing: is `descend` called, and with the gradient in place?".to_owned();
+        return Some("the step changed nothing".to_owned());
     }
     let model = model_before(replica, step);
     let gradient = |rows: Range<usize>| model.loss_and_gradient(&training.samples, rows).1;
     let batch = training.batches[step].clone();
 
     if let Some(factor) = multiple(&update, &gradient(batch.clone())) {
-        return of_factor(factor, world_size);
+        return Some(of_factor(factor, world_size));
     }
     let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(&batch, rank, world_size)).collect();
     let gradients: Vec<Vec<f64>> = shards.iter().cloned().map(gradient).collect();
@@ -35,36 +35,31 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Str
     for gradient in &gradients {
         sum.iter_mut().zip(gradient).for_each(|(sum, slope)| *sum += slope);
     }
-    if multiple(&update, &sum).is_some() {
-        return "the mean of the shards' means: a shard of more samples must count for more".to_owned();
+    let mean = multiple(&update, &sum).map(|factor| factor * world_size as f64);
+    if mean.is_some_and(|factor| abs_diff_eq!(factor, 1.0, epsilon = ALIKE)) {
+        return Some("the mean of the shards' means: a shard of more samples must count for more".to_owned());
     }
     let shard_of = |replica: &Replica| {
         let update = self::update(replica, step);
         gradients.iter().position(|gradient| multiple(&update, gradient).is_some())
     };
-    let Some(shard) = shard_of(replica) else {
-        return "the step is along no gradient that a known mistake gives: compare it with the contract"
-            .to_owned();
-    };
-    let cause = if training.replicas.iter().all(|replica| shard_of(replica) == Some(shard)) {
-        "the same shard on every rank?"
-    } else {
-        "are the gradients averaged, and before `descend`?"
-    };
-    format!("the step is along the gradient of samples {:?} alone: {cause}", shards[shard])
+    let shard = shard_of(replica)?;
+    let on_all = training.replicas.iter().all(|replica| shard_of(replica) == Some(shard));
+    let on_all = if on_all { ", on every rank" } else { "" };
+    Some(format!("the step is along the gradient of samples {:?} alone{on_all}", shards[shard]))
 }
 
 /// What is wrong with the parameters before the first step, if something is.
 fn of_start(training: &Training) -> Option<String> {
     let expected = Layout { hidden: HIDDEN }.initial(seed(0));
     let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
-    Some(format!("rank {stray} doesn't start with the parameters that rank 0 made: is `start_equal` right?"))
+    Some(format!("rank {stray} doesn't start with the parameters that rank 0 made"))
 }
 
-/// Why the loss is not the serial run's.
-pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &SerialStep) -> String {
+/// Why the loss is not the serial run's, where a known mistake explains it.
+pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &SerialStep) -> Option<String> {
     if let Some(cause) = of_start(training) {
-        return cause;
+        return Some(cause);
     }
     let world_size = training.world_size();
     let batch = &training.batches[step];
@@ -78,14 +73,16 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
         alike(losses[*rank]) || alike(weight * losses[*rank])
     };
     let factor = got / serial.loss;
-    if alike(losses.iter().sum::<f64>() / world_size as f64) {
-        "the mean of the shards' means: a shard of more samples must count for more".to_owned()
+    if alike(serial.loss) {
+        None
+    } else if alike(losses.iter().sum::<f64>() / world_size as f64) {
+        Some("the mean of the shards' means: a shard of more samples must count for more".to_owned())
     } else if let Some(rank) = (0..world_size).find(is_of_shard) {
-        format!("the loss of samples {:?} alone: average it like the gradient", shards[rank])
+        Some(format!("the loss of samples {:?} alone: average it like the gradient", shards[rank]))
     } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
-        of_factor(factor, world_size)
+        Some(of_factor(factor, world_size))
     } else {
-        "the loss of other parameters or other samples: the other checks say more".to_owned()
+        None
     }
 }
 
@@ -95,13 +92,13 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     if is(1.0) {
         "this step is right, an earlier one went astray".to_owned()
     } else if is(worlds) {
-        format!("exactly {world_size} times too large, the world size: Sum instead of Avg?")
+        format!("exactly {world_size} times too large, the world size")
     } else if is(1.0 / worlds) {
-        format!("exactly {world_size} times too small, the world size: averaged twice?")
+        format!("exactly {world_size} times too small, the world size")
     } else if is(-1.0) {
         "the step goes up the gradient instead of down".to_owned()
     } else {
-        format!("{factor:.4} times what it should be: look at the weight, and at the learning rate")
+        format!("the step is {factor:.4} times as long as it should be")
     }
 }
 

@@ -90,8 +90,7 @@ impl Training {
                         let off = (f64::from(*got) - value).abs();
                         bail!(
                             "{told}: parameter {at} ({}) is {got}, expected {value:.7}\n\
-                             off by {off:.1e}; rounding explains {bound:.1e}\n\
-                             likely cause: {}",
+                             off by {off:.1e}; rounding explains {bound:.1e}{}",
                             Layout { hidden: units.len() }.part(at),
                             self.likely_cause(rank, index, serial)
                         );
@@ -102,9 +101,14 @@ impl Training {
                     let off = (f64::from(got) - expected.loss).abs();
                     bail!(
                         "{told}: the loss is {got}, expected {:.6}\n\
-                         off by {off:.1e}; rounding explains {bound:.1e}\n\
-                         likely cause: it is that of its own row; average it over the column, like the gradient",
-                        expected.loss
+                         off by {off:.1e}; rounding explains {bound:.1e}{}",
+                        expected.loss,
+                        match self.is_loss_of_row(rank, index, serial) {
+                            true => {
+                                "\nlikely cause: it is that of its own row; average it over the column, like the gradient"
+                            }
+                            false => "",
+                        }
                     );
                 }
             }
@@ -112,7 +116,17 @@ impl Training {
         Ok(())
     }
 
-    /// Computes what known mistakes would have made of this step.
+    /// Whether a rank's loss is that of its own row's samples, weighted or not.
+    fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
+        let batch = batches()[step].clone();
+        let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
+        let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;
+        let (loss, _) = model(HIDDEN, serial.before(step)).loss_and_gradient(&self.samples, own);
+        let got = f64::from(self.ranks[rank][step].loss);
+        [loss, weight * loss].iter().any(|loss| abs_diff_eq!(got, *loss, epsilon = serial.loss_bound(step)))
+    }
+
+    /// Computes what known mistakes would have made of this step. A cause is a line of its own.
     fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
@@ -141,20 +155,39 @@ impl Training {
             let along: f64 = pairs.map(|((&got, start), slope)| (start - f64::from(got)) * slope).sum();
             along / right.iter().map(|slope| slope * slope).sum::<f64>()
         };
-        let cause = if explains(of_units(alone(&whole, own.clone(), weight))) {
+        let own_row = alone(&whole, own.clone(), weight);
+        // Of the hidden units of all ranks of the row, as if they were the same.
+        let over_the_row = || {
+            let columns = self.mesh.tensor;
+            let mut mean = vec![0.0; start.len()];
+            for column in 0..columns {
+                let gradient = LAYOUT.of_units(&own_row, part(HIDDEN, column, columns));
+                mean.iter_mut().zip(gradient).for_each(|(mean, slope)| *mean += slope / columns as f64);
+            }
+            mean
+        };
+        let biases_of_all = || {
+            let mut parameters = before.to_vec();
+            let biases = parameters.len() - CLASSES;
+            parameters[biases..].iter_mut().for_each(|bias| *bias *= self.mesh.tensor as f64);
+            of_units(alone(&model(HIDDEN, &parameters), batches()[step].clone(), 1.0))
+        };
+        let cause = if explains(of_units(own_row.clone())) {
             "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
         } else if explains(alone(&part_only, batch, 1.0)) {
             "its own hidden units' scores were used alone: sum them over the row, before `finish_scores`"
         } else if explains(vec![0.0; start.len()]) {
-            "the step changed nothing: is `descend` called?"
+            "the step changed nothing"
+        } else if explains(over_the_row()) {
+            "the gradient was averaged over the row, whose ranks have other hidden units: average it over the column"
+        } else if explains(biases_of_all()) {
+            "the classes' biases are in the scores once for each rank of the row: add them after the sum"
         } else if explains(times(&right, rate / f64::from(LEARNING_RATE))) {
-            return another_rate(rate);
-        } else if step > 0 {
-            "the first steps are right, so a later one shows it: what was 0 at first? The biases were"
+            &another_rate(rate)
         } else {
-            "the scores are summed over the row, the gradient is averaged over the column: is each where it belongs?"
+            return String::new();
         };
-        cause.to_owned()
+        format!("\nlikely cause: {cause}")
     }
 }
 

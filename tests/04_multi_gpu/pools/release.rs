@@ -34,6 +34,8 @@ impl Streams {
         // SAFETY: every use on two streams is ordered by `release`, or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
+        lab::name_stream(&own, "owner")?;
+        lab::name_stream(&other, "user")?;
         kernels.spin(&own, 0)?;
         Ok(Self { own, other, kernels })
     }
@@ -70,7 +72,7 @@ impl Streams {
 
     /// Compares what each stream read with what the buffer held.
     fn compare(&self, values: &[f32], read: &[CudaSlice<f32>; 2]) -> anyhow::Result<()> {
-        const REUSED: &str = "the memory was freed, and given to somebody else, before it was read";
+        const REUSED: &str = "the memory was freed, and used again, before it was read";
         let names = ["its own stream", "the other stream"];
         for ((stream, name), read) in self.both().into_iter().zip(names).zip(read) {
             let name = format!("what {name} read from the buffer");
@@ -93,13 +95,14 @@ pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let before = pool.figure(USED)?;
     let buffer = streams.own.clone_htod(&values)?;
     streams.own.synchronize()?;
+    let in_use = pool.figure(USED)? - before;
 
     let ends = streams.read(&buffer, &spins, &mut read)?;
     release(buffer, &streams.other)?;
     let done = ends.iter().map(CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
     ensure!(
         done.contains(&false),
-        "`release` came back when all work was done\n  likely cause: it waits on the host: let one stream wait for the other"
+        "`release` returned only when all work was done: let one stream wait for the other, and not the host"
     );
     let mut next = streams.zeros()?;
     for (stream, next) in streams.both().into_iter().zip(&mut next) {
@@ -112,8 +115,11 @@ pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let after = pool.figure(USED)?;
     ensure!(
         after == before,
-        "{} bytes of the pool are still in use\n  likely cause: the buffer was never freed",
-        after - before
+        "{after} bytes of the pool are in use, expected {before}, as before the buffer was allocated{}",
+        match after == before + in_use {
+            true => ": its bytes are still in use, so the buffer was never freed",
+            false => "",
+        }
     );
     Ok(())
 }

@@ -40,6 +40,8 @@ pub(super) struct Pipeline<'a> {
     origin: CudaEvent,
     preprocessed: Vec<Mark>,
     reduced: Vec<Mark>,
+    /// Whether the last all-reduce was over when a preprocessing was enqueued.
+    was_over: Vec<bool>,
     len: usize,
 }
 
@@ -72,13 +74,15 @@ impl<'a> Pipeline<'a> {
         // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
+        lab::name_stream(&compute, "compute")?;
+        lab::name_stream(&comm.stream(), "comm")?;
         let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
         let kernels = Kernels::load(context)?;
         warm_up(comm, &compute, &kernels, len)?;
         let origin = timed(&compute)?;
-        let (preprocessed, reduced) = (Vec::new(), Vec::new());
-        Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, len })
+        let (preprocessed, reduced, was_over) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, was_over, len })
     }
 
     /// Runs the pipeline on buffers that belong to `owner`, and leaves them unread.
@@ -106,18 +110,15 @@ impl<'a> Pipeline<'a> {
             // Whole numbers below 2²⁴: nothing rounds.
             let expected = each(&|index| 3.0 * sum(index) + own[index]);
             Expected::new(rank, &format!("the buffer of iteration {iteration}"), &expected)
-                .if_instead(
-                    &stale(rank, iteration, self.len),
-                    "it holds what it held before: did the iteration use another buffer?",
-                )
-                .if_instead(&each(&sum), "this is the sum: its postprocessing is missing, or came too early")
+                .if_instead(&stale(rank, iteration, self.len), "it holds what it held before")
+                .if_instead(&each(&sum), "this is the sum, without its postprocessing")
                 .if_instead(
                     &each(&|index| 7.0 * own[index]),
-                    "only this rank's values: the sum did not wait for preprocessing, or postprocessing not for the sum",
+                    "only this rank's values: no other rank's are in it",
                 )
                 .if_instead(
                     &each(&|index| 3.5 * sum(index)),
-                    "the sum ran over what was already postprocessed: postprocessing did not wait for it",
+                    "the sum ran over what was already postprocessed",
                 )
                 .exactly(&buffer.read()?)?;
         }
@@ -130,6 +131,11 @@ impl<'a> Pipeline<'a> {
             Some(mark) => mark.end.try_is_complete()?,
             None => false,
         })
+    }
+
+    /// Whether the last all-reduce was over when this preprocessing was enqueued.
+    pub(super) fn was_over(&self, preprocessing: usize) -> bool {
+        self.was_over.get(preprocessing).copied().unwrap_or(false)
     }
 
     /// When the preprocessing of each iteration ran, and when its all-reduce did. Waits for both streams.
@@ -147,6 +153,8 @@ impl<'a> Pipeline<'a> {
 
 impl Stages for Pipeline<'_> {
     fn preprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let last = self.reduced.last().map(|mark| mark.end.try_is_complete()).transpose()?;
+        self.was_over.push(last.unwrap_or(false));
         let start = timed(&self.compute)?;
         self.kernels.spin(&self.compute, self.delays.preprocess)?;
         self.compute.memcpy_dtod(&self.inputs[iteration], buffer)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure};
-use lab::check::TimeLimits;
+use lab::check::{TimeLimits, Timelines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -115,6 +115,8 @@ pub struct Options<'a> {
     pub is_interactive: bool,
     /// Columns of the terminal that what they print is shown on, if there is one.
     pub columns: Option<usize>,
+    /// An empty folder is made here, in which the checks keep what their streams did.
+    pub timelines: Option<&'a Path>,
 }
 
 impl Tests {
@@ -123,7 +125,7 @@ impl Tests {
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { started, is_interactive, columns } = options;
+        let Options { started, is_interactive, columns, timelines } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
         stop.run(names, |line| {
@@ -137,6 +139,10 @@ impl Tests {
         if let Some(columns) = columns {
             // Shells have a variable of this name, too, and seldom export it.
             command.env("COLUMNS", columns.to_string());
+        }
+        if let Some(folder) = timelines {
+            // Without a folder there is no picture, and still a verdict.
+            let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();
         let (mut has_ended, mut is_cut_short) = (false, false);

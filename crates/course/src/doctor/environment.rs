@@ -11,6 +11,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialize streams"),
     ("LAB_TIER", "the tier on which the checks run"),
     ("LAB_TIMEOUT", "seconds after which a check that hangs is ended"),
+    ("LAB_TIMELINES", "the folder to which checks write when their streams did what"),
     ("NCCL_ALGO", "which algorithms NCCL may choose"),
     ("NCCL_BUFFSIZE", "bytes of the buffers between two GPUs"),
     ("NCCL_COLLNET_ENABLE", "1 lets the network's switches reduce, where NCCL has a plugin for them"),

@@ -10,17 +10,22 @@ use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
 use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
-use crate::verdict_text::{after_success, cut, cut_further, details, headline};
+use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
 
 const KEYS: &str = "h hint · r run · n next · l list · d what changed · s solution · q quit";
+
+/// Rows of a terminal in which a chart leaves enough for a message.
+const ROOM_FOR_CHART: usize = 32;
 
 impl Watch<'_> {
     /// Shows where the student is, and what is known of the answer.
     pub(super) fn draw(&self) -> anyhow::Result<()> {
         let (columns, rows) = terminal::size();
         let head = self.head(columns)?;
-        let (body, last) = self.body(columns)?;
-        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(KEYS, columns).trim_end());
+        let (body, last) = self.body(columns, rows)?;
+        let has_chart = self.chart.is_some() && matches!(self.below, Below::Verdict(_));
+        let keys = KEYS.replace(" · q", if has_chart { " · t timeline · q" } else { " · q" });
+        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(&keys, columns).trim_end());
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {
             true => body,
@@ -30,7 +35,7 @@ impl Watch<'_> {
     }
 
     /// What is known of the answer, which may be long, and a last line that is always shown.
-    fn body(&self, columns: usize) -> anyhow::Result<(String, String)> {
+    fn body(&self, columns: usize, rows: usize) -> anyhow::Result<(String, String)> {
         Ok(match &self.below {
             Below::Checking(what, since) => {
                 let seconds = since.elapsed().as_secs();
@@ -39,7 +44,13 @@ impl Watch<'_> {
             }
             Below::Verdict(verdict) => {
                 let mut body = wrapped(&details(self.exercise, verdict), columns);
-                let last = headline(self.exercise, verdict);
+                let mut last = headline(self.exercise, verdict);
+                let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
+                // People look before they read: where the screen has room for both, a long message is cut first.
+                match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
+                    true => last.insert_str(0, &format!("{chart}\n")),
+                    false => body.push_str(&chart),
+                }
                 if verdict.is_right() {
                     let how_to_go_on = after_success(&self.session, self.exercise, true)?;
                     body.push_str(&wrapped(how_to_go_on.trim_start_matches('\n'), columns));

@@ -7,6 +7,7 @@ mod sessions;
 mod student;
 mod teach;
 mod terminal;
+mod timeline;
 mod watch;
 
 use student::Student;

@@ -10,6 +10,7 @@ use std::thread;
 
 use super::definition::Check;
 use super::order::{ORDER, Order};
+use super::timelines::Timelines;
 use super::verdict::Record;
 use crate::explain::causes_text;
 use crate::panics::panic_text;
@@ -55,6 +56,10 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         Ok(Err(error)) => Record::Failed(causes_text(&error)),
         Err(_) => Record::Failed(String::new()),
     });
+    // The verdict is known; without a picture of it, it is still the verdict.
+    if let Err(error) = Timelines::keep(check.name()) {
+        eprintln!("no timeline is kept: {error:#}");
+    }
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 

@@ -11,6 +11,7 @@ use anyhow::Context;
 
 use super::failure::failure;
 use super::order::{ORDER, Order};
+use super::timelines::Timelines;
 use super::verdict::Record;
 
 /// How a check's process ended.
@@ -30,6 +31,7 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
     command.env(ORDER, Order::text(check));
     // Reports are looked for in what it prints, by their first words.
     command.env_remove("CLICOLOR_FORCE");
+    let traced = Timelines::trace(check, &mut command);
     // A group of its own, so that whatever the check itself starts ends with it.
     command.process_group(0);
     let (verdict, verdict_writer) = std::io::pipe().context("a pipe")?;
@@ -49,6 +51,9 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
     let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
     end_group(&child);
     let status = child.wait().context("the check's process")?;
+    if let Some(traced) = traced {
+        traced.keep();
+    }
     let records = Record::read_all(&finish(&verdict));
     let output = output.map_or_else(String::new, |output| {
         let bytes = finish(&output);

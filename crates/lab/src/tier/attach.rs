@@ -77,8 +77,10 @@ fn load_virtual() -> anyhow::Result<()> {
 /// The sources of the exercises that are checked: Cargo and the course start a module's checks in its folder. None in other programs.
 pub(crate) fn own_sources() -> Option<PathBuf> {
     let package = std::env::current_dir().ok()?;
-    let is_module =
-        ["modules", "solutions"].iter().any(|name| package.parent().is_some_and(|all| all.ends_with(name)));
+    // The author's checks put each mistake into a member of its own.
+    let is_module = ["modules", "solutions", "members"]
+        .iter()
+        .any(|name| package.parent().is_some_and(|all| all.ends_with(name)));
     Some(package.join("src")).filter(|sources| is_module && sources.is_dir())
 }
 

@@ -14,10 +14,15 @@ pub fn whose_times() -> anyhow::Result<String> {
     Ok(match attached() {
         Some(Tier::Virtual) => {
             let topology = std::env::var(TOPOLOGY).unwrap_or_else(|_| "classroom".to_owned());
-            format!("modelled for {}, where the host's own computing takes none", topology.trim())
+            modeled_for(topology.trim())
         }
         _ => format!("measured on {}", CudaContext::new(0)?.name()?),
     })
+}
+
+/// Where the times of a virtual GPU come from, by the name of its preset.
+pub(crate) fn modeled_for(preset: &str) -> String {
+    format!("modelled for {preset}, where the host's own computing takes none")
 }
 
 /// Whether event times on the attached tier are modeled: only these are the same on every run.

@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
 use super::{Kind, Span};
 
 /// One GPU's lines of a [`Chart`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What it did. All rows of a chart tell their times since one moment.
     pub spans: Vec<Span>,
@@ -21,7 +22,7 @@ pub struct Row {
 }
 
 /// What several GPUs did, or one GPU in several runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
     /// What was run.
     pub title: String,

@@ -6,7 +6,7 @@ mod failure;
 mod message;
 mod moving;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::Locked;
@@ -26,6 +26,7 @@ use virtual_gpu::time::tuning::point_to_point;
 use virtual_gpu_core::handle::{
     CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, Rank, SequenceNumber,
 };
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// All point-to-point traffic of a communicator.
@@ -37,7 +38,7 @@ pub(crate) struct Traffic {
     /// Messages that have failed at their other end, in another process, before this one was called.
     lost: BTreeMap<MessageKey, Failure>,
     /// Messages to a peer that a rank has called an end of, by rank, peer and end.
-    called: HashMap<Route, SequenceNumber>,
+    called: Map<Route, SequenceNumber>,
 }
 
 /// One direction between two ranks, at one end.

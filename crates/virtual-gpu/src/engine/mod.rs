@@ -31,7 +31,7 @@ mod transfer;
 mod wait;
 mod work;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
@@ -61,6 +61,7 @@ use crate::report::Report;
 use crate::time::Time;
 use communication::NoCommunication;
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
@@ -120,24 +121,24 @@ impl Failure {
 pub struct State {
     next_handle: u64,
     devices: Vec<context::Device>,
-    contexts: HashMap<ContextHandle, context::Context>,
-    streams: HashMap<StreamHandle, stream::Stream>,
+    contexts: Map<ContextHandle, context::Context>,
+    streams: Map<StreamHandle, stream::Stream>,
     /// Each thread's own default stream, by context.
-    streams_of_threads: HashMap<(ThreadKey, ContextHandle), StreamHandle>,
-    events: HashMap<EventHandle, event::Event>,
-    modules: HashMap<ModuleHandle, module::LoadedModule>,
-    functions: HashMap<FunctionHandle, function::Function>,
+    streams_of_threads: Map<(ThreadKey, ContextHandle), StreamHandle>,
+    events: Map<EventHandle, event::Event>,
+    modules: Map<ModuleHandle, module::LoadedModule>,
+    functions: Map<FunctionHandle, function::Function>,
     captures: capture::Captures,
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
     /// Copies of pinned memory that no thread has waited for.
     held: Vec<host_memory::Held>,
-    threads: HashMap<ThreadKey, threads::Thread>,
+    threads: Map<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation waits for something in the stream that is the key.
-    waiting: HashMap<StreamHandle, Vec<StreamHandle>>,
+    waiting: Map<StreamHandle, Vec<StreamHandle>>,
     /// Whether a GPU has failed since the start.
     any_failure: bool,
     /// The sequence number of the last operation.
@@ -186,20 +187,20 @@ impl Engine {
         let state = State {
             next_handle: 1,
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
-            contexts: HashMap::new(),
-            streams: HashMap::new(),
-            streams_of_threads: HashMap::new(),
-            events: HashMap::new(),
-            modules: HashMap::new(),
-            functions: HashMap::new(),
+            contexts: Map::default(),
+            streams: Map::default(),
+            streams_of_threads: Map::default(),
+            events: Map::default(),
+            modules: Map::default(),
+            functions: Map::default(),
             captures: capture::Captures::default(),
             graphs: graph::Graphs::default(),
             pools: pool::Pools::default(),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
-            threads: HashMap::new(),
+            threads: Map::default(),
             runnable: VecDeque::new(),
-            waiting: HashMap::new(),
+            waiting: Map::default(),
             any_failure: false,
             enqueued: OperationNumber::default(),
             freed: VecDeque::new(),

@@ -9,6 +9,7 @@ use super::wait::Wait;
 use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::config::Checks;
+use crate::order::OF_A_ROLE;
 use crate::order::View;
 use crate::time::{Cost, Moment, Ticket, When};
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
@@ -98,6 +99,19 @@ impl Engine {
         state.check_usable(context)?;
         let device = state.device_of_context(context)?;
         Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
+    }
+
+    /// Names a stream by its role, such as `compute`: reports call it the compute stream.
+    ///
+    /// # Errors
+    /// `InvalidHandle` where there is no such stream.
+    pub fn name_stream(&self, stream: StreamHandle, role: &str) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        if let Some(stream) = state.streams.get_mut(&stream) {
+            stream.name = format!("the {role}{OF_A_ROLE}").into();
+        }
+        Ok(())
     }
 
     /// `cuStreamDestroy`: returns at once; what is enqueued is still done.

@@ -8,7 +8,7 @@ mod clock;
 mod history;
 mod page;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use clock::{Clock, View};
@@ -17,6 +17,7 @@ pub(crate) use history::{Accessor, Touch};
 use crate::report::{Report, memory_of, size};
 use history::{Conflict, History};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
@@ -24,16 +25,19 @@ use virtual_gpu_core::thread::ThreadKey;
 /// What host threads have seen, and who touched which bytes last.
 #[derive(Default)]
 pub struct Order {
-    seen_by: HashMap<ThreadKey, Clock>,
+    seen_by: Map<ThreadKey, Clock>,
     /// Streams that were forgotten. A clock that was kept may bring them back.
     gone: HashSet<StreamHandle>,
     seen: Clock,
-    histories: HashMap<(usize, AllocationId), History>,
+    histories: Map<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
 /// Ends the name of a stream that does the work of a graph's branch.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
+
+/// Ends the name of a stream that is called by its role.
+pub(crate) const OF_A_ROLE: &str = " stream";
 
 /// Two accesses to the same bytes, of which one writes, and which nothing orders.
 pub(crate) struct Race {
@@ -179,6 +183,8 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         Some(line) if !of_two_gpus => {
             let variable = |side: &Accessor| {
                 let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
+                // The default stream has no role, so it keeps the word.
+                let name = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default").unwrap_or(name);
                 name.replace(' ', "_")
             };
             let (waits, records) = (variable(later), variable(earlier));

@@ -16,7 +16,7 @@ pub mod preset;
 pub mod trace;
 pub mod tuning;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -27,6 +27,7 @@ use preset::Preset;
 use trace::{Label, QUERY, Trace};
 use virtual_gpu_core::handle::CollectiveId;
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// When an operation ran.
@@ -141,16 +142,16 @@ pub struct Ticket {
 /// The clocks of all GPUs and host threads.
 pub struct Time {
     preset: Preset,
-    hosts: HashMap<ThreadKey, Host>,
+    hosts: Map<ThreadKey, Host>,
     gpus: Vec<Gpu>,
     /// Operations that are done and have no time yet.
     done: BTreeMap<Key, (Ticket, Cost)>,
     /// Those of them to look at: new ones, and ones that may have a time now.
     look_at: BTreeSet<Key>,
     /// Those that wait for another's time, by that one.
-    waiting: HashMap<Key, Vec<Key>>,
+    waiting: Map<Key, Vec<Key>>,
     /// Parts of collectives that could start, with when.
-    parts: HashMap<CollectiveId, Vec<(Key, u64)>>,
+    parts: Map<CollectiveId, Vec<(Key, u64)>>,
     /// What is to be written when the process ends.
     trace: Option<Box<Trace>>,
 }
@@ -178,12 +179,12 @@ impl Time {
     pub(crate) fn new(preset: Preset, gpus: usize, traced: bool) -> Self {
         Self {
             preset,
-            hosts: HashMap::new(),
+            hosts: Map::default(),
             gpus: vec![Gpu::default(); gpus],
             done: BTreeMap::new(),
             look_at: BTreeSet::new(),
-            waiting: HashMap::new(),
-            parts: HashMap::new(),
+            waiting: Map::default(),
+            parts: Map::default(),
             trace: traced.then(Box::default),
         }
     }

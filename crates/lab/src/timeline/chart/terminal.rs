@@ -1,36 +1,135 @@
 //! A timeline as lines of text.
 
 use super::Chart;
+use crate::timeline::overlap::at_once;
+use crate::timeline::{Kind, Overlap, Span};
 
 /// Columns of a line's label, if none is longer, and of its times.
 const LABEL: usize = 15;
 const COLUMNS: usize = 96;
+/// Columns of times without which a chart shows nothing.
+const FEWEST: usize = 16;
+/// Stands for work that is too short for a cell.
+const THIN: char = '▏';
 
 impl Chart {
     /// Lines of text, one for each row and kind of work.
     pub fn terminal(&self) -> String {
-        let (first, last) = self.range();
         let label_width = LABEL.max(self.longest_name() + " compute ".len());
-        let column = |time: f64| ((time - first) / (last - first) * COLUMNS as f64).round() as usize;
         let mut text = String::new();
         for (at, row) in self.rows.iter().enumerate() {
             for kind in self.kinds() {
-                let mut line = vec![' '; COLUMNS];
-                for span in row.spans.iter().filter(|span| span.kind == kind) {
-                    let cells = column(span.start)..column(span.end);
-                    for (cell, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
-                        line[cell] = letter;
-                    }
-                }
-                let label = format!("{} {}", self.name(at), kind.name());
-                let line: String = line.into_iter().collect();
-                text += format!("{label:<label_width$}{line}").trim_end();
-                text.push('\n');
+                let spans = row.spans.iter().filter(|span| span.kind == kind);
+                text += &self.line(&self.label(at, kind), label_width, spans, (COLUMNS, None));
             }
         }
-        let end = format!("{:.2} ms", last - first);
-        text + &format!("{:label_width$}0{end:>width$}\n", "", width = COLUMNS - 1)
+        text + &self.scale(label_width, COLUMNS)
     }
+
+    /// The chart of one GPU in a terminal: at most so many lines, none of which is wider than `columns`. Below the streams it has how
+    /// much was hidden and exposed, and whose the times are. Empty where the terminal is too small.
+    pub fn summary(&self, columns: usize, lines: usize) -> String {
+        let all: Vec<(usize, Kind)> = (0..self.rows.len())
+            .flat_map(|at| self.kinds().into_iter().map(move |kind| (at, kind)))
+            .filter(|(at, kind)| self.rows[*at].spans.iter().any(|span| span.kind == *kind))
+            .collect();
+        let labels: Vec<String> = all.iter().map(|(at, kind)| self.label(*at, *kind)).collect();
+        let label_width = 1 + labels.iter().map(|label| label.chars().count()).max().unwrap_or_default();
+        let spans = self.all_spans();
+        let overlap = match Overlap::of(&spans) {
+            Some(overlap) => overlap.to_string(),
+            None => format!("at the same time: {:.2} ms in which more than one stream ran", at_once(&spans)),
+        };
+        let mut below = broken(&overlap, columns);
+        below.extend(broken(&self.note, columns));
+        // The axis has a line, too.
+        let room = lines.saturating_sub(below.len() + 1);
+        if room == 0 || columns < label_width + FEWEST {
+            return String::new();
+        }
+        // Room for the line that counts the streams that are left out.
+        let shown = if all.len() > room { room - 1 } else { all.len() };
+        let width = (columns - label_width).min(COLUMNS);
+        let mut text = String::new();
+        for ((at, kind), label) in all.iter().zip(&labels).take(shown) {
+            let spans = self.rows[*at].spans.iter().filter(|span| span.kind == *kind);
+            text += &self.line(label, label_width, spans, (width, Some(THIN)));
+        }
+        if shown < all.len() {
+            text += &format!("… {} more\n", all.len() - shown);
+        }
+        text += &self.scale(label_width, width);
+        for line in below {
+            text += &format!("{line}\n");
+        }
+        text
+    }
+
+    /// Milliseconds in which streams of one GPU overlapped: of hidden communication or copies, or of other work where there is neither.
+    pub fn overlapped(&self) -> f64 {
+        let spans = self.all_spans();
+        Overlap::of(&spans).map_or_else(|| at_once(&spans), |overlap| overlap.hidden)
+    }
+
+    fn all_spans(&self) -> Vec<Span> {
+        self.rows.iter().flat_map(|row| row.spans.iter().cloned()).collect()
+    }
+
+    /// What a line is called. A stream may be named after its kind of work.
+    fn label(&self, row: usize, kind: Kind) -> String {
+        let name = self.name(row);
+        if name == kind.name() { name } else { format!("{name} {}", kind.name()) }
+    }
+
+    fn line<'a>(
+        &self,
+        label: &str,
+        label_width: usize,
+        spans: impl Iterator<Item = &'a Span>,
+        (width, thin): (usize, Option<char>),
+    ) -> String {
+        let (first, last) = self.range();
+        let column = |time: f64| ((time - first) / (last - first) * width as f64).round() as usize;
+        let mut line = vec![' '; width];
+        let mut too_short = Vec::new();
+        for span in spans {
+            let cells = column(span.start)..column(span.end);
+            if cells.is_empty() {
+                too_short.push(cells.start.min(width - 1));
+            }
+            for (cell, letter) in cells.clone().zip(bar(&span.name, cells.len())) {
+                line[cell] = letter;
+            }
+        }
+        for cell in too_short {
+            if let (' ', Some(thin)) = (line[cell], thin) {
+                line[cell] = thin;
+            }
+        }
+        let line: String = line.into_iter().collect();
+        format!("{}\n", format!("{label:<label_width$}{line}").trim_end())
+    }
+
+    fn scale(&self, label_width: usize, width: usize) -> String {
+        let (first, last) = self.range();
+        let end = format!("{:.2} ms", last - first);
+        format!("{:label_width$}0{end:>width$}\n", "", width = width - 1)
+    }
+}
+
+/// The lines of a sentence, broken at blanks.
+fn broken(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// A name between brackets, as wide as its span. What is too narrow for a name is a bar.
@@ -56,5 +155,42 @@ mod tests {
         // 2 of 5 milliseconds.
         assert_eq!(lines[1].find('[').unwrap(), LABEL + 38);
         assert!(lines[4].ends_with("5.00 ms"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_fits_and_says_what_was_hidden() {
+        let chart = Chart { rows: chart().rows[..1].to_vec(), ..chart() };
+        for columns in 40..130 {
+            let text = chart.summary(columns, 8);
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{text}");
+            let lines = text.lines().count();
+            assert!((4..=8).contains(&lines), "{columns}:\n{text}");
+        }
+        let text = chart.summary(80, 8);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("GPU 0 compute [pre <0>─"), "{text}");
+        assert!(lines[1].starts_with("GPU 0 comm") && lines[2].ends_with("4.00 ms"), "{text}");
+        assert!(lines[3].starts_with("hidden: 2.00 ms of communication") && lines[4] == "modelled", "{text}");
+    }
+
+    #[test]
+    fn work_that_is_too_short_for_a_cell_is_seen() {
+        let mut chart = Chart { rows: chart().rows[..1].to_vec(), ..chart() };
+        let copy = Span { kind: Kind::Copy, name: "copy".to_owned(), start: 7.0, end: 7.001 };
+        chart.rows[0].spans.push(copy);
+        let text = chart.summary(80, 8);
+        assert!(text.lines().any(|line| line.starts_with("GPU 0 copy") && line.ends_with(THIN)), "{text}");
+        assert!(!chart.terminal().contains(THIN), "the demos' charts stay as they are");
+    }
+
+    #[test]
+    fn of_too_many_streams_the_first_are_shown() {
+        let rows: Vec<_> = chart().rows.iter().cycle().take(10).cloned().collect();
+        let chart = Chart { rows, ..chart() };
+        let text = chart.summary(80, 8);
+        assert_eq!(text.lines().count(), 8, "{text}");
+        assert!(text.contains("\n… 16 more\n"), "{text}");
+        assert_eq!(chart.summary(20, 8), "", "too narrow");
+        assert_eq!(chart.summary(80, 2), "", "too low");
     }
 }

@@ -1,0 +1,119 @@
+//! Calls whose contract asks for an error: a panic instead is named, with its place.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+use anyhow::anyhow;
+
+use crate::panics::message_and_place;
+
+/// A panic that was caught. It prints as `panicked at FILE:LINE: MESSAGE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caught {
+    place: Option<String>,
+    message: String,
+}
+
+impl fmt::Display for Caught {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, message } = self;
+        match place {
+            Some(place) => write!(f, "panicked at {place}: {message}"),
+            None => write!(f, "panicked: {message}"),
+        }
+    }
+}
+
+thread_local! {
+    /// Whether [`caught`] runs something on this thread.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    /// The latest panic of this thread, while it is watched.
+    static LATEST: RefCell<Option<Caught>> = const { RefCell::new(None) };
+}
+
+/// How the message of a `todo!` starts. An exercise that isn't done goes on panicking.
+const TODO: &str = "not yet implemented";
+
+/// Runs a function. A panic in it is returned, and reported nowhere else.
+///
+/// # Errors
+/// The panic.
+///
+/// # Panics
+/// The function came to a `todo!`.
+pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
+    note_places();
+    let outer = WATCHED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(function));
+    WATCHED.set(outer);
+    let latest = LATEST.take();
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = text.unwrap_or("a panic without a message").to_owned();
+        if message.starts_with(TODO) {
+            resume_unwind(panic);
+        }
+        // Where another thread panicked, and this one only went on with it, the hook has reported the place.
+        latest.unwrap_or(Caught { place: None, message })
+    })
+}
+
+/// Makes a call whose contract asks for an error. What it returns is for the check to judge.
+///
+/// # Errors
+/// The call panicked: `call` says which one it was.
+///
+/// # Panics
+/// The call came to a `todo!`.
+pub fn without_panic<T>(call: &str, function: impl FnOnce() -> T) -> anyhow::Result<T> {
+    caught(function)
+        .map_err(|panic| anyhow!("{call}: the contract asks for an error here; the function {panic}"))
+}
+
+/// Lets the panic hook note where a watched thread panics. Others panic as before.
+fn note_places() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let earlier = take_hook();
+        set_hook(Box::new(move |panic| {
+            let is_todo = panic.payload_as_str().is_some_and(|text| text.starts_with(TODO));
+            if !WATCHED.get() || is_todo {
+                return earlier(panic);
+            }
+            let (message, place) = message_and_place(panic);
+            LATEST.set(Some(Caught { place, message }));
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_named_with_its_place() {
+        let line = line!() + 1;
+        let error = without_panic("open(9)", || panic!("there are {} GPUs", 2)).unwrap_err();
+        let place = format!("{}:{line}:49", file!());
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "open(9): the contract asks for an error here; the function panicked at {place}: there are 2 GPUs"
+            )
+        );
+    }
+
+    #[test]
+    fn a_result_passes_unchanged() {
+        assert_eq!(caught(|| 7), Ok(7));
+        assert!(without_panic("it", || Err::<(), _>("no")).unwrap().is_err());
+    }
+
+    #[test]
+    fn a_todo_goes_on_panicking() {
+        assert!(catch_unwind(|| caught(|| todo!("say how"))).is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! What the streams of GPU 0 did last, from a trace of the virtual GPU (`VIRTUAL_GPU_TRACE`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Chart, Kind, Row, Span};
+use crate::tier::modeled_for;
+
+/// The kernel that checks delay streams with.
+const DELAY: &str = "spin";
+/// Milliseconds of a delay that something can be hidden behind. Only checks about time have such delays.
+const LONG: f64 = 0.1;
+
+#[derive(Deserialize)]
+struct Trace {
+    #[serde(rename = "otherData")]
+    about: About,
+    #[serde(rename = "traceEvents")]
+    events: Vec<Event>,
+}
+
+#[derive(Deserialize)]
+struct About {
+    preset: String,
+}
+
+/// An event of a trace. Those of other phases than `M` and `X` are arrows.
+#[derive(Deserialize)]
+struct Event {
+    ph: String,
+    name: String,
+    #[serde(default)]
+    cat: String,
+    pid: usize,
+    tid: usize,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: Value,
+}
+
+/// An operation of a stream.
+struct Operation {
+    stream: usize,
+    what: What,
+    name: String,
+    start: f64,
+    end: f64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Kernel,
+    /// A copy within the GPU, or a fill.
+    OnDevice,
+    Collective,
+    /// A copy from or to the host.
+    HostCopy,
+}
+
+/// A chart of what the streams of GPU 0 did last: behind the last upload of data, or in front of the last download, in a stream that
+/// also computes. None where nothing can overlap, or where nothing takes long.
+///
+/// # Errors
+/// The file can't be read, or is no trace of the virtual GPU.
+pub(crate) fn chart(path: &Path, title: &str) -> anyhow::Result<Option<Chart>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let trace: Trace = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let Some(rows) = rows(&trace.events) else { return Ok(None) };
+    let (names, rows) = rows.into_iter().map(|(name, spans)| (name, Row { spans, uncertainty: 0.0 })).unzip();
+    let note = format!("Times are {}.", modeled_for(&trace.about.preset));
+    Ok(Some(Chart { title: title.to_owned(), note, rows, names }))
+}
+
+fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
+    let metadata = |what: &'static str| {
+        events
+            .iter()
+            .filter(move |event| event.ph == "M" && event.name == what)
+            .map(|event| ((event.pid, event.tid), event.args["name"].as_str().unwrap_or_default().to_owned()))
+    };
+    let ((gpu, _), _) = metadata("process_name").find(|(_, name)| name.starts_with("GPU 0 "))?;
+    let names: BTreeMap<_, _> = metadata("thread_name").collect();
+    let mut operations: Vec<Operation> =
+        events.iter().filter(|event| event.ph == "X" && event.pid == gpu).filter_map(Operation::of).collect();
+    operations.sort_by(|one, other| one.start.total_cmp(&other.start));
+    let kinds = kinds(&operations);
+    let runs_work = |stream| {
+        let mut own = operations.iter().filter(|operation| operation.stream == stream);
+        own.any(|operation| matches!(operation.what, What::Kernel | What::Collective))
+    };
+    // A check fills and reads its buffers in streams that work too, before and after each run of the exercise.
+    let is_border = |operation: &Operation| operation.what == What::HostCopy && runs_work(operation.stream);
+    let pieces: Vec<(Operation, Option<Kind>)> = {
+        let borders: Vec<bool> = operations.iter().map(is_border).collect();
+        let kinds = kinds.into_iter().zip(borders).map(|(kind, is_border)| (!is_border).then_some(kind));
+        operations.into_iter().zip(kinds).collect()
+    };
+    let run = pieces.split(|(_, kind)| kind.is_none()).rfind(|run| shows_overlap(run))?;
+    Some(by_stream(run, |stream| {
+        let name = names.get(&(gpu, stream)).map_or("", String::as_str);
+        // A stream that a check named is called by its role.
+        let role = name.strip_prefix("the ").and_then(|name| name.strip_suffix(" stream"));
+        role.unwrap_or(name).to_owned()
+    }))
+}
+
+impl Operation {
+    fn of(event: &Event) -> Option<Self> {
+        let what = match (event.cat.as_str(), event.name.as_str()) {
+            ("kernel", _) => What::Kernel,
+            ("collective", _) => What::Collective,
+            ("copy", "copy to the device" | "copy to the host") => What::HostCopy,
+            ("copy", _) => What::OnDevice,
+            _ => return None,
+        };
+        let (start, end) = (event.ts / 1e3, (event.ts + event.dur) / 1e3);
+        Some(Self { stream: event.tid, what, name: event.name.clone(), start, end })
+    }
+
+    fn is_long_delay(&self) -> bool {
+        self.name == DELAY && self.end - self.start >= LONG
+    }
+}
+
+/// The kind of each operation. A delay in a communicator's stream stands for communication that takes longer.
+fn kinds(operations: &[Operation]) -> Vec<Kind> {
+    let of_stream = |stream: usize| operations.iter().filter(move |operation| operation.stream == stream);
+    let only_communicates = |stream: usize| {
+        of_stream(stream).any(|operation| operation.what == What::Collective)
+            && of_stream(stream).all(|operation| operation.what != What::Kernel || operation.name == DELAY)
+    };
+    let delays_collective = |index: usize| {
+        let next = operations[index + 1..].iter().find(|next| next.stream == operations[index].stream);
+        operations[index].name == DELAY && next.is_some_and(|next| next.what == What::Collective)
+    };
+    let kind = |(index, operation): (usize, &Operation)| match operation.what {
+        What::HostCopy => Kind::Copy,
+        What::Collective => Kind::Communication,
+        _ if only_communicates(operation.stream) || delays_collective(index) => Kind::Communication,
+        _ => Kind::Compute,
+    };
+    operations.iter().enumerate().map(kind).collect()
+}
+
+/// Whether a run has something long, and work of two streams or of two kinds.
+fn shows_overlap(run: &[(Operation, Option<Kind>)]) -> bool {
+    let Some((first, kind)) = run.first() else { return false };
+    let others = run.iter().any(|(operation, other)| operation.stream != first.stream || other != kind);
+    others && run.iter().any(|(operation, _)| operation.is_long_delay())
+}
+
+/// One row for the GPU, where each kind of work has a stream of its own; a row for each stream elsewhere.
+fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) -> Vec<(String, Vec<Span>)> {
+    let mut streams: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
+    let mut streams_of_kind: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();
+    for (operation, kind) in run {
+        let Some(kind) = *kind else { continue };
+        let Operation { stream, name, start, end, .. } = operation;
+        let span = Span { kind, name: name.clone(), start: *start, end: *end };
+        streams.entry(*stream).or_default().push(span);
+        let of_kind = streams_of_kind.entry(kind).or_default();
+        if !of_kind.contains(stream) {
+            of_kind.push(*stream);
+        }
+    }
+    if streams_of_kind.values().all(|streams| streams.len() == 1) {
+        return vec![("GPU 0".to_owned(), streams.into_values().flatten().collect())];
+    }
+    streams.into_iter().map(|(stream, spans)| (name(stream), spans)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A trace of GPU 0: each operation has a stream, a category, a name, and its start and end in milliseconds.
+    fn of(operations: &[(usize, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
+        let named = |what: &str, track: usize, name: &str| json!({"ph": "M", "pid": 2, "tid": track, "name": what, "args": {"name": name}});
+        let mut events = vec![named("process_name", 0, "GPU 0 (modelled: classroom)")];
+        events.extend(
+            [(1, "stream 1"), (2, "the producer stream")]
+                .map(|(stream, name)| named("thread_name", stream, name)),
+        );
+        events.extend(operations.iter().map(|(stream, category, name, start, end)| {
+            json!({
+                "ph": "X", "pid": 2, "tid": stream, "cat": category, "name": name,
+                "ts": 1e3 * start, "dur": 1e3 * (end - start),
+            })
+        }));
+        let events: Vec<Event> = serde_json::from_value(Value::Array(events)).unwrap();
+        rows(&events)
+    }
+
+    fn names(spans: &[Span], kind: Kind) -> Vec<&str> {
+        spans.iter().filter(|span| span.kind == kind).map(|span| span.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_last_run_between_uploads_and_downloads_is_drawn() {
+        let rows = of(&[
+            (1, "kernel", "spin", 0.0, 1.0),
+            (2, "collective", "ncclAllReduce", 0.0, 1.0),
+            (1, "copy", "copy to the device", 1.0, 2.0),
+            (1, "kernel", "scale", 2.0, 2.1),
+            (1, "event", "record", 2.1, 2.2),
+            (2, "kernel", "spin", 2.2, 4.2),
+            (1, "kernel", "axpy", 2.2, 2.5),
+            (2, "collective", "ncclAllReduce", 4.2, 4.4),
+            (1, "copy", "copy to the host", 4.4, 5.0),
+            (1, "copy", "copy to the host", 5.0, 5.5),
+        ]);
+        let [(name, spans)] = &rows.unwrap()[..] else { panic!("one row") };
+        assert_eq!(name, "GPU 0");
+        assert_eq!(names(spans, Kind::Compute), ["scale", "axpy"]);
+        // The delay of a communicator's stream stands for communication.
+        assert_eq!(names(spans, Kind::Communication), ["spin", "ncclAllReduce"]);
+    }
+
+    #[test]
+    fn streams_of_one_kind_have_a_row_each() {
+        let rows = of(&[(1, "kernel", "spin", 0.0, 1.0), (2, "kernel", "spin", 0.5, 1.5)]).unwrap();
+        let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["stream 1", "producer"], "the second has a name of its own");
+    }
+
+    #[test]
+    fn one_stream_shows_that_nothing_overlaps() {
+        let rows = of(&[
+            (1, "kernel", "spin", 0.0, 1.0),
+            (1, "kernel", "scale", 1.0, 1.1),
+            (1, "kernel", "spin", 1.1, 2.0),
+            (1, "collective", "ncclAllReduce", 2.0, 3.0),
+        ]);
+        let [(_, spans)] = &rows.unwrap()[..] else { panic!("one row") };
+        assert_eq!(names(spans, Kind::Compute), ["spin", "scale"]);
+        assert_eq!(names(spans, Kind::Communication), ["spin", "ncclAllReduce"]);
+    }
+
+    #[test]
+    fn where_nothing_takes_long_there_is_nothing_to_see() {
+        assert_eq!(
+            of(&[(1, "kernel", "scale", 0.0, 1.0), (2, "collective", "ncclAllReduce", 0.0, 1.0)]),
+            None
+        );
+        assert_eq!(of(&[(1, "kernel", "spin", 0.0, 1.0), (1, "kernel", "scale", 1.0, 2.0)]), None);
+        assert_eq!(of(&[]), None);
+    }
+}

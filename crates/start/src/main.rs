@@ -1,0 +1,37 @@
+//! What `cargo course` runs: builds the course, with Cargo's progress the first time and silently afterwards, and starts it.
+//!
+//! It needs no other crate, so Cargo has it in a second: `cargo run --quiet` would build the whole course without a word.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<ExitCode, String> {
+    let own =
+        std::env::current_exe().map_err(|error| format!("can't tell where this program is: {error}"))?;
+    let course = own.with_file_name("course");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--package", "course"]);
+    if course.is_file() {
+        build.arg("--quiet");
+    } else {
+        eprintln!("building the course and its virtual GPU, once: a minute or two");
+    }
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let status = build.status().map_err(|error| format!("can't run cargo: {error}"))?;
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let arguments = std::env::args_os().skip(1);
+    let error = Command::new(&course).args(arguments).exec();
+    Err(format!("can't start {}: {error}", course.display()))
+}
