@@ -37,6 +37,8 @@ enum Task {
     /// Draw the pictures that the pages show, from what programs write
     #[command(disable_help_flag = true)]
     Pictures(Passed),
+    /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, keep it as it is now
+    Sessions,
     /// Make the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
@@ -70,6 +72,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Mistake(task) => mistake::run(root, task),
         Task::Output(passed) => site(root, "output", passed),
         Task::Pictures(passed) => site(root, "pictures", passed),
+        Task::Sessions => {
+            let problems = check::sessions::check(root)?;
+            ensure!(problems.is_empty(), "{}", problems.join("\n"));
+            Ok(())
+        }
         Task::Slides(passed) => site(root, "slides", passed),
         Task::Starters(options) => starters::run(root, options),
     }

@@ -1,6 +1,6 @@
 //! What the commands of a student share: the course and the progress.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
         self.check(
             module,
             &self.of(module),
-            Options { started: &mut |_| {}, is_interactive: false, timelines: None },
+            Options { started: &mut |_| {}, is_interactive: false, columns: columns(), timelines: None },
         )
     }
 
@@ -91,7 +91,7 @@ impl<'a> Session<'a> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
         let folder = checks::timelines(self.root);
-        let options = Options { started, is_interactive: true, timelines: Some(&folder) };
+        let options = Options { started, is_interactive: true, columns: columns(), timelines: Some(&folder) };
         let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))
@@ -141,6 +141,12 @@ impl<'a> Session<'a> {
             anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}");
         }
     }
+}
+
+/// Columns of the terminal that is printed to; none where output goes elsewhere.
+pub(crate) fn columns() -> Option<usize> {
+    let is_terminal = std::io::stdout().is_terminal();
+    is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into())
 }
 
 /// Prints what a command has to say.

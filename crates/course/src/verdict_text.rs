@@ -98,13 +98,19 @@ pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
 
 /// The first lines of a text that is longer than `rows`. The last line then says how many more there are, and `how` to see them.
 pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
-    let lines = text.lines().count();
-    if lines <= rows {
-        return text.to_owned();
+    match text.lines().count() <= rows {
+        true => text.to_owned(),
+        false => cut_further(text, 0, rows, how),
     }
-    let shown = rows.saturating_sub(1);
+}
+
+/// The first lines of a text that has lost `left_out` lines already, and a last one that says how many there are not, and `how` to
+/// see them.
+pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -> String {
+    let lines = text.lines().count();
+    let shown = lines.min(rows.saturating_sub(1));
     let first: String = text.lines().take(shown).flat_map(|line| [line, "\n"]).collect();
-    format!("{first}{DIM}… {}{how}{DIM:#}\n", count(lines - shown, "more line"))
+    format!("{first}{DIM}… {}{how}{DIM:#}\n", count(left_out + lines - shown, "more line"))
 }
 
 /// `1 error`, `2 errors`.
@@ -137,6 +143,12 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         }
         Some(next) => {
             let _ = write!(text, "\n{}", overview::next_step(next));
+        }
+        None if keys => {
+            let _ = writeln!(
+                text,
+                "\n{STRONG}You have finished the course.{STRONG:#} {GOOD}n{GOOD:#} shows all of it"
+            );
         }
         None => text.push_str(&overview::finale(session)),
     }

@@ -3,7 +3,7 @@
 mod events;
 mod screen;
 mod terminal;
-mod text;
+pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -233,12 +233,13 @@ impl<'a> Watch<'a> {
         let (root, exercise) = (self.session.root.to_owned(), self.exercise.clone());
         let module = self.session.course.module(exercise.folder())?.clone();
         let (check, stop, happened) = (self.check, Arc::clone(&self.stop), self.happened.clone());
+        let columns = terminal::size().0;
         std::thread::spawn(move || {
             let started = |name: &str| {
                 // The student may have quit.
                 let _ = happened.send(Happened::Started(check, name.to_owned()));
             };
-            let verdict = check_one(&root, &module, &exercise, &stop, started);
+            let verdict = check_one(&root, &module, &exercise, columns, &stop, started);
             // The student may have quit.
             let _ = happened.send(Happened::Checked(check, verdict));
         });
@@ -267,6 +268,7 @@ fn check_one(
     root: &Path,
     module: &Module,
     exercise: &Exercise,
+    columns: usize,
     stop: &Stop,
     mut started: impl FnMut(&str),
 ) -> anyhow::Result<Verdict> {
@@ -274,7 +276,12 @@ fn check_one(
         Err(errors) => Ok(Verdict::Broken(errors)),
         Ok(tests) => {
             let folder = checks::timelines(root);
-            let options = Options { started: &mut started, is_interactive: true, timelines: Some(&folder) };
+            let options = Options {
+                started: &mut started,
+                is_interactive: true,
+                columns: Some(columns),
+                timelines: Some(&folder),
+            };
             checks::verdict(exercise, &tests.run(&exercise.filter(), stop, options)?)
         }
     }

@@ -1,6 +1,5 @@
 //! Commands that check exercises: run, test, verify.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use course::checks::{self, Verdict};
@@ -8,9 +7,10 @@ use course::progress::read_answer;
 use course::syllabus::Exercise;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Session, print};
+use crate::session::{Session, columns, print};
 use crate::under_way::UnderWay;
 use crate::verdict_text::{after_success, cut, details, drawn, headline};
+use crate::watch::text::wrapped;
 
 fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -19,14 +19,8 @@ fn exit(is_good: bool) -> ExitCode {
 /// Lines of a failure that `run` shows at most: a check may print without end.
 const MOST_LINES: usize = 100;
 
-/// Columns of the terminal that the output goes to; those of most terminals, where it goes elsewhere.
-fn columns() -> usize {
-    let size = std::io::stdout().is_terminal().then(crossterm::terminal::size);
-    match size {
-        Some(Ok((columns @ 1.., _))) => usize::from(columns),
-        _ => 80,
-    }
-}
+/// Columns of a chart where the output goes to no terminal: those that most terminals have.
+const USUAL_COLUMNS: usize = 80;
 
 /// Checks one exercise.
 pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<ExitCode> {
@@ -36,9 +30,14 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let verdict = session.check_one(exercise, &mut |check| under_way.started(check));
     drop(under_way);
     let verdict = verdict?;
-    let mut text = cut(&details(exercise, &verdict), MOST_LINES, &format!(": {}", exercise.test_command()));
+    let details = details(exercise, &verdict);
+    let details = match columns() {
+        Some(columns) => wrapped(&details, columns),
+        None => details,
+    };
+    let mut text = cut(&details, MOST_LINES, &format!(": {}", exercise.test_command()));
     let chart = checks::timeline(session.root, exercise, &verdict);
-    let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns()));
+    let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns().unwrap_or(USUAL_COLUMNS)));
     let headline = headline(exercise, &verdict);
     text.push_str(&match verdict.is_right() || chart.is_empty() {
         true => format!("{headline}\n{chart}"),

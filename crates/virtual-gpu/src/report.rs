@@ -1,5 +1,7 @@
 //! Reports: problems that a real GPU hides, with both sides and their source lines.
 
+mod width;
+
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -85,10 +87,11 @@ impl Report {
             return;
         }
         let renderer = if is_coloured() { Renderer::styled() } else { Renderer::plain() };
-        print(self.render(&renderer));
+        print(self.render(&renderer, width::of_terminal()));
     }
 
-    fn render(&self, renderer: &Renderer) -> String {
+    /// Its text. Its source lines fit into `width` columns, if that is given.
+    fn render(&self, renderer: &Renderer, width: Option<usize>) -> String {
         let mut sources = Sources::default();
         let mut texts: Vec<String> = Vec::new();
         for SourceLabel { text, line, is_background } in &self.labels {
@@ -101,6 +104,7 @@ impl Report {
         }
         texts.extend(self.facts.iter().cloned());
         let title = Level::ERROR.with_name("virtual GPU").primary_title(self.headline.as_str());
+        let moved = width.map_or_else(Vec::new, |width| sources.cut(width));
         let mut group = title.elements(sources.snippets());
         for text in &texts {
             group = group.element(Level::NOTE.no_name().message(text.as_str()));
@@ -108,8 +112,12 @@ impl Report {
         if let Some(help) = &self.help {
             group = group.element(Level::HELP.message(help.as_str()));
         }
+        let mut text = renderer.render(&[group]);
+        for (place, moved) in moved {
+            text = text.replacen(&moved, &place, 1);
+        }
         // Whatever follows the headline is indented, so that it is seen where a report ends.
-        renderer.render(&[group]).replace('\n', "\n  ")
+        text.replace('\n', "\n  ")
     }
 }
 
@@ -128,8 +136,11 @@ struct Source {
     is_own: bool,
     shown_path: String,
     text: String,
-    marks: Vec<(Range<usize>, AnnotationKind, String)>,
+    marks: Vec<Mark>,
 }
+
+/// The bytes that are marked, and the label.
+type Mark = (Range<usize>, AnnotationKind, String);
 
 impl Sources {
     /// Adds what happened at a line; `false` where it can't be read.
@@ -151,6 +162,24 @@ impl Sources {
         true
     }
 
+    /// Cuts the lines to `width`. Returns the places that were moved by it, as a snippet would show them: before, and after.
+    fn cut(&mut self, width: usize) -> Vec<(String, String)> {
+        let mut moved = Vec::new();
+        for Source { shown_path, text, marks, .. } in &mut self.0 {
+            let places = |text: &str, marks: &[Mark]| -> Vec<String> {
+                let place =
+                    |(span, ..): &Mark| format!("{shown_path}:{}\n", line_and_column(text, span.start));
+                marks.iter().map(place).collect()
+            };
+            let before = places(text, marks);
+            *text = width::cut_lines(text, marks.iter_mut().map(|(span, ..)| span).collect(), width);
+            moved.extend(
+                before.into_iter().zip(places(text, marks)).filter(|(before, after)| before != after),
+            );
+        }
+        moved
+    }
+
     /// The program's own sources come first.
     fn snippets(mut self) -> Vec<Element<'static>> {
         self.0.sort_by_key(|source| !source.is_own);
@@ -162,6 +191,13 @@ impl Sources {
         };
         sources.map(snippet).collect()
     }
+}
+
+/// A place in a text, as a snippet shows it.
+fn line_and_column(text: &str, at: usize) -> String {
+    let before = &text[..at];
+    let column = before.chars().rev().take_while(|&char| char != '\n').count() + 1;
+    format!("{}:{column}", before.matches('\n').count() + 1)
 }
 
 /// The bytes of the call that begins at a line and column, each from 1: to its closing parenthesis, or to the line's end.
@@ -190,7 +226,7 @@ fn call_at(text: &str, line: u32, column: u32) -> Option<Range<usize>> {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.render(&Renderer::plain()))
+        f.write_str(&self.render(&Renderer::plain(), width::of_terminal()))
     }
 }
 
@@ -265,7 +301,18 @@ mod tests {
             "    = nothing orders them",
             "    = help: wait",
         ];
-        assert_eq!(report.to_string(), expected.join("\n"));
+        assert_eq!(report.render(&Renderer::plain(), None), expected.join("\n"));
+        let expected = [
+            "virtual GPU: data race on GPU 1",
+            &format!("   --> {}:3:11", file.display()),
+            "    |",
+            "  3 | …memset(&mut x)?;",
+            "    |  ^^^^^^^^^^^^^^ written by a memset",
+            "    |",
+            "    = nothing orders them",
+            "    = help: wait",
+        ];
+        assert_eq!(report.render(&Renderer::plain(), Some(24)), expected.join("\n"));
     }
 
     #[test]

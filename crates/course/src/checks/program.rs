@@ -113,6 +113,8 @@ pub struct Options<'a> {
     pub started: &'a mut dyn FnMut(&str),
     /// A person waits: time limits are short, and the first check that runs into one ends the run.
     pub is_interactive: bool,
+    /// Columns of the terminal that what they print is shown on, if there is one.
+    pub columns: Option<usize>,
     /// An empty folder is made here, in which the checks keep what their streams did.
     pub timelines: Option<&'a Path>,
 }
@@ -123,7 +125,7 @@ impl Tests {
     /// # Errors
     /// The program can't be run, or ends without saying how the checks went: what it says instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { started, is_interactive, timelines } = options;
+        let Options { started, is_interactive, columns, timelines } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
         stop.run(names, |line| {
@@ -133,6 +135,10 @@ impl Tests {
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
             TimeLimits::set_interactive(&mut command);
+        }
+        if let Some(columns) = columns {
+            // Shells have a variable of this name, too, and seldom export it.
+            command.env("COLUMNS", columns.to_string());
         }
         if let Some(folder) = timelines {
             // Without a folder there is no picture, and still a verdict.

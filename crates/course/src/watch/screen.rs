@@ -6,11 +6,11 @@ use std::path::Path;
 use course::checks::Verdict;
 use course::progress::State;
 
-use super::text::{contract, link, wrapped};
+use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
 use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
-use crate::verdict_text::{after_success, cut, details, drawn, headline};
+use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
 
 const KEYS: &str = "h hint · r run · n next · l list · d what changed · s solution · q quit";
 
@@ -29,7 +29,7 @@ impl Watch<'_> {
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {
             true => body,
-            false => cut(&body, rows.saturating_sub(used).max(2), "; m shows all"),
+            false => fitting(&body, rows.saturating_sub(used).max(2)),
         };
         terminal::show(&format!("{head}{body}{foot}"))
     }
@@ -52,7 +52,9 @@ impl Watch<'_> {
                     false => body.push_str(&chart),
                 }
                 if verdict.is_right() {
-                    body.push_str(&wrapped(&after_success(&self.session, self.exercise, true)?, columns));
+                    let how_to_go_on = after_success(&self.session, self.exercise, true)?;
+                    body.push_str(&wrapped(how_to_go_on.trim_start_matches('\n'), columns));
+                    body.push('\n');
                 }
                 (body, format!("{}\n", wrapped(&last, columns)))
             }
@@ -93,5 +95,19 @@ impl Watch<'_> {
             Below::Checking(..) => false,
             Below::Verdict(_) | Below::Text(_) | Below::Error(_) => true,
         })
+    }
+}
+
+/// What of a text is shown in `rows`, and how to see the rest. The student's own lines come before those of other files.
+fn fitting(body: &str, rows: usize) -> String {
+    const HOW: &str = "; m shows all";
+    let lines = body.lines().count();
+    if lines <= rows {
+        return body.to_owned();
+    }
+    let short = without_other_sources(body);
+    match lines - short.lines().count() {
+        left_out @ 1.. => cut_further(&short, left_out, rows, HOW),
+        0 => cut(body, rows, HOW),
     }
 }

@@ -25,31 +25,112 @@ pub(super) fn contract(source: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Breaks lines at spaces so that they are at most `columns` wide where possible. Indentation stays.
-pub(super) fn wrapped(text: &str, columns: usize) -> String {
-    let width = |text: &str| strip_str(text).to_string().chars().count();
+/// Breaks lines so that they are at most `columns` wide where possible: prose at spaces, with its indentation. In a snippet of
+/// source code, a line of code is cut, and a label goes below its mark.
+pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {
-        let indent = &line[..line.len() - line.trim_start().len()];
-        let mut used = 0;
-        for (index, word) in line[indent.len()..].split(' ').enumerate() {
-            if index == 0 {
-                wrapped.push_str(indent);
-                used = indent.len();
-            } else if used + 1 + width(word) > columns {
-                wrapped.push('\n');
-                wrapped.push_str(indent);
-                used = indent.len();
-            } else {
-                wrapped.push(' ');
-                used += 1;
-            }
-            wrapped.push_str(word);
-            used += width(word);
+        let fits = width(line) <= columns;
+        match if fits { None } else { snippet_line(line, columns) } {
+            Some(lines) => wrapped.push_str(&lines),
+            None if fits => wrapped.push_str(line),
+            None => wrapped.push_str(&broken(line, &hanging(line), columns)),
         }
         wrapped.push('\n');
     }
     wrapped
+}
+
+/// A report without the source lines of other files than the first, which come behind `:::`: what happened, and what would mend
+/// it, are more use where there is room for a few lines.
+pub(super) fn without_other_sources(text: &str) -> String {
+    let mut short = String::new();
+    let mut in_other = false;
+    for line in text.lines() {
+        let plain = strip_str(line).to_string();
+        let plain = plain.trim_start();
+        in_other = match in_other {
+            true => plain.starts_with(|char: char| char.is_ascii_digit() || ".:|".contains(char)),
+            false => plain.starts_with("::: "),
+        };
+        if !in_other {
+            short.push_str(line);
+            short.push('\n');
+        }
+    }
+    short
+}
+
+/// Columns that a text takes.
+fn width(text: &str) -> usize {
+    strip_str(text).to_string().chars().count()
+}
+
+/// What the further lines of a paragraph begin with: its indentation; below a note of a snippet, and in a list of changes, that
+/// of its text.
+fn hanging(line: &str) -> String {
+    let plain = strip_str(line).to_string();
+    let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
+    let indent = blanks(&plain);
+    " ".repeat(match &plain[indent..] {
+        note if note.starts_with("= ") => indent + 2,
+        change if change.starts_with(['+', '-']) => indent + 1 + blanks(&change[1..]),
+        _ => indent,
+    })
+}
+
+/// A line, broken at spaces. Its further lines begin with `edge`.
+fn broken(line: &str, edge: &str, columns: usize) -> String {
+    let words = line.trim_start();
+    let mut text = line[..line.len() - words.len()].to_owned();
+    let mut used = text.len();
+    for (index, word) in words.split(' ').enumerate() {
+        if index > 0 && used + 1 + width(word) > columns {
+            text.push('\n');
+            text.push_str(edge);
+            used = width(edge);
+        } else if index > 0 {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += width(word);
+    }
+    text
+}
+
+/// A line of a snippet, as the compiler and the virtual GPU's reports show them, that is too wide; `None` where it is none.
+fn snippet_line(line: &str, columns: usize) -> Option<String> {
+    let line = strip_str(line).to_string();
+    let (number, code) = line.split_once('|')?;
+    if !number.chars().all(|char| char == ' ' || char.is_ascii_digit()) {
+        return None;
+    }
+    let gutter = number.chars().count() + 1;
+    let label = code.find(|char: char| !" ^-|_~+".contains(char));
+    let is_code = number.contains(|char: char| char.is_ascii_digit());
+    let Some(label) = label.filter(|_| !is_code) else {
+        let shown: String = line.chars().take(columns.saturating_sub(1)).collect();
+        return Some(format!("{shown}…"));
+    };
+    let (marks, label) = code.split_at(label);
+    let marks = marks.trim_end();
+    // Where its mark begins, if it fits there.
+    let mark = marks.rfind([' ', '|']).map_or(0, |at| at + 1);
+    let indent = mark.min(columns.saturating_sub(gutter + width(label))).max(1);
+    let edge = format!("{number}|{}", " ".repeat(indent));
+    let label = label.split(' ').fold(String::new(), |mut text, word| {
+        let used = text.lines().last().map_or(0, width);
+        match text.is_empty() {
+            true => text.push_str(&edge),
+            false if used + 1 + width(word) > columns => text.push_str(&format!("\n{edge}")),
+            false => text.push(' '),
+        }
+        text.push_str(word);
+        text
+    });
+    let marks: String = format!("{number}|{marks}").chars().take(columns).collect();
+    Some(format!("{marks}\n{label}"))
 }
 
 /// A path that terminals open on a click (OSC 8).
@@ -77,6 +158,30 @@ mod tests {
         assert_eq!(wrapped("  One two three.\n\nfour\n", 9), "  One two\n  three.\n\nfour\n");
         assert_eq!(wrapped("\u{1b}[1mOne\u{1b}[0m two", 7), "\u{1b}[1mOne\u{1b}[0m two\n");
         assert_eq!(wrapped("unbreakable", 4), "unbreakable\n");
+    }
+
+    #[test]
+    fn a_snippet_keeps_its_lines() {
+        let label = "   |     ---- ^^^^^^^ it is written";
+        assert_eq!(wrapped(label, 40), format!("{label}\n"));
+        assert_eq!(wrapped(label, 30), "   |     ---- ^^^^^^^\n   |          it is written\n");
+        assert_eq!(
+            wrapped(label, 20),
+            "   |     ---- ^^^^^^^\n   |   it is written\n".replace("^^^^^^^", "^^^^^^")
+        );
+        assert_eq!(wrapped(label, 14), "   |     ---- \n   | it is\n   | written\n");
+        assert_eq!(wrapped(" \u{1b}[1m12 |\u{1b}[0m let code = 1;", 12), " 12 | let c…\n");
+        assert_eq!(wrapped("   = help: wait for it", 18), "   = help: wait\n     for it\n");
+        assert_eq!(wrapped("a | b c", 6), "a | b\nc\n");
+        assert_eq!(wrapped("-  one two", 7), "-  one\n   two\n");
+    }
+
+    #[test]
+    fn the_sources_of_other_files_are_left_out() {
+        let report = "race\n --> own.rs:1:1\n  |\n1 | a();\n  | ^^^ written\n  |\n ::: other.rs:2:2\n  |\n2 | b();\n...\n  |\n  = wait\n";
+        let short = "race\n --> own.rs:1:1\n  |\n1 | a();\n  | ^^^ written\n  |\n  = wait\n";
+        assert_eq!(without_other_sources(report), short);
+        assert_eq!(without_other_sources(short), short);
     }
 
     #[test]

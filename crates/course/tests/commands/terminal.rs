@@ -3,45 +3,88 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 /// A build may be in between.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long nothing is printed once a screen is complete.
+const SILENCE: Duration = Duration::from_millis(20);
+
+/// Columns and rows of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: NonZero<u16>,
+    pub(crate) rows: NonZero<u16>,
+}
+
+impl Size {
+    pub(crate) const SMALL: Self = Self::of(80, 24);
+    pub(crate) const LARGE: Self = Self::of(120, 40);
+
+    const fn of(columns: u16, rows: u16) -> Self {
+        Self { columns: NonZero::new(columns).unwrap(), rows: NonZero::new(rows).unwrap() }
+    }
+}
 
 pub(crate) struct Terminal {
     keyboard: File,
     printed: Receiver<Vec<u8>>,
-    /// What was printed and not asked for yet, without escape sequences.
-    screen: String,
+    /// What was printed and not asked for yet.
+    text: String,
+    /// What a person sees.
+    screen: vt100::Parser,
     child: Child,
 }
 
 impl Terminal {
-    pub(crate) fn run(mut command: Command) -> Self {
+    pub(crate) fn run(command: Command) -> Self {
+        Self::of_size(command, Size::SMALL)
+    }
+
+    pub(crate) fn of_size(mut command: Command, size: Size) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let own =
             || OpenOptions::new().read(true).write(true).open(OsStr::from_bytes(name.to_bytes())).unwrap();
-        let child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
         let keyboard = File::from(master);
-        let mut screen = keyboard.try_clone().unwrap();
+        set_size(&keyboard, size);
+        let become_terminal = || {
+            setsid()?;
+            Ok(ioctl_tiocsctty(std::io::stdin())?)
+        };
+        // SAFETY: both are calls of the system alone, which a new process may make.
+        unsafe { command.pre_exec(become_terminal) };
+        let child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
+        let mut printer = keyboard.try_clone().unwrap();
         let (sender, printed) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+            while let Ok(count @ 1..) = printer.read(&mut bytes) {
                 if sender.send(bytes[..count].to_vec()).is_err() {
                     return;
                 }
             }
         });
-        Self { keyboard, printed, screen: String::new(), child }
+        let screen = vt100::Parser::new(size.rows, size.columns, 0);
+        Self { keyboard, printed, text: String::new(), screen, child }
+    }
+
+    /// Gives the terminal another size, which the program is told.
+    pub(crate) fn resize(&mut self, size: Size) {
+        self.screen.screen_mut().set_size(size.rows, size.columns);
+        set_size(&self.keyboard, size);
     }
 
     pub(crate) fn press(&mut self, keys: &str) {
@@ -53,15 +96,42 @@ impl Terminal {
     pub(crate) fn shows(&mut self, words: &str) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let plain = anstream::adapter::strip_str(&self.screen).to_string();
+            let plain = anstream::adapter::strip_str(&self.text).to_string();
             if let Some((_, behind)) = plain.split_once(words) {
-                self.screen = behind.to_owned();
+                self.text = behind.to_owned();
                 return;
             }
-            match self.printed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(bytes) => self.screen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(RecvTimeoutError::Timeout) => panic!("no `{words}` in:\n{plain}"),
-                Err(error) => panic!("no `{words}`, {error}:\n{plain}"),
+            if let Err(error) = self.read(deadline.saturating_duration_since(Instant::now())) {
+                panic!("no `{words}`, {error}:\n{plain}");
+            }
+        }
+    }
+
+    fn read(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+        let bytes = self.printed.recv_timeout(timeout)?;
+        self.text.push_str(&String::from_utf8_lossy(&bytes));
+        self.screen.process(&bytes);
+        Ok(())
+    }
+
+    /// The lines of the screen, once the cursor stands behind `last`, they are as they should be, and nothing more comes.
+    #[track_caller]
+    pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let screen = self.screen.screen();
+            let (row, column) = screen.cursor_position();
+            let rows = screen.rows(0, screen.size().1.get()).map(|row| format!("{}\n", row.trim_end()));
+            let lines: String = rows.collect();
+            let is_complete = screen.contents_between(row, 0, row, column).ends_with(last) && is_it(&lines);
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.read(if is_complete { SILENCE } else { left }) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Timeout) if is_complete => {
+                    self.text.clear();
+                    return lines;
+                }
+                Err(error) => panic!("no such screen, {error}:\n{lines}"),
             }
         }
     }
@@ -85,4 +155,9 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn set_size(terminal: &File, Size { columns, rows }: Size) {
+    let size = Winsize { ws_row: rows.get(), ws_col: columns.get(), ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
 }

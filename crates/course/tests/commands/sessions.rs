@@ -1,0 +1,263 @@
+//! Students at work on the real course, with `cargo course watch` on a small terminal and on a large one. What they see is kept in
+//! `tests/sessions`: a wrong answer, the solution, the next exercise.
+//!
+//! `SNAPSHOTS=overwrite cargo xtask sessions` keeps the screens as they are now.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+use course::checks::{Counts, Verdict};
+use course::mistakes;
+use course::progress::{Progress, folder};
+use course::starter::{renamed, starter};
+use course::syllabus::{Course, Exercise};
+use snapbox::assert::DEFAULT_ACTION_ENV;
+use snapbox::{Assert, Data, IntoData};
+
+use crate::terminal::{Size, Terminal};
+
+/// Says where `cargo xtask` has built a copy of the course.
+const FOLDER: &str = "COURSE_SESSIONS";
+
+/// Says where Cargo builds it.
+const TARGET: &str = "COURSE_SESSIONS_TARGET";
+
+/// What every complete screen ends with.
+const LAST_WORDS: &str = "q quit";
+
+/// A student at an exercise. Those before it are right.
+struct Sitting {
+    exercise: &'static str,
+    first: First,
+    /// Keys that the student presses at the first answer, and at the solution.
+    keys: [&'static str; 2],
+    /// Variables of the checks: where one runs into a time limit, which one does must not depend on the order of threads.
+    variables: &'static [(&'static str, &'static str)],
+}
+
+/// What the student has at first.
+enum First {
+    Starter,
+    /// One of tests/mistakes.
+    Mistake(&'static str),
+    /// The solution, but for these words.
+    Instead(&'static str, &'static str),
+}
+
+impl Sitting {
+    const fn new(exercise: &'static str, first: First) -> Self {
+        Self { exercise, first, keys: ["", ""], variables: &[] }
+    }
+}
+
+const SITTINGS: [Sitting; 10] = [
+    // The compiler refuses it.
+    Sitting::new(
+        "init/devices",
+        First::Instead("usize::try_from(CudaContext::device_count()?)?", "CudaContext::device_count()?"),
+    ),
+    // It panics.
+    Sitting::new(
+        "init/kernel",
+        First::Instead(
+            "ensure!(y_len == x_len, \"y has {y_len} elements, and x has {x_len}\")",
+            "assert_eq!(y_len, x_len)",
+        ),
+    ),
+    // The virtual GPU gives up.
+    Sitting {
+        variables: &[("RUST_TEST_THREADS", "1")],
+        ..Sitting::new("init/rendezvous", First::Mistake("an_id_for_each_thread"))
+    },
+    // Untouched; then its module is done.
+    Sitting { keys: ["hhhlds", ""], ..Sitting::new("init/errors", First::Starter) },
+    // A wrong number.
+    Sitting { keys: ["", "ds"], ..Sitting::new("collectives/all_reduce", First::Mistake("average_for_sum")) },
+    // Several checks fail.
+    Sitting::new("collectives/broadcast", First::Mistake("each_rank_for_itself")),
+    // A deadlock.
+    Sitting::new("grouping/group", First::Mistake("no_group")),
+    // A data race.
+    Sitting::new("grouping/events", First::Mistake("no_wait")),
+    // It runs into the time limit.
+    Sitting {
+        variables: &[("RUST_TEST_THREADS", "1"), ("LAB_TIMEOUT", "4")],
+        ..Sitting::new(
+            "multi_gpu/conditional",
+            First::Instead(
+                "    Ok(answer != [0])",
+                "    while answer != [0] {\n        std::thread::park();\n    }\n    Ok(false)",
+            ),
+        )
+    },
+    // The last exercise of all.
+    Sitting::new("overlap/analysis", First::Mistake("certain")),
+];
+
+/// A copy of the course, and the course that it was made from.
+struct Place {
+    root: PathBuf,
+    own: PathBuf,
+    course: Course,
+}
+
+impl Place {
+    fn find() -> anyhow::Result<Self> {
+        let root = PathBuf::from(std::env::var_os(FOLDER).with_context(|| format!("{FOLDER} is not set"))?);
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let course = Course::read(&root)?;
+        Ok(Self { root, own, course })
+    }
+
+    fn solution(&self, exercise: &Exercise) -> anyhow::Result<String> {
+        let path = self.own.join("solutions").join(&exercise.file);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(renamed(exercise.folder(), &text))
+    }
+
+    fn wrong(&self, sitting: &Sitting, exercise: &Exercise) -> anyhow::Result<String> {
+        let solution = self.solution(exercise)?;
+        match sitting.first {
+            First::Starter => starter(&solution),
+            First::Mistake(name) => {
+                let all = mistakes::read(&self.own)?;
+                let is_it = |one: &&mistakes::Mistake| one.exercise == exercise.id && one.name == name;
+                all.iter().find(is_it).with_context(|| format!("no mistake {name}"))?.apply(&solution)
+            }
+            First::Instead(right, wrong) => {
+                anyhow::ensure!(solution.contains(right), "no `{right}` in {}", exercise.file);
+                Ok(solution.replace(right, wrong))
+            }
+        }
+    }
+
+    /// Writes a student's file. One that stays the same is not built again.
+    fn write(&self, exercise: &Exercise, text: &str) -> anyhow::Result<()> {
+        let path = exercise.starter(&self.root);
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            return Ok(());
+        }
+        fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+
+    /// Everything before the exercise is right, nothing behind it is begun.
+    fn prepare(&self, sitting: &Sitting, exercise: &Exercise) -> anyhow::Result<()> {
+        // It isn't there at first.
+        let _ = fs::remove_dir_all(folder(&self.root));
+        let (mut progress, _) = Progress::read(&self.root)?;
+        let right = Verdict::Passed(Counts { passed: 1, ..Counts::default() });
+        let mut is_before = true;
+        for other in &self.course.exercises {
+            is_before &= other.id != exercise.id;
+            let solution = self.solution(other)?;
+            let text = if is_before { solution } else { starter(&solution)? };
+            if other.id == exercise.id {
+                self.write(other, &self.wrong(sitting, other)?)?;
+                continue;
+            }
+            self.write(other, &text)?;
+            if is_before {
+                progress.note(other, text, &right);
+            }
+        }
+        progress.write()
+    }
+
+    /// Everything that the student sees, on both terminals.
+    fn watch(&self, sitting: &Sitting) -> anyhow::Result<String> {
+        let exercise = self.course.exercise(sitting.exercise)?;
+        self.prepare(sitting, exercise)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+        command.args(["watch", sitting.exercise]).current_dir(&self.root);
+        command.envs([("TERM", "xterm-256color"), ("LAB_TIER", "virtual"), ("LAB_TIMEOUT", "60")]);
+        command.envs(sitting.variables.iter().copied());
+        // As in the scratch workspace: what is built there is not built again.
+        command.env("CARGO_INCREMENTAL", "0");
+        if let Some(target) = std::env::var_os(TARGET) {
+            command.env("CARGO_TARGET_DIR", target);
+        }
+        for name in
+            ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "VIRTUAL_GPU_COUNT", "VIRTUAL_GPU_TOPOLOGY"]
+        {
+            command.env_remove(name);
+        }
+        let mut student = Student { terminal: Terminal::of_size(command, Size::SMALL), seen: String::new() };
+        student.sees_verdict("the first answer", Size::SMALL);
+        let [at_first, at_the_solution] = sitting.keys;
+        student.press_all(at_first);
+        student.terminal.resize(Size::LARGE);
+        // crossterm may lose a key that comes together with a resize.
+        student.terminal.shows(LAST_WORDS);
+        student.terminal.press("r");
+        student.sees_verdict("the first answer", Size::LARGE);
+        self.write(exercise, &self.solution(exercise)?)?;
+        student.sees_verdict("the solution", Size::LARGE);
+        student.terminal.resize(Size::SMALL);
+        student.sees("the solution", Size::SMALL);
+        student.press_all(at_the_solution);
+        student.terminal.press("n");
+        match self.course.exercises.last().is_some_and(|last| last.id == exercise.id) {
+            true => student.sees("the next exercise", Size::SMALL),
+            false => student.sees_verdict("the next exercise", Size::SMALL),
+        }
+        student.terminal.resize(Size::LARGE);
+        student.sees("the next exercise", Size::LARGE);
+        student.terminal.press("q");
+        anyhow::ensure!(student.terminal.ends_well(), "{}: it doesn't end well", sitting.exercise);
+        Ok(student.seen)
+    }
+}
+
+struct Student {
+    terminal: Terminal,
+    seen: String,
+}
+
+impl Student {
+    #[track_caller]
+    fn press_all(&mut self, keys: &str) {
+        for key in keys.chars() {
+            self.terminal.press(&key.to_string());
+            self.sees(&format!("key {key}"), Size::SMALL);
+        }
+    }
+
+    /// Waits for a build and a check.
+    #[track_caller]
+    fn sees_verdict(&mut self, what: &str, size: Size) {
+        self.terminal.shows("building");
+        self.sees(what, size);
+    }
+
+    /// Waits until the screen is drawn again, and nothing is under way.
+    #[track_caller]
+    fn sees(&mut self, what: &str, size: Size) {
+        self.terminal.shows(LAST_WORDS);
+        let is_under_way = |line: &str| line.starts_with("building …") || line.starts_with("checking ");
+        let screen = self.terminal.screen(LAST_WORDS, |screen| !screen.lines().any(is_under_way));
+        let title = format!("──── {}×{}: {what} ", size.columns, size.rows);
+        let rule = "─".repeat(usize::from(size.columns.get()).saturating_sub(title.chars().count()));
+        self.seen.push_str(&format!("{title}{rule}\n{}\n\n", screen.trim_end_matches('\n')));
+    }
+}
+
+#[test]
+#[ignore = "`cargo xtask check` and `cargo xtask sessions` run it, in a copy of the course"]
+fn what_students_see_is_as_it_was() -> anyhow::Result<()> {
+    let place = Place::find()?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
+    let asserted = Assert::new().action_env(DEFAULT_ACTION_ENV);
+    let mut deviations = String::new();
+    for sitting in &SITTINGS {
+        let path = folder.join(format!("{}.txt", sitting.exercise.replace('/', "_")));
+        let seen = place.watch(sitting)?;
+        let kept = Data::read_from(&path, None).raw();
+        if let Err(error) = asserted.try_eq(Some(&sitting.exercise), seen.into_data(), kept) {
+            deviations.push_str(&error.to_string());
+        }
+    }
+    anyhow::ensure!(deviations.is_empty(), "{deviations}");
+    Ok(())
+}

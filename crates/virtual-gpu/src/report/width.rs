@@ -1,0 +1,105 @@
+//! Reports on a narrow terminal: source lines are cut around what is marked in them.
+
+use std::ops::Range;
+
+/// Columns by which a report may be indented where it is shown: below its headline, and within the message of a check.
+const INDENT: usize = 8;
+
+/// Stands for what is cut off a line.
+const CUT: &str = "…";
+
+/// The columns that a report has where it is shown, if `COLUMNS` gives those of a terminal.
+pub(super) fn of_terminal() -> Option<usize> {
+    let columns = std::env::var("COLUMNS").ok()?.parse().ok();
+    columns.filter(|columns| (40..=400).contains(columns)).map(|columns: usize| columns - INDENT)
+}
+
+/// Cuts each line of a source so that it fits behind the line numbers. What `spans` mark stays, and they are moved with it.
+pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: usize) -> String {
+    let digits = text.lines().count().to_string().len();
+    let room = width.saturating_sub(digits + " | ".len());
+    let mut shown = String::new();
+    let mut at = 0;
+    // A span that was moved must not be taken for one of a later line.
+    spans.sort_by_key(|span| span.start);
+    let mut spans = spans.into_iter().peekable();
+    for line in text.split_inclusive('\n') {
+        let end = at + line.len();
+        let mut own = Vec::new();
+        while let Some(span) = spans.next_if(|span| span.start < end) {
+            own.push(span);
+        }
+        let code = line.trim_end_matches(['\n', '\r']);
+        let first = own.iter().map(|span| span.start - at).min().unwrap_or(0);
+        let last = own.iter().map(|span| span.end - at).max().unwrap_or(0).min(code.len());
+        let kept = kept(code, first..last, room);
+        let before = if kept.start > 0 { CUT } else { "" };
+        for span in own {
+            let moved = |place: usize| {
+                shown.len() + before.len() + (place - at).clamp(kept.start, kept.end) - kept.start
+            };
+            *span = moved(span.start)..moved(span.end);
+        }
+        shown.push_str(before);
+        shown.push_str(&code[kept.clone()]);
+        shown.push_str(if kept.end < code.len() { CUT } else { "" });
+        shown.push_str(&line[code.len()..]);
+        at = end;
+    }
+    shown
+}
+
+/// The part of a line that is shown in `room` columns: the whole of it, or what lies around `marked`, cut between words.
+fn kept(line: &str, marked: Range<usize>, room: usize) -> Range<usize> {
+    let columns = |range: Range<usize>| line[range].chars().count();
+    if columns(0..line.len()) <= room {
+        return 0..line.len();
+    }
+    let room = room.saturating_sub(2 * CUT.chars().count());
+    let is_of_word = |char: char| char.is_alphanumeric() || char == '_';
+    let is_between = |&at: &usize| {
+        let (before, after) = line.split_at(at);
+        !(before.ends_with(is_of_word) && after.starts_with(is_of_word))
+    };
+    let places = || line.char_indices().map(|(at, _)| at).chain([line.len()]).filter(is_between);
+    // If the mark itself is too long, its beginning is shown.
+    let begins = |&start: &usize| start == 0 || line[start..].starts_with(is_of_word);
+    let start = places().filter(begins).find(|&start| columns(start..marked.end.max(start)) <= room);
+    let start = start.unwrap_or(0).min(marked.start);
+    let end = places().rfind(|&end| end > start && columns(start..end) <= room).unwrap_or(line.len());
+    start..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "    let sums = stream.clone_htod(&values[first..last]).context(\"no room\")?;";
+
+    /// The line in so many columns, with what is still marked of `marked`.
+    fn cut(marked: &str, room: usize) -> (String, String) {
+        let at = LINE.find(marked).unwrap();
+        let mut span = at..at + marked.len();
+        let text = cut_lines(LINE, vec![&mut span], room + "1 | ".len());
+        (text.clone(), text[span].to_owned())
+    }
+
+    #[test]
+    fn a_line_is_cut_around_its_mark_and_between_words() {
+        let two = |line: &str, marked: &str| (line.to_owned(), marked.to_owned());
+        assert_eq!(cut("stream", 80), two(LINE, "stream"));
+        assert_eq!(cut("stream", 40), two("    let sums = stream.clone_htod(&…", "stream"));
+        let context = "context(\"no room\")";
+        assert_eq!(cut(context, 40), two("…first..last]).context(\"no room\")?;", context));
+        assert_eq!(cut(context, 12), two("…context(\"…", "context(\""));
+    }
+
+    #[test]
+    fn each_line_of_a_source_keeps_its_own_marks() {
+        let text = "one(two, three, four);\nfive(six, seven);\n";
+        let (mut five, mut four) = (23..27, 16..20);
+        let shown = cut_lines(text, vec![&mut five, &mut four], "1 | ".len() + 12);
+        assert_eq!(shown, "…four);\nfive(six, …\n");
+        assert_eq!((&shown[four], &shown[five]), ("four", "five"));
+    }
+}

@@ -1,0 +1,109 @@
+//! A copy of the course for students at work in `cargo course watch`, whose screens `crates/course/tests/sessions` keeps.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use course::starter::read_folder;
+use course::syllabus::Course;
+
+use super::{cargo, command, member, target};
+use crate::starters;
+
+/// Runs the sessions. What they build on is built where the scratch workspace builds it.
+pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = target(root).join("xtask-check");
+    let copy = folder.join("sessions");
+    let course = Course::read(root)?;
+    let last = course.modules.last().context("course.toml lists no module")?;
+    write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
+    let target = folder.join("target");
+    // What the modules need, so that no student waits for it.
+    let mut build = cargo(&copy);
+    build.args(["test", "--no-run", "-q", "-p", &last.starter_package()]);
+    build.env("CARGO_TARGET_DIR", &target).env("CARGO_INCREMENTAL", "0");
+    let problems = command(&mut build)?;
+    if !problems.is_empty() {
+        return Ok(problems);
+    }
+    let mut test = cargo(root);
+    test.args(["test", "-q", "-p", "course", "--test", "commands", "--", "--ignored", "what_students_see"])
+        .env("COURSE_SESSIONS", &copy)
+        // Only what the students build goes there.
+        .env("COURSE_SESSIONS_TARGET", &target);
+    command(&mut test)
+}
+
+/// Writes what differs from the last time. The test itself writes the exercises.
+fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
+    let manifest = member::workspace_manifest(root, &manifest)?.replace("members/*", "modules/*");
+    // Reports show the sources of earlier modules with their paths in the course.
+    let manifest = manifest.replace(&format!("{}/solutions/", root.display()), "solutions/");
+    let mut files: BTreeMap<PathBuf, String> = BTreeMap::from([("Cargo.toml".into(), manifest)]);
+    for name in ["course.toml", "Cargo.lock"] {
+        files.insert(name.into(), fs::read_to_string(root.join(name)).context(name)?);
+    }
+    let modules = Path::new("modules");
+    for (path, text) in read_folder(&root.join(modules))? {
+        files.insert(modules.join(path), text);
+    }
+    for (path, text) in starters::starters(root)? {
+        let is_manifest = path.ends_with("Cargo.toml");
+        let text = if is_manifest { without_programs(&text) } else { text };
+        files.insert(modules.join(path), text);
+    }
+    // A module that has gone must not be built.
+    match fs::remove_dir_all(copy.join(modules)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("modules"),
+        _ => {}
+    }
+    for (path, text) in files {
+        let path = copy.join(path);
+        if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            continue;
+        }
+        fs::create_dir_all(path.parent().unwrap_or(copy))?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    for name in ["solutions", "tests"] {
+        let link = copy.join(name);
+        if fs::read_link(&link).ok().as_ref() != Some(&root.join(name)) {
+            // There may be one to another place.
+            let _ = fs::remove_file(&link);
+            symlink(root.join(name), &link)?;
+        }
+    }
+    Ok(())
+}
+
+/// A module's manifest without its programs: linking them would take half of the time.
+fn without_programs(manifest: &str) -> String {
+    let mut text = String::new();
+    let mut in_program = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            in_program = line == "[[bin]]";
+        }
+        if !in_program && !line.starts_with("default-run ") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text.replace("[package]\n", "[package]\nautobins = false\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_has_no_programs_here() {
+        let manifest = "[package]\nname = \"m\"\ndefault-run = \"m\"\n\n[[bin]]\nname = \"m\"\n\n[[test]]\nname = \"t\"\n";
+        let expected = "[package]\nautobins = false\nname = \"m\"\n\n[[test]]\nname = \"t\"\n";
+        assert_eq!(without_programs(manifest), expected);
+    }
+}
