@@ -12,7 +12,7 @@ use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
 use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
 
-const KEYS: &str = "h hint · r run · n next · l list · d what changed · s solution · q quit";
+const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · q quit";
 
 /// Rows of a terminal in which a chart leaves enough for a message.
 const ROOM_FOR_CHART: usize = 32;
