@@ -206,7 +206,7 @@ impl State {
         self.sessions.get_mut(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
 
-    /// Sends a message. It may have been made before its session ended: then there is nobody left to send it to.
+    /// Sends a message. If its session has ended since the message was made, no process waits for it, and it is dropped.
     pub(crate) fn send(&self, outgoing: Outgoing) {
         if let Some(session) = self.sessions.get(&outgoing.session) {
             session.post(&outgoing.to, outgoing.bytes);

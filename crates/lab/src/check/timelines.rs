@@ -46,7 +46,7 @@ impl Timelines {
         serde_json::from_str(&text).ok()
     }
 
-    /// Keeps the spans that the check of this process measured, if it measured any and somebody wants them.
+    /// Keeps the spans that the check of this process measured, if it measured any and `LAB_TIMELINES` names a folder.
     ///
     /// # Errors
     /// The file can't be written, or what the driver answers.

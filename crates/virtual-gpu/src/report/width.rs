@@ -76,7 +76,7 @@ mod tests {
 
     const LINE: &str = "    let sums = stream.clone_htod(&values[first..last]).context(\"no room\")?;";
 
-    /// The line in so many columns, with what is still marked of `marked`.
+    /// `LINE` cut to `room` columns, and the part of `marked` that is still marked.
     fn cut(marked: &str, room: usize) -> (String, String) {
         let at = LINE.find(marked).unwrap();
         let mut span = at..at + marked.len();

@@ -26,8 +26,8 @@ impl Chart {
         text + &self.scale(label_width, COLUMNS)
     }
 
-    /// The chart of one GPU in a terminal: at most so many lines, none of which is wider than `columns`. Below the streams it has how
-    /// much was hidden and exposed, and whose the times are. Empty where the terminal is too small.
+    /// The chart of one GPU for a terminal, with at most `lines` lines of at most `columns` columns. The streams come first. Below them
+    /// it says how much was hidden and exposed, and whether the times are measured or modeled. Empty where the terminal is too small.
     pub fn summary(&self, columns: usize, lines: usize) -> String {
         let all: Vec<(usize, Kind)> = (0..self.rows.len())
             .flat_map(|at| self.kinds().into_iter().map(move |kind| (at, kind)))
