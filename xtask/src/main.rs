@@ -2,6 +2,7 @@
 
 mod check;
 mod kernels;
+mod lessons;
 mod mistake;
 mod starters;
 
@@ -28,6 +29,8 @@ enum Task {
     Check,
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
+    /// Check the form of the lessons, what they introduce, and that they give no answer away
+    Lessons,
     /// Save an edit of a solution as a mistake, or keep the saved ones up to date
     #[command(subcommand)]
     Mistake(mistake::Task),
@@ -69,6 +72,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Book(passed) => site(root, "book", passed),
         Task::Check => check::run(root),
         Task::Kernels(options) => kernels::run(options),
+        Task::Lessons => lessons::run(root),
         Task::Mistake(task) => mistake::run(root, task),
         Task::Output(passed) => site(root, "output", passed),
         Task::Pictures(passed) => site(root, "pictures", passed),

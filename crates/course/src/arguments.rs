@@ -87,6 +87,15 @@ pub(crate) enum Command {
         #[arg(long)]
         spoil: bool,
     },
+    /// Look back at an exercise: pitfalls, other answers, a question
+    #[command(after_help = "Example: cargo course discuss init/devices")]
+    Discuss {
+        /// The exercise, such as init/devices
+        id: String,
+        /// Unfold the answers to its questions
+        #[arg(long)]
+        answers: bool,
+    },
     /// Show the next exercise that is not right
     #[command(after_help = "Example: cargo course next")]
     Next,
@@ -168,16 +177,18 @@ pub(crate) enum Command {
 }
 
 /// The commands by audience, as help lists them.
-const GROUPS: [(&str, &[&str]); 3] = [
+const GROUPS: [(&str, &[&str]); 2] = [
     (
         "For students: the exercises (without a command: where you are, and what is next)",
-        &["watch", "next", "list", "run", "test", "verify", "hint", "diff", "reset", "restore", "catch-up"],
+        &[
+            "watch", "next", "list", "run", "test", "verify", "hint", "diff", "discuss", "reset", "restore",
+            "catch-up",
+        ],
     ),
     (
-        "For everyone: this machine, programs, and measurements",
-        &["doctor", "demo", "bench", "compare", "overlap", "exec"],
+        "For everyone: this machine, programs, measurements, and teaching",
+        &["doctor", "demo", "bench", "compare", "overlap", "exec", "teach"],
     ),
-    ("For instructors", &["teach"]),
 ];
 
 impl Arguments {

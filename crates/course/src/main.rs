@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod demo;
+mod discuss;
 mod doctor;
 mod exec;
 mod files;
@@ -23,7 +24,8 @@ use anyhow::Context;
 use course::syllabus::Course;
 
 use crate::arguments::{Arguments, Command};
-use crate::session::{Session, print};
+use crate::session::{Session, columns, print};
+use crate::watch::text::wrapped;
 
 fn main() -> ExitCode {
     match run(&Arguments::read()) {
@@ -64,6 +66,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::Reset { id, yes }) => return files::reset(&session, id, *yes),
         Some(Command::Restore { number }) => return files::restore(&session, number.as_deref()),
         Some(Command::Diff { id, spoil }) => return files::diff(&session, id, *spoil),
+        Some(Command::Discuss { id, answers }) => {
+            let text = discuss::show(&session, course.exercise(id)?, *answers)?;
+            columns().map_or_else(|| text.clone(), |columns| wrapped(&text, columns))
+        }
         Some(Command::Next) => overview::next(&session)?,
         Some(Command::CatchUp { module, yes }) => {
             return files::catch_up(&mut session, course.module(module)?, *yes);

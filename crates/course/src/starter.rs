@@ -97,6 +97,20 @@ pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
+/// The answers of a solved source, by the names of their regions, without the comments at their starts.
+pub fn answers(source: &str) -> Vec<(String, String)> {
+    let mut answers = Vec::new();
+    let mut lines = source.lines().map(str::trim_start);
+    while let Some(line) = lines.next() {
+        if let Some(name) = line.strip_prefix(START) {
+            let region = lines.by_ref().take_while(|line| !line.starts_with(END));
+            let answer = region.skip_while(|line| line.starts_with("//")).collect::<Vec<_>>();
+            answers.push((name.to_owned(), answer.join("\n")));
+        }
+    }
+    answers
+}
+
 /// The manifest of a starter: no warnings for what only the answer uses, an error for a result that is ignored, and the programs themselves, which a solution includes.
 ///
 /// # Errors
@@ -174,6 +188,7 @@ pub fn two() -> u32 {
 ";
         assert_eq!(starter(SOLVED).unwrap(), expected);
         assert_eq!(regions(SOLVED), 1);
+        assert_eq!(answers(SOLVED), [("two".to_owned(), "\n// 1 + 1 would do as well.\n2".to_owned())]);
         assert_eq!(starter("fn main() {}\n").unwrap(), "fn main() {}\n");
     }
 

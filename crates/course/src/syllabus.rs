@@ -127,9 +127,19 @@ impl Exercise {
         root.join("solutions").join(&self.file)
     }
 
-    /// The lesson of its module.
+    /// The page to read before it.
     pub fn lesson(&self, root: &Path) -> PathBuf {
-        root.join("modules").join(self.folder()).join("README.md")
+        self.page(root, "md")
+    }
+
+    /// The page to read after it.
+    pub fn after(&self, root: &Path) -> PathBuf {
+        self.page(root, "after.md")
+    }
+
+    fn page(&self, root: &Path, ending: &str) -> PathBuf {
+        let name = Path::new(&self.file).file_stem().unwrap_or_default().to_string_lossy();
+        root.join("modules").join(self.folder()).join("lessons").join(format!("{name}.{ending}"))
     }
 }
 

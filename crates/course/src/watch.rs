@@ -20,8 +20,8 @@ use crossterm::event::KeyCode;
 use lab::timeline::Chart;
 
 use crate::files::{colored, with_solution};
-use crate::overview;
 use crate::session::{Session, print};
+use crate::{discuss, overview};
 use events::{Happened, read_keys, watcher};
 use terminal::{RawMode, suspend};
 
@@ -157,6 +157,10 @@ impl<'a> Watch<'a> {
             }
             'l' => self.below = Below::Text(overview::list(&self.session, Some(self.exercise))?),
             'm' => self.shows_all = !self.shows_all,
+            'a' => {
+                let page = discuss::show(&self.session, self.exercise, false);
+                self.below = page.map_or_else(Below::Error, Below::Text);
+            }
             's' => self.below = Below::Text(with_solution(&self.session, self.exercise)?),
             't' => {
                 if let Some(chart) = &self.chart {

@@ -8,11 +8,11 @@ use course::progress::State;
 
 use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
-use crate::overview::bar;
+use crate::overview::{bar, lesson};
 use crate::session::{BAD, DIM, STRONG, Session};
 use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
 
-const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · q quit";
+const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · a after · q quit";
 
 /// Rows of a terminal in which a chart leaves enough for a message.
 const ROOM_FOR_CHART: usize = 32;
@@ -81,7 +81,7 @@ impl Watch<'_> {
                 text.push_str(&wrapped(&format!("  {paragraph}"), columns));
             }
         }
-        let _ = writeln!(text, "  read {}", link(root, &exercise.lesson(Path::new(""))));
+        let _ = writeln!(text, "  read {}", link(root, &lesson(root, exercise)));
         let _ = writeln!(text, "  edit {}\n", link(root, &exercise.starter(Path::new(""))));
         Ok(text)
     }

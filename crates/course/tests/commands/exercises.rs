@@ -55,6 +55,41 @@ Next: one/second (Two), 5 minutes
 }
 
 #[test]
+fn after_an_exercise_there_is_more_to_read() {
+    let student = Student::new("after");
+    student.write("modules/01_one/lessons/first.md", "# One\n");
+    let page = "# After: one\n\nYou returned\n1.\n\n## Question\n\nWhy?\n\n<details><summary>Answer</summary>\n\nBecause.\n</details>\n";
+    student.write("modules/01_one/lessons/first.after.md", page);
+    assert!(student.says(&["next"]).contains("read   modules/01_one/lessons/first.md"));
+    assert_data_eq!(
+        student.fails(&["discuss", "first"]),
+        str![[r#"
+error: one/first is not right yet, and its page "after" shows answers; first: cargo course run one/first
+
+"#]]
+    );
+    student.solve("01_one/src/first.rs");
+    assert!(student.says(&["run", "first"]).contains("discuss  cargo course discuss one/first"));
+    assert_data_eq!(
+        student.says(&["discuss", "first"]),
+        str![[r#"
+After: one
+
+You returned 1.
+
+Question
+
+Why?
+
+with the answers: cargo course discuss --answers one/first
+this page: modules/01_one/lessons/first.after.md
+
+"#]]
+    );
+    assert!(student.says(&["discuss", "--answers", "first"]).contains("Why?\n\nBecause.\n"));
+}
+
+#[test]
 fn from_the_first_exercise_to_the_last() {
     let student = Student::new("all");
     student.solve("01_one/src/first.rs");

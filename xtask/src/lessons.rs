@@ -1,0 +1,127 @@
+//! `cargo xtask lessons`: what a lesson must have, must introduce, and must not give away.
+
+mod page;
+mod words;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use course::starter;
+use course::syllabus::{Course, Exercise};
+
+use page::Page;
+use words::{calls, code_of, words};
+
+/// How many words in a row of an answer give it away.
+const GIVEN_AWAY: usize = 4;
+
+/// Runs the task.
+///
+/// # Errors
+/// A file can't be read, or a lesson has problems: all of them are listed.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let problems = problems(root, &Course::read(root)?)?;
+    ensure!(problems.is_empty(), "{} problems\n  {}", problems.len(), problems.join("\n  "));
+    Ok(())
+}
+
+/// What is wrong with the lessons, each with its file.
+///
+/// # Errors
+/// A file can't be read.
+pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for module in &course.modules {
+        let path = format!("modules/{}/README.md", module.folder);
+        problems.extend(prefixed(&path, page::module_problems(&read(root, &path)?)));
+    }
+    let mut introduced = BTreeSet::new();
+    for exercise in &course.exercises {
+        let (lesson, after) = (exercise.lesson(Path::new("")), exercise.after(Path::new("")));
+        let (lesson, after) = (lesson.display().to_string(), after.display().to_string());
+        let text = read(root, &lesson)?;
+        problems.extend(prefixed(&lesson, Page::lesson(exercise).problems(&text)));
+        problems.extend(prefixed(&after, Page::after(exercise).problems(&read(root, &after)?)));
+
+        introduced.extend(code_of(&text).iter().flat_map(|code| words(code)));
+        let regions = starter::answers(&read(root, &format!("solutions/{}", exercise.file))?);
+        let starter = read(root, &format!("modules/{}", exercise.file))?;
+        for (name, answer) in &regions {
+            let known: BTreeSet<String> = words(&starter).into_iter().collect();
+            let unknown =
+                calls(answer).into_iter().filter(|call| !introduced.contains(call) && !known.contains(call));
+            let unknown: Vec<String> = unknown.map(|call| format!("`{call}`")).collect();
+            if !unknown.is_empty() {
+                problems.push(format!(
+                    "{lesson}: region `{name}` uses {}, which no lesson up to this one introduces",
+                    unknown.join(", ")
+                ));
+            }
+        }
+        let before =
+            [(lesson, text), (format!("modules/{}", exercise.file), comments(&starter)), listed(exercise)];
+        for (path, text) in &before {
+            problems.extend(given_away(path, text, &regions));
+        }
+    }
+    Ok(problems)
+}
+
+fn read(root: &Path, path: &str) -> anyhow::Result<String> {
+    fs::read_to_string(root.join(path)).with_context(|| format!("can't read {path}"))
+}
+
+fn prefixed(path: &str, problems: Vec<String>) -> impl Iterator<Item = String> {
+    problems.into_iter().map(move |problem| format!("{path}: {problem}"))
+}
+
+/// The comments of a source, without the comment characters.
+fn comments(source: &str) -> String {
+    let comment = |line: &str| {
+        let text = line.trim_start().strip_prefix("//")?;
+        Some(text.trim_start_matches(['/', '!']).to_owned() + "\n")
+    };
+    source.lines().filter_map(comment).collect()
+}
+
+/// What `course.toml` shows of an exercise before a student begins.
+fn listed(exercise: &Exercise) -> (String, String) {
+    (format!("course.toml: {}", exercise.id), format!("{}\n\n{}\n", exercise.title, exercise.objective))
+}
+
+/// Code in a text that repeats a part of an answer.
+fn given_away(path: &str, text: &str, regions: &[(String, String)]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for code in code_of(text) {
+        let shown = words(&code);
+        for (name, answer) in regions {
+            let answer = words(answer);
+            let is_in_answer = |part: &&[String]| answer.windows(GIVEN_AWAY).any(|window| window == *part);
+            if let Some(part) = shown.windows(GIVEN_AWAY).find(is_in_answer) {
+                problems.push(format!("{path}: `{}` gives away a part of region `{name}`", part.join(" ")));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_answer_is_given_away_and_a_call_is_not() {
+        let answer =
+            "let sum = send.iter().sum::<f32>();\nconsumer.wait(&producer.record_event(None)?)?;".to_owned();
+        let regions = [("hand_over".to_owned(), answer)];
+        let problems = |text: &str| given_away("a.md", text, &regions);
+        assert_eq!(problems("Use `stream.wait(&event)` and `record_event(None)`."), Vec::<String>::new());
+        assert_eq!(
+            problems("```rust\nconsumer.wait(&producer.record_event(None))\n```\n"),
+            ["a.md: `consumer wait producer record_event` gives away a part of region `hand_over`"]
+        );
+        assert_eq!(problems("consumer wait producer record_event"), Vec::<String>::new());
+    }
+}

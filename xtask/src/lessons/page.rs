@@ -1,0 +1,141 @@
+//! The form of a page: its headings in order, and how long it is.
+
+use std::ops::RangeInclusive;
+
+use course::syllabus::Exercise;
+
+/// What a page must look like.
+pub(super) struct Page {
+    title: String,
+    /// The first words below the title.
+    start: String,
+    headings: &'static [&'static str],
+    words: RangeInclusive<usize>,
+    /// The last line.
+    end: Option<String>,
+}
+
+/// How many words the page of a module has at most, without what programs print.
+const MOST_WORDS_OF_MODULE: usize = 500;
+
+impl Page {
+    /// The page before an exercise.
+    pub(super) fn lesson(exercise: &Exercise) -> Self {
+        Self {
+            title: format!("# {}", exercise.title),
+            start: format!("*{} minutes. You will ", exercise.minutes),
+            headings: &["## Why", "## The idea", "## What you need", "## Your task", "## Predict"],
+            words: 300..=700,
+            end: Some(format!("Run `cargo course run {}`.", exercise.id)),
+        }
+    }
+
+    /// The page after it.
+    pub(super) fn after(exercise: &Exercise) -> Self {
+        Self {
+            title: format!("# After: {}", with_small_initial(&exercise.title)),
+            start: String::new(),
+            headings: &[
+                "## Pitfalls",
+                "## Two correct answers",
+                "## Why the mistakes are tempting",
+                "## Question",
+                "## Stretch",
+                "## Read on",
+            ],
+            words: 200..=700,
+            end: None,
+        }
+    }
+
+    /// What is wrong with a text of this form.
+    pub(super) fn problems(&self, text: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+        let (title, below) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        if title != self.title {
+            problems.push(format!("its first line is `{title}`; write `{}`, as in course.toml", self.title));
+        }
+        if !below.starts_with(&self.start) {
+            problems.push(format!("below the title, begin with `{}…`", self.start));
+        }
+        let mut rest = text;
+        for heading in self.headings {
+            match rest.split_once(&format!("\n{heading}\n")) {
+                Some((_, after)) => rest = after,
+                None => problems
+                    .push(format!("it has no `{heading}` there; the order is {}", self.headings.join(", "))),
+            }
+        }
+        let count = text.split_whitespace().count();
+        if !self.words.contains(&count) {
+            let (least, most) = (self.words.start(), self.words.end());
+            problems.push(format!("it has {count} words; write {least} to {most}"));
+        }
+        if let Some(end) = &self.end
+            && text.trim_end().lines().last() != Some(end)
+        {
+            problems.push(format!("its last line must be: {end}"));
+        }
+        if text.matches("<details>").count() != text.matches("</details>").count() {
+            problems.push("a <details> has no end".to_owned());
+        }
+        problems
+    }
+}
+
+/// What is wrong with the page of a module.
+pub(super) fn module_problems(text: &str) -> Vec<String> {
+    // Every second part lies inside a block.
+    let count: usize = text.split("```").step_by(2).map(|part| part.split_whitespace().count()).sum();
+    match count <= MOST_WORDS_OF_MODULE {
+        true => vec![],
+        false => vec![format!("it has {count} words; write at most {MOST_WORDS_OF_MODULE}")],
+    }
+}
+
+/// A title within a sentence: `GPU` and `NCCL` stay as they are.
+fn with_small_initial(title: &str) -> String {
+    let mut chars = title.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => title.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_its_headings_in_order() {
+        let page = Page {
+            title: "# Sum".into(),
+            start: "*10 minutes".into(),
+            headings: &["## Why", "## Predict"],
+            words: 5..=20,
+            end: Some("Run it.".into()),
+        };
+        let good = "# Sum\n\n*10 minutes.*\n\n## Why\n\nIt is so.\n\n## Predict\n\nWhat?\n\nRun it.\n";
+        assert_eq!(page.problems(good), Vec::<String>::new());
+        let bad = good.replace("Predict", "Guess").replace("Run", "Ran").replace("# Sum", "# Add");
+        assert_eq!(page.problems(&bad).len(), 3, "{:?}", page.problems(&bad));
+        assert_eq!(page.problems(&"word ".repeat(21)).len(), 6);
+    }
+
+    #[test]
+    fn output_of_programs_does_not_count() {
+        let output = format!("```text\n{}\n```\n", "word ".repeat(600));
+        assert_eq!(module_problems(&output), Vec::<String>::new());
+        assert_eq!(module_problems(&"word ".repeat(501)).len(), 1);
+    }
+
+    #[test]
+    fn an_abbreviation_keeps_its_capitals() {
+        assert_eq!(with_small_initial("Sum on all ranks"), "sum on all ranks");
+        assert_eq!(with_small_initial("A GPU"), "a GPU");
+        assert_eq!(with_small_initial("NCCL's ring"), "NCCL's ring");
+    }
+}
