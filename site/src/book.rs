@@ -81,6 +81,10 @@ fn shown(course: &Course, book: &Book) -> BTreeMap<String, String> {
             shown.insert(format!("{kind}/{}", exercise.file), exercise::path(exercise));
         }
     }
+    for exercise in &course.exercises {
+        shown.insert(exercise.lesson(Path::new("")).display().to_string(), exercise::path(exercise));
+        shown.insert(exercise.after(Path::new("")).display().to_string(), exercise::path_after(exercise));
+    }
     shown
 }
 
@@ -90,15 +94,24 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
     let folder = path.trim_end_matches(".md");
     let exercises = pages.course.exercises.iter().filter(|exercise| exercise.folder() == folder);
     for (number, exercise) in (1..).zip(exercises) {
-        let text = exercise::text(pages, exercise, mistakes).with_context(|| exercise.id.clone())?;
+        let text = exercise::text(pages, exercise).with_context(|| exercise.id.clone())?;
         let parents = [&chapter.parent_names[..], std::slice::from_ref(&chapter.name)].concat();
-        let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents);
+        let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents.clone());
         // It lies in no file of mdBook's.
         page.source_path = None;
         page.number = chapter.number.clone().map(|mut place| {
             place.push(number);
             place
         });
+        if !exercise.after(pages.root).is_file() {
+            chapter.sub_items.push(BookItem::Chapter(page));
+            continue;
+        }
+        let text = exercise::text_after(pages, exercise, mistakes).with_context(|| exercise.id.clone())?;
+        let parents = [parents, vec![exercise.title.clone()]].concat();
+        let mut after = Chapter::new("Afterwards", text, exercise::path_after(exercise), parents);
+        after.source_path = None;
+        page.sub_items.push(BookItem::Chapter(after));
         chapter.sub_items.push(BookItem::Chapter(page));
     }
     Ok(())

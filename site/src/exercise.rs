@@ -1,8 +1,10 @@
-//! The page of an exercise: what to do, the starter, hints, what tempts, and the solution, folded.
+//! The pages of an exercise. The first one has its lesson, the starter, and, folded, hints and the solution. The second one is for
+//! afterwards, and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::Context;
 use course::answers;
 use course::mistakes::Mistake;
 use course::syllabus::{Course, Exercise};
@@ -16,17 +18,24 @@ pub(crate) fn path(exercise: &Exercise) -> String {
     format!("{}/{name}.md", exercise.folder())
 }
 
-/// The whole page.
+/// Where the page for afterwards lies in the book.
+pub(crate) fn path_after(exercise: &Exercise) -> String {
+    path(exercise).replace(".md", ".after.md")
+}
+
+/// The page before the exercise.
 ///
 /// # Errors
-/// Its solution can't be read, or has no regions to take out.
-pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<String> {
+/// Its lesson or solution can't be read, or the solution has no regions to take out.
+pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<String> {
     let page = path(exercise);
     let solution = answers::solution(pages.root, exercise)?;
     let starter = answers::starter(pages.root, exercise)?;
-    let mut text = format!("# {}\n\n{}\n\n", exercise.title, exercise.objective);
-    let _ = writeln!(text, "{}\n", facts(pages.course, exercise, &pages.shown, &page));
-    let _ = writeln!(text, "{}", fenced("console", &format!("$ cargo course run {}\n", exercise.id)));
+    let mut text = match exercise.lesson(pages.root).is_file() {
+        true => lesson(pages, &exercise.lesson(Path::new("")), &page)?,
+        false => format!("# {}\n\n{}\n", exercise.title, exercise.objective),
+    };
+    let _ = writeln!(text, "\n{}\n", facts(pages.course, exercise, &pages.shown, &page));
     let _ = writeln!(
         text,
         "## Your file\n\n`modules/{}`:\n\n{}",
@@ -37,9 +46,40 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise, mistakes: &[Mistake])
     for (number, hint) in (1..).zip(&exercise.hints) {
         folded(&mut text, &format!("Hint {number}"), hint);
     }
+    let _ = writeln!(text, "## Solution\n");
+    folded(
+        &mut text,
+        &format!("<code>solutions/{}</code>", exercise.file),
+        &fenced("rust,noplayground,whole", &source::without_marks(&solution)),
+    );
+    let after = path_after(exercise);
+    if !exercise.after(pages.root).is_file() {
+        return Ok(text);
+    }
+    let _ = writeln!(
+        text,
+        "Once your answer is right: [pitfalls, other answers, and a question]({}{after}).",
+        up(&page)
+    );
+    Ok(text)
+}
+
+/// The page after the exercise, with the mistakes that its checks are known to catch.
+///
+/// # Errors
+/// It can't be read, or asks for something that isn't there.
+pub(crate) fn text_after(
+    pages: &Pages<'_>,
+    exercise: &Exercise,
+    mistakes: &[Mistake],
+) -> anyhow::Result<String> {
+    let mut text = lesson(pages, &exercise.after(Path::new("")), &path_after(exercise))?;
     let of_it: Vec<&Mistake> = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id).collect();
     if !of_it.is_empty() {
-        let _ = writeln!(text, "## What tempts\n\nEach of these is caught. What does the check say?\n");
+        let _ = writeln!(
+            text,
+            "\n## Mistakes that the checks catch\n\nWhat does the check report for each of them?\n"
+        );
         for mistake in of_it {
             let said = mistake
                 .says
@@ -48,13 +88,38 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise, mistakes: &[Mistake])
             folded(&mut text, &sentence(&mistake.what), &fenced("text", &said));
         }
     }
-    let _ = writeln!(text, "## Solution\n");
-    folded(
-        &mut text,
-        &format!("<code>solutions/{}</code>", exercise.file),
-        &fenced("rust,noplayground,whole", &source::without_marks(&solution)),
-    );
     Ok(text)
+}
+
+/// A lesson as the book shows it: with drawn figures.
+fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> {
+    let text = pages.text(&file.display().to_string(), page)?;
+    drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
+}
+
+/// What stands before a figure made of characters that the book shows as a picture: `<!-- picture: FILE.svg: what it shows -->`.
+const PICTURE: &str = "<!-- picture: ";
+
+/// Puts pictures in the place of figures made of characters.
+fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
+    let mut parts = text.split(PICTURE);
+    let mut drawn = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (picture, rest) = part.split_once(" -->").context("a picture's comment has no end")?;
+        let (file, shows) =
+            picture.split_once(": ").context("a picture's comment is `FILE.svg: what it shows`")?;
+        let block = rest
+            .trim_start()
+            .strip_prefix("```text\n")
+            .context("behind a picture's comment comes a text block")?;
+        let (_, rest) = block.split_once("\n```").context("a block has no end")?;
+        let _ = write!(
+            drawn,
+            "![{}]({up}pictures/{file}){rest}",
+            shows.split_whitespace().collect::<Vec<_>>().join(" ")
+        );
+    }
+    Ok(drawn)
 }
 
 /// How long it takes, what comes before, and what it runs on.
@@ -75,8 +140,6 @@ fn facts(
     if exercise.min_ranks > 1 {
         let _ = write!(facts, " · from {} GPUs, real or virtual", exercise.min_ranks);
     }
-    let lesson = &shown[&format!("modules/{}/README.md", exercise.folder())];
-    let _ = write!(facts, " · [the lesson]({}{lesson})", up(page));
     facts
 }
 
@@ -103,6 +166,13 @@ fn folded(text: &mut String, summary: &str, inside: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_book_has_a_picture_where_a_terminal_has_characters() {
+        let text = "a\n\n<!-- picture: b.svg: two\nboxes -->\n```text\n[] []\n```\n\nc\n";
+        assert_eq!(drawn(text, "../").unwrap(), "a\n\n![two boxes](../pictures/b.svg)\n\nc\n");
+        assert!(drawn("<!-- picture: b.svg: c -->\nd\n", "").is_err());
+    }
 
     #[test]
     fn a_summary_is_a_sentence_in_html() {
