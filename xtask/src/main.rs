@@ -1,5 +1,6 @@
 //! Tasks of authors and CI. A student needs none of them.
 
+mod bench_student;
 mod check;
 mod kernels;
 mod lessons;
@@ -22,6 +23,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Measure how long a student waits from a save to the verdict, in ten exercises
+    BenchStudent(bench_student::Options),
     /// Make the book
     #[command(disable_help_flag = true)]
     Book(Passed),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     match &arguments.task {
+        Task::BenchStudent(options) => bench_student::run(root, options),
         Task::Book(passed) => site(root, "book", passed),
         Task::Check => check::run(root),
         Task::Kernels(options) => kernels::run(options),

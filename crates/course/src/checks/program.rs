@@ -75,6 +75,8 @@ pub fn build(
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--quiet", "--package", &package, "--test", &module.folder])
+        // Cargo would also link the module's programs, which takes as long as the checks.
+        .arg("--no-default-features")
         .args(["--message-format", format])
         .current_dir(root);
     let mut program = None;
