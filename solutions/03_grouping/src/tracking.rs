@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
 /// Works on both halves of `values` at the same time, each on its own stream, with tracking on. Returns all values when the work is
-/// done. The first half has `values.len() / 2` elements, and there are at least two values. Both streams belong to one context.
+/// done. There are at least two values; if their number is odd, the second half has one more. Both streams belong to one context.
 /// `work(stream, half)` enqueues the work on one half.
 ///
 /// # Errors
