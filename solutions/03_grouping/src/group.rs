@@ -11,7 +11,7 @@ use lab::Readable;
 /// Makes the NCCL calls in `calls` as one group, and returns what `calls` returns. Groups may nest: the end of the outermost group
 /// launches everything.
 ///
-/// After an error, no group is left open. Calls that NCCL accepted before `calls` failed are still launched.
+/// After an error, no group is left open. If `calls` fails for a reason of its own, the NCCL calls that it made before are launched.
 ///
 /// # Errors
 /// Returns the error of `calls`. If `calls` succeeds, returns NCCL's error at the start or at the end of the group.
