@@ -67,7 +67,7 @@ pub fn lateness(comm: &Comm, waited: f32) -> anyhow::Result<Vec<f32>> {
 /// of one element to sum, and with the same register, which is new.
 ///
 /// # Errors
-/// Fails if a rank has not come within `deadline` by the host's `clock`; the error has the missing ranks. The sum is then still in
+/// Fails if a rank has not come within `deadline` by the host's `clock`; the error names the missing ranks by number. The sum is then still in
 /// flight, and the communicator can only be dropped. Also returns the errors of NCCL and of the driver.
 pub fn barrier(
     comm: &Comm,
@@ -84,7 +84,7 @@ pub fn barrier(
     // 1. a rank signs as soon as its own GPU has come to the sum, even if other ranks never come;
     // 2. no wait lasts beyond `until`;
     // 3. if all ranks come in time, return their `lateness`, from the time that this GPU spent in the sum;
-    // 4. otherwise, fail with an error that has the ranks missing in the register.
+    // 4. otherwise, fail with an error that names the ranks missing in the register.
     todo!("Meet all ranks in a sum of `token`")
     // ANCHOR_END: barrier
 }

@@ -17,7 +17,7 @@ pub struct Muster {
     pub id: Id,
 }
 
-/// Aborts the communicator, and returns one of the survivors' new world, on the same stream. The survivors keep their order, and their
+/// Aborts `comm`, and returns a communicator of the survivors' new world, on the same stream. The survivors keep their order, and their
 /// ranks have no gaps. `muster(rank)` takes this rank's old number, and returns when all survivors have called it. Every survivor must
 /// call this function.
 ///
@@ -57,7 +57,7 @@ pub fn sum_of_survivors(
     // ANCHOR: sum_of_survivors
     // Sum until a sum arrives:
     // 1. `total` is the sum over the ranks of the communicator that is returned;
-    // 2. if a sum does not arrive, its content does not count, and the survivors rejoin and sum again;
+    // 2. a sum that does not arrive counts for nothing: the survivors rejoin and sum again;
     // 3. that may happen any number of times;
     // 4. if no rank is lost, the old communicator is returned, and `muster` is not called.
     loop {
