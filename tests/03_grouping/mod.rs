@@ -20,8 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
         ring::checks(),
         all_to_all::checks(),
         fusion::checks(),
-        tracking::checks(),
         events::checks(),
+        tracking::checks(),
         straggler::checks(),
         recover::checks(),
     ]

@@ -1,7 +1,6 @@
-//! Scatter, gather and all-to-all, made of sends and receives.
+//! Scatter, gather, and all-to-all, built from sends and receives.
 //!
-//! Each send needs its receive on the other rank, of the same length, and each receive its send. What a rank sends to itself
-//! needs both as well. All of it goes into one group: there, no order of the calls matters.
+//! Every send needs a receive of the same length on the other rank, in the same group.
 
 use std::ops::Range;
 
@@ -10,13 +9,13 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::Readable;
 
-/// Each rank, as NCCL counts it, and its part of `whole` elements: equal parts, in the order of ranks.
+/// Returns each rank, as NCCL counts it, with the range of its part: equal parts of `whole` elements, in rank order.
 fn parts(comm: &Comm, whole: usize) -> impl Iterator<Item = (i32, Range<usize>)> {
     let len = whole / comm.world_size();
     (0..comm.world_size()).map(move |rank| (rank as i32, rank * len..(rank + 1) * len))
 }
 
-/// What the root has of all parts together; `None` on the other ranks, whatever they have.
+/// Returns the root's `whole`, and `None` on the other ranks, whatever they pass.
 fn of_root<T>(comm: &Comm, root: usize, whole: Option<T>) -> anyhow::Result<Option<T>> {
     match comm.rank() == root {
         true => Ok(Some(whole.with_context(|| format!("rank {root} is the root, and has no whole"))?)),
@@ -24,7 +23,7 @@ fn of_root<T>(comm: &Comm, root: usize, whole: Option<T>) -> anyhow::Result<Opti
     }
 }
 
-/// Refuses a whole that isn't as long as all parts together.
+/// Rejects a whole that is not as long as all parts together.
 fn check_lengths(comm: &Comm, whole: usize, part: usize) -> anyhow::Result<()> {
     let world_size = comm.world_size();
     ensure!(
@@ -35,12 +34,12 @@ fn check_lengths(comm: &Comm, whole: usize, part: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes each rank's part of the root's `whole` into its `part`, the root's own into the root's. On the other ranks `whole` is
-/// not looked at. Every rank must call it. Returns at once.
+/// Writes each rank's part of the root's `whole` into its `part`, the root's own part too. Other ranks' `whole` is ignored. Returns
+/// without waiting for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// The root has no `whole`, or one that isn't as long as all parts together: only the root learns that. Or NCCL refuses. No
-/// group is left open.
+/// Fails on the root, and only there, if the root has no `whole`, or a `whole` that is not as long as all parts together. Also returns
+/// NCCL's errors. No group is left open.
 pub fn scatter(
     comm: &Comm,
     whole: Option<&CudaView<f32>>,
@@ -50,18 +49,20 @@ pub fn scatter(
     let whole = of_root(comm, root, whole)?;
     whole.map_or(Ok(()), |whole| check_lengths(comm, whole.len(), part.len()))?;
     // ANCHOR: scatter
-    // Send every rank its part, if you are the root, and receive yours from the root.
-    // `whole` is `Some` on the root alone. `parts(comm, whole.len())` gives each rank with its range, and the root is a rank
-    // too. Start a group, keep the results of the calls, end the group, then look at them.
-    todo!("Send every rank its part, if you are the root, and receive yours from the root")
+    // Send every rank its part of the root's buffer:
+    // 1. each rank's `part` holds that rank's part of the root's `whole`, on the root too;
+    // 2. `whole` is `Some` on the root and `None` on all other ranks: the lines above see to that;
+    // 3. no group is left open, even if one of the calls fails;
+    // 4. the host does not wait for the GPU.
+    todo!("Send every rank its part of the root's buffer")
     // ANCHOR_END: scatter
 }
 
-/// Writes the parts of all ranks into the root's `whole`, in the order of ranks. On the other ranks `whole` is not touched.
-/// Every rank must call it. Returns at once.
+/// Writes the parts of all ranks into the root's `whole`, in rank order. Other ranks' `whole` is not touched. Returns without waiting
+/// for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// As [`scatter`].
+/// As for [`scatter`].
 pub fn gather(
     comm: &Comm,
     part: &CudaView<f32>,
@@ -71,18 +72,20 @@ pub fn gather(
     let whole = of_root(comm, root, whole)?;
     whole.as_ref().map_or(Ok(()), |whole| check_lengths(comm, whole.len(), part.len()))?;
     // ANCHOR: gather
-    // Send your part to the root, and receive every rank's part, if you are the root.
-    // It is `scatter` the other way round. `whole.slice_mut(range)` lends a part to be written.
-    todo!("Send your part to the root, and receive every rank's part, if you are the root")
+    // Collect the parts of all ranks on the root:
+    // 1. the root's `whole` holds the parts of all ranks in rank order, its own part too;
+    // 2. as in `scatter`, `whole` is `Some` on the root alone;
+    // 3. no group is left open, and the host does not wait for the GPU.
+    todo!("Collect the parts of all ranks on the root")
     // ANCHOR_END: gather
 }
 
-/// Every rank has a part for every rank: part `r` of `outgoing` goes to rank `r`, and part `r` of `incoming` comes from rank
-/// `r`. Every rank must call it. Returns at once.
+/// Sends part `r` of `outgoing` to rank `r`, and fills part `r` of `incoming` with what rank `r` sends, for every rank `r`. Returns
+/// without waiting for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// `outgoing` and `incoming` differ in length, or don't divide by the number of ranks: nothing was sent. Or NCCL refuses. No
-/// group is left open.
+/// Fails if `outgoing` and `incoming` differ in length, or if their length is not divisible by the number of ranks: nothing was sent.
+/// Also returns NCCL's errors. No group is left open.
 pub fn all_to_all(
     comm: &Comm,
     outgoing: &CudaView<f32>,
@@ -92,8 +95,11 @@ pub fn all_to_all(
     ensure!(len == incoming.len(), "{len} elements go out, but {} come in", incoming.len());
     ensure!(len.is_multiple_of(world_size), "{len} elements can't be cut into {world_size} equal parts");
     // ANCHOR: all_to_all
-    // Exchange a part with every rank, yourself among them, in one group.
-    // Which part of `outgoing` goes to a rank, and where in `incoming` does its part belong?
-    todo!("Exchange a part with every rank, yourself among them, in one group")
+    // Exchange a part with every rank:
+    // 1. part `r` of `incoming` is what rank `r` has for this rank, for every `r`, this rank too;
+    // 2. `outgoing` stays as it is;
+    // 3. no group is left open, even if one of the calls fails;
+    // 4. the host does not wait for the GPU.
+    todo!("Exchange a part with every rank")
     // ANCHOR_END: all_to_all
 }

@@ -1,7 +1,6 @@
-//! Fusion: many small tensors in one call.
+//! Fusion: many small tensors in one all-reduce.
 //!
-//! A small message takes as long as its way does, however small it is. A model has many small tensors: sent one by one, each
-//! pays for the way again. In one group, NCCL launches them together; in one flat buffer they *are* one.
+//! Every collective pays its latency once, however small it is. One flat buffer pays once for all tensors.
 
 use std::collections::HashMap;
 
@@ -10,47 +9,49 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::Readable;
 
-/// The tensors in an order that is the same on every rank: that of their names.
+/// Returns a view of each tensor, in the order of their names, which is the same on every rank.
 pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMut<'_, f32>> {
     // ANCHOR: in_order
-    // Bring the tensors into the order of their names, each as a view.
-    // A `HashMap` goes through its entries in an order of its own, another one in each map. Calls have no names: NCCL puts the
-    // first call of one rank together with the first one of the others.
-    todo!("Bring the tensors into the order of their names, each as a view")
+    // Put the tensors into an order that all ranks share:
+    // 1. the views come in the order of the tensors' names;
+    // 2. there is one view for each tensor, and `tensors` may be empty.
+    todo!("Put the tensors into an order that all ranks share")
     // ANCHOR_END: in_order
 }
 
-/// Replaces each tensor by its average over all ranks, with a call for each. Every rank must call it, with the same lengths in
-/// the same order. Returns at once.
+/// Replaces each tensor with its average over all ranks, with one all-reduce per tensor. Returns without waiting for the GPU. Every
+/// rank must call it, with the same lengths in the same order.
 ///
 /// # Errors
-/// NCCL refuses.
+/// Returns NCCL's errors.
 pub fn average_each(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     tensors.iter_mut().try_for_each(|tensor| average_in_place(comm, tensor))
 }
 
-/// As [`average_each`], all of it in one group. No group is left open after an error.
+/// Does the same as [`average_each`], as one group. After an error, no group is left open.
 ///
 /// # Errors
-/// As [`average_each`].
+/// As for [`average_each`].
 pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_grouped
-    // Make the same calls, in one group.
-    // `average_each` makes them. End the group also where it fails.
-    todo!("Make the same calls, in one group")
+    // Make the calls of `average_each` as one group:
+    // 1. NCCL launches all of them, or, if it refuses one, none;
+    // 2. no group is left open, even if one of the calls fails.
+    todo!("Make the calls of `average_each` as one group")
     // ANCHOR_END: average_grouped
 }
 
-/// As [`average_each`], with one call: packs the tensors into one flat buffer, averages that, and unpacks it. There is at least
-/// one element.
+/// Does the same as [`average_each`] with a single all-reduce: packs the tensors into one flat buffer, averages it, and unpacks it.
+/// There is at least one element.
 ///
 /// # Errors
-/// As [`average_each`], or what the driver answers.
+/// Returns the errors of NCCL and of the driver.
 pub fn average_fused(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_fused
-    // Pack, average once, and unpack.
-    // The tensors lie in the flat buffer one behind the other: where does each begin? `stream.memcpy_dtod(from, to)` copies as
-    // many elements as `from` has.
-    todo!("Pack, average once, and unpack")
+    // Average all tensors with one call:
+    // 1. NCCL gets one all-reduce of as many elements as all tensors have together;
+    // 2. each tensor ends up with its own average;
+    // 3. the host does not wait for the GPU.
+    todo!("Average all tensors with one call")
     // ANCHOR_END: average_fused
 }

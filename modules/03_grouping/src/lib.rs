@@ -1,4 +1,4 @@
-//! Several calls as one, one stream after another, and what to do when a rank is missing.
+//! Group calls, stream order, and lost ranks.
 
 pub mod all_to_all;
 pub mod events;

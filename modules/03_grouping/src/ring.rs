@@ -1,42 +1,45 @@
-//! A ring: every rank sends to its right neighbour, and receives from its left one.
+//! Point-to-point messages around a ring: each rank sends to its right neighbor and receives from its left neighbor.
 //!
-//! `send` and `recv` are NCCL's calls between two ranks. Each may wait for the other end. Around a ring, everybody is somebody's
-//! other end: so a rank makes both of its calls in one group.
+//! A send may wait for its receive, and a receive for its send.
 
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::{Kernels, Readable};
 
-/// The ranks to the left and to the right of `rank`, which is below `world_size`. The ranks sit in a circle: right of the
-/// last one sits rank 0.
+/// Returns the left and the right neighbor of `rank`, in this order. The ranks form a circle: the right neighbor of the last rank is
+/// rank 0. `rank` is below `world_size`.
 pub fn neighbours(rank: usize, world_size: usize) -> (usize, usize) {
     // ANCHOR: neighbours
-    // Name the left neighbour, then the right one.
-    // A `usize` has no −1, and no rank is called `world_size`.
-    todo!("Name the left neighbour, then the right one")
+    // Find the two neighbors of `rank`:
+    // 1. the left neighbor comes first in the pair;
+    // 2. the ranks form a circle, so both neighbors are ranks of this world.
+    todo!("Find the two neighbors of `rank`")
     // ANCHOR_END: neighbours
 }
 
-/// Sends `outgoing` to the right neighbour, and writes into `incoming` what the left one sends. All have the same length.
-/// Every rank must call it; a rank alone is its own neighbour. Returns at once.
+/// Sends `outgoing` to the right neighbor, and fills `incoming` with what the left neighbor sends. Returns without waiting for the
+/// GPU. All buffers have the same length. Every rank must call it; a single rank is its own neighbor.
 ///
-/// What comes next in the communicator's stream finds `incoming` filled. Another stream has to wait for that one.
+/// Later work on the communicator's stream finds `incoming` filled. Any other stream has to wait for that stream.
 ///
 /// # Errors
-/// NCCL refuses. No group is left open.
+/// Returns NCCL's errors. No group is left open.
 pub fn shift(comm: &Comm, outgoing: &CudaView<f32>, incoming: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: shift
-    // Send to the right and receive from the left, in one group.
-    // NCCL counts ranks as `i32`. A group that was started must be ended, also where one of the calls fails.
-    todo!("Send to the right and receive from the left, in one group")
+    // Pass a buffer to the right:
+    // 1. `outgoing` goes to the right neighbor, and `incoming` comes from the left neighbor;
+    // 2. the ranks never deadlock, however large the buffers are;
+    // 3. no group is left open, even if one of the calls fails;
+    // 4. the host does not wait for the GPU.
+    todo!("Pass a buffer to the right")
     // ANCHOR_END: shift
 }
 
-/// Writes the sum of all ranks' `own` into `total`, on every rank, by sending around the ring. Both are equally long, on all
-/// ranks. Every rank must call it. Returns at once.
+/// Writes the sum of all ranks' `own` into `total`, on every rank, by sending around the ring. Returns without waiting for the GPU.
+/// Both buffers have the same length on all ranks. Every rank must call it.
 ///
 /// # Errors
-/// As [`shift`], or what the driver answers.
+/// Returns the errors of [`shift`] and of the driver.
 pub fn sum_around(
     comm: &Comm,
     kernels: &Kernels,
@@ -44,9 +47,11 @@ pub fn sum_around(
     total: &mut CudaViewMut<f32>,
 ) -> anyhow::Result<()> {
     // ANCHOR: sum_around
-    // Sum what comes by, and pass it on.
-    // Everybody's values come around, your own are there already. `kernels.axpy(&stream, y, x, 1.0)` adds x to y.
-    // How many shifts does it take? And what goes out in the second one?
-    todo!("Sum what comes by, and pass it on")
+    // Sum over all ranks with `shift`:
+    // 1. `total` is the sum of every rank's `own`, each counted once, whatever `total` held before;
+    // 2. `own` stays as it is;
+    // 3. all values travel from neighbor to neighbor, by `shift` alone;
+    // 4. the host does not wait for the GPU.
+    todo!("Sum over all ranks with `shift`")
     // ANCHOR_END: sum_around
 }

@@ -1,7 +1,6 @@
-//! Stragglers: who is late, by how much, and who does not come at all.
+//! Stragglers: which rank is late, by how much, and which rank never comes.
 //!
-//! A collective is a barrier: it ends on every rank when the last one has come. It says neither who that was, nor ends if
-//! somebody never comes. So the host looks at the clock, and the ranks sign a register that needs no GPU.
+//! A collective ends on every rank when the last rank has come. It does not report which rank that was, and it has no deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,59 +11,64 @@ use cudarc::driver::{CudaEvent, CudaSlice};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Who has come to one barrier. Threads of a process share it; processes have a small server for this.
+/// Records which ranks have reached one barrier. Threads of a process share it; processes need a small server instead.
 #[derive(Debug)]
 pub struct Register(Vec<AtomicBool>);
 
 impl Register {
-    /// For one barrier of so many ranks.
+    /// Creates the register of one barrier of `world_size` ranks.
     pub fn new(world_size: usize) -> Self {
         Self((0..world_size).map(|_| AtomicBool::new(false)).collect())
     }
 
-    /// The rank has come.
+    /// Records that `rank` has come.
     pub fn sign(&self, rank: usize) {
         self.0[rank].store(true, Ordering::SeqCst);
     }
 
-    /// The ranks that haven't signed, in ascending order.
+    /// Returns the ranks that have not signed, in ascending order.
     pub fn missing(&self) -> Vec<usize> {
         (0..self.0.len()).filter(|&rank| !self.0[rank].load(Ordering::SeqCst)).collect()
     }
 }
 
-/// Waits until the event is complete, but not beyond `until`: says whether it is. `clock` is the host's: the time since some
-/// moment, another one on each host.
+/// Waits for the event, but not beyond `until`. Returns whether the event is complete. `clock` returns the time since some moment,
+/// which differs from host to host.
 ///
 /// # Errors
-/// What the driver answers: then the event will never be complete.
+/// Returns the driver's error: the event will then never be complete.
 pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Duration) -> anyhow::Result<bool> {
     // ANCHOR: complete_by
-    // Ask the event again and again, until it is complete or the time is up.
-    // `try_is_complete()` asks and returns at once. Between two questions, `std::thread::yield_now()` lets others work.
-    todo!("Ask the event again and again, until it is complete or the time is up")
+    // Wait for the event, at most until the deadline:
+    // 1. a complete event gives `true`, even if time is up;
+    // 2. `false` means that the event was not complete when `clock()` had reached `until`;
+    // 3. an error of the driver is returned at once;
+    // 4. other threads get a chance to run during the wait.
+    todo!("Wait for the event, at most until the deadline")
     // ANCHOR_END: complete_by
 }
 
-/// By how many milliseconds each rank came later to a barrier than the first one, in the order of ranks. `waited` is how long
-/// this rank's GPU was in the barrier, in milliseconds. Every rank must call it; waits for the answer.
+/// Returns how many milliseconds each rank reached a barrier after the first rank, in rank order. `waited` is how long this rank's GPU
+/// was in the barrier, in milliseconds. Every rank must call it. Waits for the result.
 ///
 /// # Errors
-/// What NCCL and the driver answer.
+/// Returns the errors of NCCL and of the driver.
 pub fn lateness(comm: &Comm, waited: f32) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: lateness
-    // Gather what every rank has waited, and tell from it who came when.
-    // All left the barrier at the same time. So who waited longest came first, and who waited least came last.
-    todo!("Gather what every rank has waited, and tell from it who came when")
+    // Compute how late each rank was:
+    // 1. every rank gets the same list, with one number for each rank;
+    // 2. the rank that came first has 0, and a rank that came x ms later has x;
+    // 3. no clock of one GPU or host is compared with another's.
+    todo!("Compute how late each rank was")
     // ANCHOR_END: lateness
 }
 
-/// Waits until every rank's GPU has come here, and returns the [`lateness`] of all ranks. Every rank must call it, with a
-/// `token` of one element to sum, and the same register, which is new.
+/// Waits until the GPUs of all ranks have come here, and returns the [`lateness`] of all ranks. Every rank must call it, with a `token`
+/// of one element to sum, and with the same register, which is new.
 ///
 /// # Errors
-/// Not all have come within `deadline` by the host's `clock`: which ones are missing. The sum is then still in flight, and all
-/// that can be done with the communicator is to drop it. Or what NCCL and the driver answer.
+/// Fails if a rank has not come within `deadline` by the host's `clock`; the error names the missing ranks by number. The sum is then still in
+/// flight, and the communicator can only be dropped. Also returns the errors of NCCL and of the driver.
 pub fn barrier(
     comm: &Comm,
     token: &mut CudaSlice<f32>,
@@ -76,9 +80,11 @@ pub fn barrier(
     let stream = comm.stream();
     let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
     // ANCHOR: barrier
-    // Sum the token over all ranks between two events, and wait for both, each until `until`.
-    // When the first event is complete, this rank's GPU has come: sign. When the second one is, all have. What was between the
-    // two is what this rank has waited. If time is up, the register knows who is missing.
-    todo!("Sum the token over all ranks between two events, and wait for both, each until `until`")
+    // Meet all ranks in a sum of `token`:
+    // 1. a rank signs as soon as its own GPU has come to the sum, even if other ranks never come;
+    // 2. no wait lasts beyond `until`;
+    // 3. if all ranks come in time, return their `lateness`, from the time that this GPU spent in the sum;
+    // 4. otherwise, fail with an error that names the ranks missing in the register.
+    todo!("Meet all ranks in a sum of `token`")
     // ANCHOR_END: barrier
 }

@@ -1,19 +1,17 @@
-//! Tracking: the waits that cudarc puts in by itself.
+//! Event tracking: the waits that cudarc inserts by itself.
 //!
-//! A slice carries two events: of its last read and of its last write. A stream that reads a slice first waits for the write; one
-//! that writes waits for both. So what a slice is used for on two streams comes in order, without a word from you. What the
-//! slice can't tell apart comes in order too: its two halves, say. And what two events can't hold is forgotten.
+//! Each slice carries two events, one of its last read and one of its last write. All views of a slice share them.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
-/// Works on both halves of `values`, each on a stream of its own, with tracking on, so that the two can run at the same time;
-/// returns all values when both are done. The first half is `values.len() / 2` long. Both streams belong to one context.
-/// `work(stream, half)` puts the work on a half into a stream. There are at least two values.
+/// Works on both halves of `values` at the same time, each on its own stream, with tracking on. Returns all values when the work is
+/// done. There are at least two values; if their number is odd, the second half has one more. Both streams belong to one context.
+/// `work(stream, half)` enqueues the work on one half.
 ///
 /// # Errors
-/// That of `work`, and what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn in_two_slices(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
@@ -21,17 +19,19 @@ pub fn in_two_slices(
     mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_two_slices
-    // Give each stream a slice, start the work on both, and only then read the results.
-    // `clone_htod(values)` makes a slice, `clone_dtoh(slice)` reads one: which of them keeps the host until the stream is done?
-    todo!("Give each stream a slice, start the work on both, and only then read the results")
+    // Work on both halves at the same time:
+    // 1. `first` works on the first half, and `second` on the second half, each once;
+    // 2. neither half waits for the other, neither on the GPU nor on the host;
+    // 3. tracking stays on;
+    // 4. the result has all values in their old order, with all work done.
+    todo!("Work on both halves at the same time")
     // ANCHOR_END: in_two_slices
 }
 
-/// The same with one slice: two views of it share its events, so tracking has to go. Switches it off, for good,
-/// for this and all other slices of the context.
+/// Does the same with a single slice. Switches tracking off for good, for this slice and for all later slices of the context.
 ///
 /// # Errors
-/// That of `work`, and what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn in_one_slice(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
@@ -39,18 +39,20 @@ pub fn in_one_slice(
     mut work: impl FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_one_slice
-    // Switch tracking off, then order by hand what has to be: the second stream behind the upload, the download behind both.
-    // `context.disable_event_tracking()` is unsafe: it wants a SAFETY comment. From then on nobody waits for anything but what you
-    // say: `second.join(first)?` lets the second stream wait for all that is in the first one.
-    todo!("Switch tracking off, then order by hand what has to be")
+    // Work on two views of one slice at the same time:
+    // 1. all values lie in one slice, and `work` gets a view of each half;
+    // 2. tracking is off, so that neither half waits for the other;
+    // 3. `second` starts only when the values are on the GPU;
+    // 4. the result is read only when both halves are done.
+    todo!("Work on two views of one slice at the same time")
     // ANCHOR_END: in_one_slice
 }
 
-/// Lets each of the `readers` read the slice, and then `writer` write it, with tracking on. `read(i, slice)` puts work into
-/// `readers[i]`, `write(slice)` into `writer`. The readers don't wait for each other. Returns at once.
+/// Lets each of the `readers` read the slice, and then the `writer` write it, with tracking on. `read(i, slice)` enqueues work on
+/// `readers[i]`, and `write(slice)` on `writer`. Returns when everything is enqueued.
 ///
 /// # Errors
-/// Those of `read` and `write`, and what the driver answers.
+/// Returns the errors of `read`, `write`, and the driver.
 pub fn write_after_reads(
     slice: &mut CudaSlice<f32>,
     readers: &[Arc<CudaStream>],
@@ -59,8 +61,10 @@ pub fn write_after_reads(
     write: impl FnOnce(&mut CudaSlice<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: write_after_reads
-    // Read on every reader, then write, behind all of them.
-    // The slice has one event for reads. Each read records it anew: which of them does the writer wait for?
-    todo!("Read on every reader, then write, behind all of them")
+    // Let the writer wait for all readers:
+    // 1. on the GPU, the write starts only when every read is done;
+    // 2. no reader waits for another reader;
+    // 3. the host waits for no stream, and tracking stays on.
+    todo!("Let the writer wait for all readers")
     // ANCHOR_END: write_after_reads
 }

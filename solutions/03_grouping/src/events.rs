@@ -1,17 +1,16 @@
-//! Events: how one stream waits for another, and the host for neither.
+//! Events: one stream waits for another, and the host waits for neither.
 //!
-//! An event marks a place in a stream: behind everything that was enqueued there when it was recorded. A stream that waits
-//! for it blocks what is enqueued on it from then on. cudarc's tracking does this for you; here it is off.
+//! cudarc's event tracking is off here, so that only your own events order the streams.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut};
 
-/// Lets `produce` fill the buffer, with work for the stream `producer`, and then `consume` read it, with work for the
-/// stream `consumer`. Returns at once.
+/// Lets `produce` fill the buffer on the stream `producer`, and then `consume` read it on the stream `consumer`. Both enqueue work and
+/// return, and so does this function.
 ///
 /// # Errors
-/// Those of `produce` and `consume`, and what the driver answers.
+/// Returns the errors of `produce`, `consume`, and the driver.
 pub fn hand_over(
     producer: &Arc<CudaStream>,
     consumer: &Arc<CudaStream>,
@@ -20,19 +19,19 @@ pub fn hand_over(
     consume: impl FnOnce(&CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: hand_over
-    // Produce, then consume, and let the second stream wait for the first one.
-    // `record_event(None)` and `wait(&event)` are methods of a stream. On which of the two, and when?
+    // Let the consumer wait for the producer:
+    // 1. on the GPU, the work of `consume` starts only when the work of `produce` is done;
+    // 2. the host waits for neither stream.
     produce(buffer)?;
     consumer.wait(&producer.record_event(None)?)?;
     consume(buffer)
     // ANCHOR_END: hand_over
 }
 
-/// The same for a number of rounds, all with the one buffer: each round's reading comes behind its filling, and the
-/// next round's filling behind that. Returns at once.
+/// Does the same for `rounds` rounds, numbered from 0, all with the same buffer. Returns when everything is enqueued.
 ///
 /// # Errors
-/// Those of `produce` and `consume`, and what the driver answers.
+/// Returns the errors of `produce`, `consume`, and the driver.
 pub fn relay(
     producer: &Arc<CudaStream>,
     consumer: &Arc<CudaStream>,
@@ -42,8 +41,10 @@ pub fn relay(
     mut consume: impl FnMut(usize, &CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: relay
-    // Hand the buffer over once for each round, and back again.
-    // Who reads a buffer has to be waited for as well, before somebody writes into it.
+    // Hand the buffer over in every round:
+    // 1. `consume` of a round reads only what `produce` of the same round wrote;
+    // 2. `produce` of a round overwrites nothing that is still being read;
+    // 3. the host waits for neither stream.
     for round in 0..rounds {
         hand_over(
             producer,

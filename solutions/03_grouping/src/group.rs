@@ -1,8 +1,6 @@
-//! A group: several calls that NCCL takes as one.
+//! Group calls: several NCCL calls that NCCL takes as one.
 //!
-//! A call may wait until every rank has made it. With a thread for each rank it does so at the same time as the others; a thread that
-//! drives all the ranks would wait for itself. Between the start and the end of a group, calls only write down what they
-//! want, and the end launches everything together.
+//! With a group, one thread can drive all GPUs. Without a group, its first call may wait for calls that the thread has yet to make.
 
 use anyhow::ensure;
 use collectives::all_reduce::average_in_place;
@@ -10,17 +8,19 @@ use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::Readable;
 
-/// Makes the NCCL calls in `calls` as one group, and returns what `calls` returns. Groups may nest: then the end of the
-/// outermost one launches.
+/// Makes the NCCL calls in `calls` as one group, and returns what `calls` returns. Groups may nest: the end of the outermost group
+/// launches everything.
 ///
-/// After an error no group is left open. What `calls` had called before its error is launched all the same.
+/// After an error, no group is left open. If `calls` fails for a reason of its own, the NCCL calls that it made before are launched.
 ///
 /// # Errors
-/// That of `calls`; or else NCCL's at the start or at the end.
+/// Returns the error of `calls`. If `calls` succeeds, returns NCCL's error at the start or at the end of the group.
 pub fn in_group<T>(calls: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     // ANCHOR: in_group
-    // Start a group, run `calls`, and end the group whatever came of them.
-    // Both `calls` and the end may fail. Of two errors, return that of `calls`: it came first, and is the cause.
+    // Run `calls` as one group:
+    // 1. NCCL takes everything that `calls` asks for as one group;
+    // 2. the group has ended when this function returns, whether `calls` succeeded or failed;
+    // 3. if both `calls` and the end of the group fail, the error of `calls` is returned: it came first, and it is the cause.
     group_start().readable()?;
     let result = calls();
     let ended = group_end().readable();
@@ -30,19 +30,23 @@ pub fn in_group<T>(calls: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<
     // ANCHOR_END: in_group
 }
 
-/// Replaces every buffer by the average of all of them: `buffers[i]` is that of `comms[i]`, and `comms` are all ranks of
-/// one world, driven by this thread. Returns at once.
+/// Replaces every buffer with the average of all buffers, and returns without waiting for the GPUs. `buffers[i]` belongs to
+/// `comms[i]`, and `comms` are all ranks of one world, driven by this thread.
 ///
-/// What comes next in the stream of `comms[i]` finds the average in `buffers[i]`. Another stream has to wait for that
-/// one: cudarc notes the use of a buffer at the call, and here the work is launched later.
+/// Later work on the stream of `comms[i]` finds the average in `buffers[i]`. Any other stream has to wait for that stream: cudarc
+/// records the use of a buffer at the call, but the group launches the work later.
 ///
 /// # Errors
-/// There are not as many buffers as communicators, or the buffers differ in length (the error says both numbers; nothing
-/// was sent), or NCCL refuses.
+/// Fails if there are not as many buffers as communicators, or if two buffers differ in length: the error has both numbers, and
+/// nothing was sent. Also returns NCCL's errors.
 pub fn average_all(comms: &[Comm], buffers: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_all
-    // Compare the numbers, then average in one group: a call of module 02's `average_in_place` for each communicator.
-    // Everything that you can refuse, refuse before the group.
+    // Average all buffers as one group:
+    // 1. there are as many buffers as communicators, or the error has both numbers;
+    // 2. all buffers have the same length, or the error has two lengths that differ;
+    // 3. if the arguments are wrong, NCCL was not called at all;
+    // 4. every communicator averages its own buffer in place;
+    // 5. the host does not wait for the GPUs.
     ensure!(
         comms.len() == buffers.len(),
         "{} communicators, but {} buffers: each needs one",

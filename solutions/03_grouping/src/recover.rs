@@ -1,7 +1,6 @@
-//! Recovery: a rank is lost, and the others go on without it.
+//! Recovery: a rank is lost, and the other ranks go on in a smaller world.
 //!
-//! A communicator has no way to lose a rank. What it has in flight never ends, and what is enqueued behind that never begins. So
-//! every survivor gives it up, and they make a smaller one.
+//! A communicator cannot lose a rank: its work in flight never ends, and later work on its stream never starts.
 
 use anyhow::Context;
 use collectives::all_reduce;
@@ -9,26 +8,29 @@ use cudarc::driver::{CudaEvent, CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, Id};
 use lab::Readable;
 
-/// What the survivors are told by whoever watches over the ranks: the program that started them, which sees them end.
+/// Names the survivors. It comes from whatever watches the ranks, such as the program that started them.
 #[derive(Clone, Debug)]
 pub struct Muster {
-    /// The ranks that are left, by their numbers in the old world, in ascending order.
+    /// The ranks that are left, by their old numbers, in ascending order.
     pub survivors: Vec<usize>,
-    /// The id of their new world: the same one for all of them.
+    /// The id of their new world, the same for all of them.
     pub id: Id,
 }
 
-/// Gives up the communicator, and then makes one of the survivors on the same stream: not before the old one is gone, whose sum may
-/// block the GPU. They keep their order, and their ranks have no gaps. `muster(rank)` asks, for a rank of the old world, what has
-/// become of that world, and returns when all survivors have asked. Every survivor must call it.
+/// Aborts `comm`, and returns a communicator of the survivors' new world, on the same stream. The survivors keep their order, and their
+/// ranks have no gaps. `muster(rank)` takes this rank's old number, and returns when all survivors have called it. Every survivor must
+/// call this function.
 ///
 /// # Errors
-/// That of `muster`; this rank is none of the survivors; or what NCCL answers.
+/// Fails if this rank is not a survivor. Also returns the errors of `muster` and of NCCL.
 pub fn rejoin(comm: Comm, muster: impl FnOnce(usize) -> anyhow::Result<Muster>) -> anyhow::Result<Comm> {
     // ANCHOR: rejoin
-    // Abort the old communicator, ask who is left, and join the new world.
-    // A `Comm` aborts when it is dropped; what do you need of it before that? In the new world, a rank's number is its place
-    // among the survivors.
+    // Leave the old world and join the new one:
+    // 1. nothing waits for the old communicator's work, which may never end;
+    // 2. this rank never has two communicators at the same time;
+    // 3. the new communicator uses the stream of the old one;
+    // 4. the new ranks count from 0 without gaps, in the order of the old ranks;
+    // 5. a rank that is not a survivor fails, without an attempt to join.
     let (stream, old_rank) = (comm.stream(), comm.rank());
     drop(comm);
     let Muster { survivors, id } = muster(old_rank)?;
@@ -38,13 +40,13 @@ pub fn rejoin(comm: Comm, muster: impl FnOnce(usize) -> anyhow::Result<Muster>) 
     // ANCHOR_END: rejoin
 }
 
-/// Sums `values` over all ranks into `total`; if a rank is lost, over those that are left. Returns when the sum is there, with
-/// the communicator that it was made with. Every rank that is left must call it.
+/// Sums `values` over all ranks into `total`, or, if ranks are lost, over the ranks that are left. Returns when the sum is there, with
+/// the communicator that made it. Every rank that is left must call it.
 ///
-/// `arrives(event)` waits for an event, but not for ever: it says whether the event has come. For `muster` see [`rejoin`].
+/// `arrives(event)` waits for an event, but not forever, and returns whether the event came. For `muster`, see [`rejoin`].
 ///
 /// # Errors
-/// Those of `arrives` and of [`rejoin`], and what NCCL and the driver answer.
+/// Returns the errors of `arrives`, [`rejoin`], NCCL, and the driver.
 pub fn sum_of_survivors(
     mut comm: Comm,
     values: &CudaView<f32>,
@@ -53,8 +55,11 @@ pub fn sum_of_survivors(
     muster: impl Fn(usize) -> anyhow::Result<Muster>,
 ) -> anyhow::Result<Comm> {
     // ANCHOR: sum_of_survivors
-    // Sum with module 02's `all_reduce::sum`; as long as the sum doesn't arrive, rejoin and begin again.
-    // An event behind the sum tells. What has come into `total` by then is worth nothing.
+    // Sum until a sum arrives:
+    // 1. `total` is the sum over the ranks of the communicator that is returned;
+    // 2. a sum that does not arrive counts for nothing: the survivors rejoin and sum again;
+    // 3. that may happen any number of times;
+    // 4. if no rank is lost, the old communicator is returned, and `muster` is not called.
     loop {
         all_reduce::sum(&comm, values, total)?;
         if arrives(&comm.stream().record_event(None)?)? {
