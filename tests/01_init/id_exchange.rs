@@ -43,7 +43,7 @@ const LONG: Duration = Duration::from_secs(6);
 /// For processes, which have to start first.
 const STARTING: Duration = Duration::from_secs(30);
 /// For what should never come.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(100);
 
 /// Runs something that may wait for ever by mistake, in a thread of its own.
 fn in_time<T: Send + 'static>(

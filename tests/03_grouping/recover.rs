@@ -75,7 +75,7 @@ impl Watch {
 /// Waits for events, but not for ever: for the first one, which is that of a sum without the lost rank, no longer than it takes to
 /// be sure; for each later one, longer than any sum takes.
 fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
-    let deadline = Cell::new(Duration::from_millis(50));
+    let deadline = Cell::new(Duration::from_millis(10));
     move |event| {
         let since = Instant::now();
         while !event.try_is_complete()? {

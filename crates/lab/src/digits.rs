@@ -1,7 +1,7 @@
 //! Real handwritten digits, to learn from and to be tested on.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView};
@@ -43,6 +43,16 @@ impl Digits {
     /// # Errors
     /// The file is not what its README says: the error names line and column.
     pub fn load() -> anyhow::Result<Self> {
+        // A check trains in several worlds, and the file stays the same.
+        static LOADED: OnceLock<Digits> = OnceLock::new();
+        if let Some(digits) = LOADED.get() {
+            return Ok(digits.clone());
+        }
+        let digits = Self::read()?;
+        Ok(LOADED.get_or_init(|| digits).clone())
+    }
+
+    fn read() -> anyhow::Result<Self> {
         let all = Samples::parse(include_str!("../data/digits.csv")).context("data/digits.csv")?;
         let mut order: Vec<usize> = (0..all.len()).collect();
         SplitMix64::new(SEED).shuffle(&mut order);

@@ -15,7 +15,7 @@ pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
 /// Lengths of batches that fit no world size for long; some are shorter than the world, so that a rank has nothing.
 const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
-const STEPS: usize = 24;
+const STEPS: usize = UNEVEN.len();
 
 /// Each rank's own, so that replicas differ until they are made equal.
 pub(super) fn seed(rank: usize) -> u64 {
