@@ -66,7 +66,7 @@ pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Dur
     // 1. the ranks come in any order, all of them by `deadline`;
     // 2. `missing` holds the ranks that have not asked yet;
     // 3. at the deadline, the result is an error that names the missing ranks, and no others;
-    // 4. a rank that asks twice, or is not a rank of this world, is an error that names it.
+    // 4. a rank that asks twice, or is not a rank of this world, is an error that names it, such as `rank 1 asked twice`.
     todo!("Give the id to every other rank")
     // ANCHOR_END: hand_out
 }

@@ -58,7 +58,7 @@ pub fn axpy(
     // 2. if `y` and `x` differ in length, the result is an error that has both lengths, and nothing is launched;
     // 3. over no elements, nothing is launched, and the result is `Ok`;
     // 4. the call returns as soon as the kernel is enqueued;
-    // 5. a SAFETY comment says why the launch is sound.
+    // 5. a SAFETY comment explains why the launch is sound.
     let (y_len, x_len) = (y.len(), x.len());
     ensure!(y_len == x_len, "y has {y_len} elements, and x has {x_len}");
     let n = u32::try_from(y_len)?;
