@@ -1,8 +1,7 @@
-//! Buffers: memory of a GPU, and how values come into it and out of it.
+//! Copies between the host and GPUs.
 //!
-//! A *slice* (`CudaSlice`) owns memory of one GPU; a *view* (`CudaView`, `CudaViewMut`) lends a part of it, as `&[T]` does on
-//! the host. Neither can be read by the host: values are copied, by a stream. Each slice knows the stream that it was
-//! made on, and a view knows that of its slice.
+//! A `CudaSlice` owns memory of one GPU; a `CudaView` or `CudaViewMut` borrows a part of it. The host can read neither: a
+//! stream copies the values.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,12 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
 
-/// Spreads values over GPUs: element `i` is a new buffer that was made on `streams[i]`, and holds `values[parts[i]]` and
-/// nothing else. No part is empty.
+/// Spreads host values over GPUs: returns one buffer for each stream, with that stream's part. No part is empty.
 ///
 /// # Errors
-/// There are not as many parts as streams, or a part reaches beyond the values (the error says both numbers); or what
-/// the driver answers.
+/// Fails if there are not as many parts as streams, if a part reaches beyond the values, or if the driver fails.
 pub fn spread(
     streams: &[Arc<CudaStream>],
     values: &[f32],
@@ -24,31 +21,35 @@ pub fn spread(
     let (streams_len, parts_len) = (streams.len(), parts.len());
     ensure!(streams_len == parts_len, "{streams_len} streams, but {parts_len} parts: each needs one");
     // ANCHOR: spread
-    // Copy each stream its part of the values, into a new buffer.
-    // A part that reaches beyond the values is an error, not a panic: it says where the part ends, and how many there are.
-    todo!("Copy each stream its part of the values, into a new buffer")
+    // Copy each stream its part of the values:
+    // 1. buffer `i` is created on `streams[i]`, and is as long as `parts[i]`;
+    // 2. it has the values at `parts[i]`;
+    // 3. a part that reaches beyond the values is an error that has both numbers (its end, and how many values there are), not
+    //    a panic.
+    todo!("Copy each stream its part of the values")
     // ANCHOR_END: spread
 }
 
-/// Reads a part of a buffer. Only the part is copied to the host.
+/// Reads a part of a buffer.
 ///
 /// # Errors
-/// The part reaches beyond the buffer (the error says both numbers), or what the driver answers.
+/// Fails if the part reaches beyond the buffer, or if the driver fails.
 pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: read
-    // Copy the part to the host, by the buffer's own stream, and wait until it is there.
-    // What does not lie in the buffer is an error, not a panic.
-    todo!("Copy the part to the host, by the buffer's own stream, and wait until it is there")
+    // Copy the part to the host:
+    // 1. only the part is copied, on the buffer's own stream;
+    // 2. all values have arrived when the call returns;
+    // 3. a part that reaches beyond the buffer is an error that has both numbers (its end, and the buffer's length), not a panic.
+    todo!("Copy the part to the host")
     // ANCHOR_END: read
 }
 
-/// Copies a part of one buffer into another one, from its element `at` on. The two may be on different GPUs. Returns at
-/// once; the copy is made by the stream of `to`. Until then, `from` must stay as it is: cudarc sees to that on one GPU, but
-/// not between two.
+/// Copies a part of one buffer into another buffer, starting at element `at`. The buffers may be on different GPUs.
+///
+/// `from` must not change until the copy is done. On one GPU, cudarc ensures this; between two GPUs, the caller must.
 ///
 /// # Errors
-/// The part reaches beyond the one buffer, or its copy beyond the other (the error says both numbers; nothing was
-/// copied), or what the driver answers.
+/// Fails if the part reaches beyond `from`, if its copy would reach beyond `to`, or if the driver fails.
 pub fn copy(
     from: &CudaView<f32>,
     part: Range<usize>,
@@ -56,8 +57,12 @@ pub fn copy(
     at: usize,
 ) -> anyhow::Result<()> {
     // ANCHOR: copy
-    // Copy the part from GPU memory to GPU memory.
-    // Cut both views to the part's length first: cudarc copies all of the source. Don't wait for the copy.
+    // Copy the part from GPU memory to GPU memory:
+    // 1. its first value goes to element `at` of `to`, and no other element of `to` changes;
+    // 2. the copy runs on the stream of `to`;
+    // 3. the call returns as soon as the copy is enqueued;
+    // 4. where the part or its copy is out of range, the result is an error that has both numbers (the end of the range, and the
+    //    buffer's length), not a panic, and nothing is copied.
     todo!("Copy the part from GPU memory to GPU memory")
     // ANCHOR_END: copy
 }

@@ -1,21 +1,21 @@
-//! What to do when one rank fails.
+//! Stops all ranks when one rank fails.
 //!
-//! A rank that leaves takes nobody with it: the others go on to the next collective, and wait there for it. So a rank that
-//! fails stays for one more collective, in which the ranks tell each other how they are. Then all go on, or none does.
+//! A rank that returns early doesn't stop the others: they come to the next collective, and wait there. So all ranks have to
+//! decide together whether they go on.
 
 use anyhow::ensure;
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Tells every rank which ranks have failed, in ascending order. Every rank must call it; it returns when all have.
+/// Returns the ranks that have failed, in ascending order, on every rank. Every rank must call it, and it returns when all have.
 ///
 /// # Errors
-/// What NCCL and the driver answer.
+/// Fails if NCCL or the driver fails.
 pub fn failed_ranks(comm: &Comm, failed: bool) -> anyhow::Result<Vec<usize>> {
     let stream = comm.stream();
     let mut marks = vec![0_u32; comm.world_size()];
     marks[comm.rank()] = failed.into();
-    // The largest of all ranks' marks, in each place: what one rank has marked, all have.
+    // The maximum over all ranks, element by element: a mark of one rank reaches all of them.
     let mut on_gpu = stream.clone_htod(&marks)?;
     comm.all_reduce_in_place(&mut on_gpu, &ReduceOp::Max).readable()?;
     let marks = stream.clone_dtoh(&on_gpu)?;
@@ -23,22 +23,25 @@ pub fn failed_ranks(comm: &Comm, failed: bool) -> anyhow::Result<Vec<usize>> {
     Ok((0..marks.len()).filter(|&rank| marks[rank] != 0).collect())
 }
 
-/// Prepares on every rank, and then communicates on every rank; but on none if preparing failed on any of them.
+/// Prepares on every rank, and then communicates on every rank, or on none. Every rank must call it.
 ///
-/// `prepare` concerns this rank alone: it reads a file, allocates, looks at its input. `communicate` gets what it returned,
-/// and makes collective calls, which need all ranks. After an error of `prepare` the communicator is as good as before.
+/// `prepare` concerns this rank alone: it reads a file, allocates, or validates its input. `communicate` gets what `prepare`
+/// returned, and calls collectives. After an error of `prepare`, the communicator is as good as before.
 ///
 /// # Errors
-/// Preparing failed: on a rank where it did, its own error; on all others, one that says which ranks failed. Or the error of
-/// `communicate`; or what NCCL and the driver answer.
+/// Fails if `prepare` fails on any rank, or if `communicate`, NCCL, or the driver fails on this one.
 pub fn together<T, R>(
     comm: &Comm,
     prepare: impl FnOnce() -> anyhow::Result<T>,
     communicate: impl FnOnce(T) -> anyhow::Result<R>,
 ) -> anyhow::Result<R> {
     // ANCHOR: together
-    // Prepare, tell the other ranks how it went, and communicate only if all are ready.
-    // `failed_ranks` is a collective itself: who has to call it?
-    todo!("Prepare, tell the other ranks how it went, and communicate only if all are ready")
+    // Prepare on this rank, and communicate only if all ranks could prepare:
+    // 1. if `prepare` failed on any rank, no rank calls `communicate`, and every rank returns an error;
+    // 2. a rank where it failed returns its own error;
+    // 3. every other rank returns an error that names all ranks where it failed;
+    // 4. no rank waits for a rank that has left;
+    // 5. what a rank has prepared is dropped if it isn't used.
+    todo!("Prepare on this rank, and communicate only if all ranks could prepare")
     // ANCHOR_END: together
 }

@@ -1,7 +1,6 @@
-//! One process for each GPU: how all of them get the same id.
+//! Sends an id from rank 0 to all other processes, over TCP.
 //!
-//! Threads share an id by borrowing it. Processes have to send it: rank 0 makes it and listens; the others know rank 0's address
-//! from their launcher, connect, say who they are, and read 128 bytes.
+//! Rank 0 makes the id and listens. The others connect, send their rank, and read the bytes of the id.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -13,28 +12,27 @@ use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Id;
 use lab::Readable;
 
-/// Bytes of an id.
+/// The length of an id in bytes.
 pub const ID_BYTES: usize = 128;
-/// How long to wait before the next attempt.
+/// The time to wait before the next attempt.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// How long somebody who has connected may take to say which rank it is.
+/// The time that a process has to send its rank after it has connected.
 const TIME_TO_SPEAK: Duration = Duration::from_secs(1);
 
-/// The id as it travels.
+/// Returns the id as bytes.
 pub fn to_bytes(id: &Id) -> [u8; ID_BYTES] {
     id.internal().map(|byte| byte as u8)
 }
 
-/// The id that travelled.
+/// Returns the id that these bytes hold.
 pub fn from_bytes(bytes: [u8; ID_BYTES]) -> Id {
     Id::uninit(bytes.map(|byte| byte as _))
 }
 
-/// The next connection, and the rank that it says it is, in four bytes, the highest first. Who says nothing is no rank, and is
-/// passed over.
+/// Waits for the next connection that sends a rank, as four bytes, the highest first. Passes over connections that send nothing.
 ///
 /// # Errors
-/// Nobody came before the deadline, or what the system answers.
+/// Fails if no rank connects before the deadline, or if the system fails.
 pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(TcpStream, usize)> {
     listener.set_nonblocking(true)?;
     while Instant::now() < deadline {
@@ -56,41 +54,45 @@ pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(T
     bail!("nobody came in time")
 }
 
-/// Rank 0's part: gives the id to each of the other ranks once. `timeout` is for all of them together.
+/// Gives the id to each of the other ranks once. Rank 0 calls it. `timeout` is for all ranks together.
 ///
 /// # Errors
-/// Ranks that never came (the error names them), a rank that comes twice or is none of this world (with its number), or what the
-/// system answers.
+/// Fails if ranks are still missing at the deadline, if a rank asks twice or is not a rank of this world, or if the system fails.
 pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     // ANCHOR: hand_out
-    // Write the id to every other rank, and keep `missing` up to date.
-    // `next_rank` waits for one of them until the deadline, in whatever order they come.
-    todo!("Write the id to every other rank, and keep `missing` up to date")
+    // Give the id to every other rank:
+    // 1. the ranks come in any order, all of them by `deadline`;
+    // 2. `missing` holds the ranks that have not asked yet;
+    // 3. at the deadline, the result is an error that names the missing ranks, and no others;
+    // 4. a rank that asks twice, or is not a rank of this world, is an error that names it, such as `rank 1 asked twice`.
+    todo!("Give the id to every other rank")
     // ANCHOR_END: hand_out
 }
 
-/// The part of all others: asks rank 0 for the id. Rank 0 may start later than this one, by `timeout` at most, and takes no
-/// longer than that to answer.
+/// Gets the id from rank 0. All ranks but rank 0 call it. Rank 0 may start later than this rank, by up to `timeout`.
 ///
 /// # Errors
-/// Rank 0 can't be reached in time, says nothing for so long, or leaves before the id is whole: with its address.
+/// Fails if rank 0 can't be reached in time, sends nothing for `timeout`, or leaves before the id is complete.
 pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Result<Id> {
     let deadline = Instant::now() + timeout;
     // ANCHOR: fetch
-    // Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id.
-    // Every call that waits needs an end, also where a machine says nothing at all. TCP keeps the order of bytes, and not what was
-    // written together: one read may bring any part.
-    todo!("Connect by the deadline, say the rank as `next_rank` reads it, and get the whole id")
+    // Get the whole id from rank 0:
+    // 1. as long as rank 0 isn't there, further attempts to connect follow, until `deadline`;
+    // 2. the rank is sent as `next_rank` reads it;
+    // 3. no single wait takes longer than `timeout`, even if a machine or a process is silent;
+    // 4. the id may arrive in pieces, and half an id is an error;
+    // 5. an error has the address of rank 0.
+    todo!("Get the whole id from rank 0")
     // ANCHOR_END: fetch
 }
 
-/// The id that all ranks share. Every rank must call it, with rank 0's address, and it returns when this rank has the id; on
-/// rank 0, when all have it.
+/// Returns the id that all ranks share. Every rank must call it, with the address of rank 0. It returns when this rank has the id;
+/// on rank 0, when all ranks have it.
 ///
 /// # Errors
-/// Those of [`hand_out`] and [`fetch`], or what NCCL answers.
+/// Fails as [`hand_out`] and [`fetch`] do, or if NCCL fails.
 pub fn exchange(
     rank: usize,
     world_size: usize,
@@ -98,7 +100,10 @@ pub fn exchange(
     timeout: Duration,
 ) -> anyhow::Result<Id> {
     // ANCHOR: exchange
-    // Make the id on one rank, listen there, and fetch it on all others.
-    todo!("Make the id on one rank, listen there, and fetch it on all others")
+    // Give all ranks the same id:
+    // 1. rank 0 makes it, and listens at `address` until all ranks have it;
+    // 2. all other ranks get it from there;
+    // 3. if rank 0 can't listen there, the result is an error with the address.
+    todo!("Give all ranks the same id")
     // ANCHOR_END: exchange
 }

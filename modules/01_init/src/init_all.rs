@@ -1,7 +1,7 @@
-//! A communicator for each GPU, all driven by one thread.
+//! Creates a communicator for each GPU, all in one thread.
 //!
-//! A *communicator* makes a GPU a member of a group. The group has as many members as its *world size*, and each member has a
-//! number, its *rank*. A rank is not a GPU's number: rank 0 may well be on GPU 3.
+//! A *communicator* makes a GPU a member of a group. Its *rank* is its number in the group, from 0 to *world size* − 1. A rank
+//! is not the number of a GPU: rank 0 may be on GPU 3.
 
 use std::sync::Arc;
 
@@ -9,33 +9,35 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use lab::Readable;
 
-/// What a communicator is in its group.
+/// Describes a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its number in the group, from 0.
+    /// The number in the group, from 0.
     pub rank: usize,
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     pub world_size: usize,
-    /// The number of the GPU that it works on.
+    /// The ordinal of the GPU on which it works.
     pub gpu: usize,
 }
 
-/// Makes one group of all streams' GPUs: element `i` is rank `i`, and works on `streams[i]`.
+/// Creates one group with a rank for each stream.
 ///
 /// # Errors
-/// NCCL refuses, such as when two streams are on the same GPU.
+/// Fails if NCCL fails, for example because two streams are on the same GPU.
 pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     // ANCHOR: communicators
-    // Make one group of all the streams, in their order, with a single call of `Comm::from_devices`.
-    // `readable()` (from `lab::Readable`) gives NCCL's error the words that cudarc leaves out.
-    todo!("Make one group of all the streams, in their order, with a single call of `Comm::from_devices`")
+    // Create one group of all streams:
+    // 1. element `i` is rank `i`, and works on `streams[i]`;
+    // 2. the world size is the number of streams;
+    // 3. an error of NCCL is readable.
+    todo!("Create one group of all streams")
     // ANCHOR_END: communicators
 }
 
 /// Reports the identity of a communicator.
 pub fn identity(communicator: &Comm) -> Identity {
     // ANCHOR: identity
-    // Ask the communicator for its rank, its world size and the ordinal of its GPU.
-    todo!("Ask the communicator for its rank, its world size and the ordinal of its GPU")
+    // Report the communicator's rank, its world size, and the ordinal of its GPU.
+    todo!("Report the communicator's rank, its world size, and the ordinal of its GPU")
     // ANCHOR_END: identity
 }

@@ -1,13 +1,7 @@
-//! A kernel: a function that a GPU runs in many threads at once.
+//! Launches a kernel over all elements of a buffer.
 //!
-//! This one is `axpy` of `crates/lab/kernels/elementwise.cu`. Every thread runs the same code, and knows its place among the others:
-//! ```c
-//! extern "C" __global__ void axpy(float* y, const float* x, float a, unsigned int n) {
-//!     unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
-//!     if (i < n) y[i] += a * x[i];
-//! }
-//! ```
-//! What a GPU loads is not this text but PTX, which a compiler makes of it; `lab::kernels::ELEMENTWISE` is that file's.
+//! The kernel is `axpy(float* y, const float* x, float a, unsigned int n)`, which computes `y[i] += a * x[i]`. Its source is in
+//! `crates/lab/kernels/elementwise.cu`, and its PTX in `lab::kernels::ELEMENTWISE`.
 
 use std::sync::Arc;
 
@@ -21,33 +15,35 @@ use lab::kernels::ELEMENTWISE;
 /// Threads in a block.
 pub const THREADS: u32 = 256;
 
-/// Loads the kernel `axpy` on the context's GPU.
+/// Loads the kernel `axpy` on the GPU of the context.
 ///
 /// # Errors
-/// What the driver answers.
+/// Fails if the driver fails.
 pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<CudaFunction> {
     // ANCHOR: load
-    // Load the PTX, and take the kernel out of it.
-    // What a context loads is a module; it finds kernels by name.
-    todo!("Load the PTX, and take the kernel out of it")
+    // Load the kernel:
+    // 1. the PTX is that of `ELEMENTWISE`;
+    // 2. the result is its kernel `axpy`, ready to launch on any stream of this context.
+    todo!("Load the kernel")
     // ANCHOR_END: load
 }
 
-/// How to launch a thread for each of `n` elements, in as few blocks of [`THREADS`] threads as there can be. The kernel
-/// needs no shared memory.
+/// Returns the launch configuration for `n` elements.
 pub fn grid(n: u32) -> LaunchConfig {
     // ANCHOR: grid
-    // Say how many blocks there are, and how many threads a block has.
-    // Each is a triple (x, y, z); what is not used is 1. What if `n` does not divide by the threads of a block?
-    todo!("Say how many blocks there are, and how many threads a block has")
+    // Say how many blocks there are, and how many threads each has:
+    // 1. a block has `THREADS` threads;
+    // 2. each of the `n` elements has a thread;
+    // 3. there are no more blocks than that takes;
+    // 4. blocks and threads are counted in x only, and there is no shared memory.
+    todo!("Say how many blocks there are, and how many threads each has")
     // ANCHOR_END: grid
 }
 
-/// Launches `y[i] += a * x[i]` for every element. Returns at once. Over no elements it does nothing.
+/// Adds `a * x[i]` to every `y[i]`.
 ///
 /// # Errors
-/// `y` and `x` differ in length (the error says both; nothing was launched), there are more elements than a `u32` counts,
-/// or what the driver answers.
+/// Fails if the lengths of `y` and `x` differ, if there are more elements than fit a `u32`, or if the driver fails.
 pub fn axpy(
     stream: &CudaStream,
     kernel: &CudaFunction,
@@ -56,9 +52,12 @@ pub fn axpy(
     a: f32,
 ) -> anyhow::Result<()> {
     // ANCHOR: axpy
-    // Launch the kernel, with the arguments in its own order and of its own types.
-    // Nobody compares them with the kernel's: not the compiler, not the driver. So compare the lengths yourself, and say in
-    // a SAFETY comment why the launch is sound. A grid of no blocks is refused by the driver.
-    todo!("Launch the kernel, with the arguments in its own order and of its own types")
+    // Launch the kernel over all elements:
+    // 1. the arguments have the order and the types of the kernel's parameters;
+    // 2. if `y` and `x` differ in length, the result is an error that has both lengths, and nothing is launched;
+    // 3. over no elements, nothing is launched, and the result is `Ok`;
+    // 4. the call returns as soon as the kernel is enqueued;
+    // 5. a SAFETY comment explains why the launch is sound.
+    todo!("Launch the kernel over all elements")
     // ANCHOR_END: axpy
 }

@@ -1,7 +1,7 @@
-//! One thread for each GPU, and how the threads find each other.
+//! Runs one thread for each GPU, as one rank of a group.
 //!
-//! `Comm` is neither `Send` nor `Sync`: it belongs to the thread that made it. So each thread makes its own, and all of
-//! them show NCCL the same *id*, by which it knows that they belong together. The call returns when every rank is there.
+//! A `Comm` is neither `Send` nor `Sync`: it stays in the thread that created it. The later modules start their ranks with
+//! this function.
 
 use std::sync::Arc;
 
@@ -9,21 +9,22 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::{Comm, Id};
 use lab::{Readable, each_rank};
 
-/// Runs `work` once for each stream, each in a thread of its own with a communicator of its own: rank `i` works on
-/// `streams[i]`, and the world has as many ranks as there are streams. Returns the results in the order of ranks.
+/// Runs `work` once for each stream, each time in a thread of its own. Returns the results in the order of ranks.
 ///
-/// `work` owns its communicator, and dropping one ends whatever it still has in flight: synchronize before that.
+/// `work` owns its communicator. Dropping a communicator ends what it still has in flight, so `work` synchronizes first.
 ///
 /// # Errors
-/// Those of every rank that failed, each with its rank: NCCL refused it, or `work` returned an error or panicked.
+/// Fails if NCCL fails on any rank, or if `work` fails or panics there. The error names every such rank.
 pub fn rendezvous<T: Send>(
     streams: &[Arc<CudaStream>],
     work: impl Fn(Comm) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     // ANCHOR: rendezvous
-    // Give every stream a thread and a communicator, and run `work` with it.
-    // One id for all, made before the threads are. `lab::each_rank(world_size, |rank| …)` runs the threads.
-    // In each thread, bind the context of the stream first: NCCL takes the GPU that is current there.
-    todo!("Give every stream a thread and a communicator, and run `work` with it")
+    // Run `work` in a thread for each stream:
+    // 1. thread `i` is rank `i`, and its communicator works on `streams[i]`;
+    // 2. all ranks are members of the same group, whose world size is the number of streams;
+    // 3. NCCL uses the GPU of the rank's own stream;
+    // 4. result `i` is that of rank `i`, and an error names the rank on which it happened.
+    todo!("Run `work` in a thread for each stream")
     // ANCHOR_END: rendezvous
 }

@@ -1,23 +1,24 @@
 //! A stream on each GPU.
 //!
-//! A *context* is one GPU's state in this process: its memory, its loaded kernels, its streams. A *stream* is a queue of
-//! work for that GPU. Work in one stream runs in order; two streams run side by side. Everything later in this course
-//! takes a stream and finds the context, and so the GPU, behind it.
+//! A *context* is the state of one GPU in this process. A *stream* is a queue of work for that GPU. Every later function
+//! takes a stream, and a stream knows its context and its GPU.
 
 use std::sync::Arc;
 
 use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaStream};
 
-/// Opens the first `count` GPUs: element `i` is a new stream of a context on GPU `i`.
+/// Opens the first `count` GPUs, and returns a stream on each.
 ///
 /// # Errors
-/// There are fewer than `count` GPUs (the error says how many were asked for, and how many there are), or the driver
-/// refuses a context or a stream.
+/// Fails if there are fewer than `count` GPUs, or if the driver refuses a context or a stream.
 pub fn open(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     // ANCHOR: open
-    // Open GPUs 0 to count − 1: on each a context, and in each context a new stream, not the default one.
-    // Count the GPUs first. If there are too few, return an error with both numbers; don't panic.
+    // Open GPUs 0 to count − 1:
+    // 1. element `i` is a stream of a context on GPU `i`;
+    // 2. each stream is a new one, not the default stream;
+    // 3. if there are too few GPUs, the result is an error that has both numbers, not a panic;
+    // 4. for a `count` of 0, the result is an empty list.
     let available = usize::try_from(CudaContext::device_count()?)?;
     ensure!(count <= available, "{count} GPUs were asked for, but there are {available}");
     (0..count)

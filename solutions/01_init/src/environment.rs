@@ -1,8 +1,7 @@
-//! One process for each GPU: which rank it is, and which GPU is its own.
+//! Reads from the launcher's variables which rank this process is, and opens its GPU.
 //!
-//! A launcher starts the same program many times, on one machine or on several, and tells each process its assignment in
-//! environment variables. The *rank* counts through all machines; the *local rank* counts anew on each of them, and so do its
-//! GPUs.
+//! A *launcher* starts the same program once for each GPU, on one machine or on several. It sets each process's numbers in
+//! environment variables.
 
 use std::env;
 use std::sync::Arc;
@@ -10,31 +9,31 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 
-/// What a launcher assigns to a process.
+/// The numbers that a launcher assigns to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Its number among all processes, from 0.
+    /// The number among all processes, from 0.
     pub rank: usize,
-    /// Its number among those of its machine, from 0.
+    /// The number among the processes of the same machine, from 0.
     pub local_rank: usize,
-    /// Processes on all machines.
+    /// The number of processes on all machines.
     pub world_size: usize,
 }
 
-/// The variables in which a launcher says these numbers.
+/// The variables of a launcher.
 pub struct Launcher {
-    /// What it is called.
+    /// The name of the launcher.
     pub name: &'static str,
-    /// Has the rank.
+    /// The variable with the rank. Other programs may set it, too.
     pub rank: &'static str,
-    /// Has the local rank. Only this launcher sets it: where it is, the launcher was.
+    /// The variable with the local rank. No other launcher of [`LAUNCHERS`] sets it.
     pub local_rank: &'static str,
-    /// Has the world size.
+    /// The variable with the world size. Other programs may set it, too.
     pub world_size: &'static str,
 }
 
-/// The launchers, the innermost first: `torchrun` may be started by any of the others, and `mpirun` in a job of Slurm's. The
-/// variables of all that took part are there, and those of the outer ones are about something else.
+/// The launchers, the innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A process finds
+/// the variables of all launchers that took part.
 pub const LAUNCHERS: [Launcher; 4] = [
     Launcher { name: "torchrun", rank: "RANK", local_rank: "LOCAL_RANK", world_size: "WORLD_SIZE" },
     Launcher {
@@ -57,15 +56,18 @@ pub const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
-/// This process's assignment, as the innermost launcher that started it says.
+/// Reads the assignment of this process.
 ///
 /// # Errors
-/// No launcher started it: the error names the variables that would have told so. Or one did, and a variable of its three is
-/// missing, is no whole number, or is no number that a world of that size has: the error names the variable and its value.
+/// Fails if no launcher started this process, or if a variable is missing or has an impossible value.
 pub fn assignment() -> anyhow::Result<Assignment> {
     // ANCHOR: assignment
-    // Find the innermost launcher, and read its three variables, and no other's.
-    // What is missing can't be guessed: rank 0 of 1 is an assignment too, and every process would have it.
+    // Read the three numbers of this process:
+    // 1. all of them come from the innermost launcher that took part;
+    // 2. without a launcher, the result is an error that names the four variables of local ranks;
+    // 3. a variable of that launcher that is missing, or is not a whole number, is an error with its name and its value;
+    // 4. a rank or local rank that is not below the world size is an error with the variable's name and its value;
+    // 5. no number has a default.
     let launcher = LAUNCHERS.iter().find(|launcher| env::var_os(launcher.local_rank).is_some());
     let launcher = launcher.with_context(|| {
         format!("no launcher started this process: it has none of {:?}", LAUNCHERS.map(|one| one.local_rank))
@@ -85,14 +87,16 @@ pub fn assignment() -> anyhow::Result<Assignment> {
     // ANCHOR_END: assignment
 }
 
-/// A new stream on the GPU of the process with this assignment.
+/// Creates a stream on the GPU of the process with this assignment.
 ///
 /// # Errors
-/// Its machine has no GPU for it (the error says which one, and how many there are), or what the driver answers.
+/// Fails if the machine has no GPU for this process, or if the driver fails.
 pub fn own_stream(assignment: &Assignment) -> anyhow::Result<Arc<CudaStream>> {
     // ANCHOR: own_stream
-    // Open this process's own GPU, and make a stream on it.
-    // GPUs are counted on each machine from 0. Which of the two ranks is that, too?
+    // Create a new stream on the GPU of this process:
+    // 1. the processes of a machine use its GPUs in order, from GPU 0 on;
+    // 2. if there is no GPU for this process, the result is an error that has both numbers: that of the missing GPU, and how many
+    //    GPUs there are.
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     let gpu = assignment.local_rank;
     ensure!(gpu < gpus, "local rank {gpu} needs GPU {gpu}, and this process sees {gpus} GPUs");

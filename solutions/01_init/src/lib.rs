@@ -1,4 +1,4 @@
-//! From a device to a group of GPUs: the start of every program on more than one of them.
+//! From a device to a group of GPUs: how every program on several GPUs starts.
 
 pub mod buffers;
 pub mod devices;

@@ -1,8 +1,7 @@
-//! How long a communicator lives.
+//! Keeps one communicator for all iterations.
 //!
-//! To make one, all ranks meet, look at how their GPUs are connected, open those connections, and allocate buffers for
-//! them. That takes far longer than most of what is sent afterwards. And dropping one is no quiet farewell: cudarc calls
-//! `ncclCommAbort`, which ends what is still in flight.
+//! Creating a communicator takes far longer than most collectives. Dropping one calls `ncclCommAbort`, which ends everything still
+//! in flight.
 
 use std::sync::Arc;
 
@@ -10,23 +9,23 @@ use cudarc::driver::{CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::Readable;
 
-/// A rank before it has a communicator.
+/// A rank that has no communicator yet.
 pub struct UnconnectedRank<'a> {
-    /// Its number in the group, from 0.
+    /// The number in the group, from 0.
     pub rank: usize,
-    /// Ranks in the group.
+    /// The number of ranks in the group.
     pub world_size: usize,
-    /// What its communicators will work on.
+    /// The stream on which the rank's communicators work.
     pub stream: Arc<CudaStream>,
-    /// A new id at each call: the n-th call gives the same one to all ranks.
+    /// Returns a new id at each call. The n-th call returns the same id on all ranks.
     pub next_id: &'a dyn Fn() -> anyhow::Result<Id>,
 }
 
 impl UnconnectedRank<'_> {
-    /// Makes a communicator, with a new id. Returns when all ranks have called it.
+    /// Creates a communicator with a new id. Returns when all ranks have called it.
     ///
     /// # Errors
-    /// What NCCL answers.
+    /// Fails if NCCL fails.
     pub fn connect(&self) -> anyhow::Result<Comm> {
         self.stream.context().bind_to_thread()?;
         let id = (self.next_id)()?;
@@ -34,21 +33,20 @@ impl UnconnectedRank<'_> {
     }
 }
 
-/// Sums the tensor over all ranks, in place. Every rank must call it; returns at once. Module 02 is about such calls.
+/// Sums the tensor over all ranks, in place. Every rank must call it, and it returns at once. Module 02 is about such calls.
 ///
 /// # Errors
-/// What NCCL answers.
+/// Fails if NCCL fails.
 pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     comm.all_reduce_in_place(tensor, &ReduceOp::Sum).readable()?;
     Ok(())
 }
 
-/// Runs so many iterations with one communicator. In each of them `fill(iteration, tensors)` puts what this rank has into
-/// the tensors, by the stream of `rank`, and then each tensor is summed over all ranks. When it returns, all of it is
-/// done.
+/// Runs a number of iterations. In each, `fill(iteration, tensors)` enqueues this rank's values on the stream of `rank`, and then
+/// each tensor is summed over all ranks.
 ///
 /// # Errors
-/// Those of `fill`, and what NCCL and the driver answer.
+/// Fails if `fill`, NCCL, or the driver fails.
 pub fn run(
     rank: &UnconnectedRank,
     iterations: usize,
@@ -56,8 +54,10 @@ pub fn run(
     mut fill: impl FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: run
-    // Run all iterations, and connect once for all of them.
-    // `fill` and `sum` return before their work is done. The communicator is dropped at the end of this function.
+    // Run all iterations:
+    // 1. in each, `fill` is called once, and after it every tensor is summed;
+    // 2. each rank creates one communicator in total;
+    // 3. when the call returns, all sums are done.
     let comm = rank.connect()?;
     for iteration in 0..iterations {
         fill(iteration, tensors)?;
@@ -69,10 +69,10 @@ pub fn run(
     // ANCHOR_END: run
 }
 
-/// The same, as it should not be done: each iteration has a communicator of its own. The checks count them.
+/// Does the same with a new communicator for each iteration. This is what not to do; the checks count its communicators.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub fn run_anew(
     rank: &UnconnectedRank,
     iterations: usize,
