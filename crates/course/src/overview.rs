@@ -142,6 +142,10 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let steps = course.steps(path);
     let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
     let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
+    for id in &path.catch_up {
+        let lesson = lesson(session.root, course.exercise(id)?);
+        let _ = writeln!(text, "on the way read  {id}  {DIM}{}{DIM:#}", lesson.display());
+    }
     for step in &steps {
         let mut time = format!("{:3} min", step.minutes);
         if let Some(instead) = &step.instead {
