@@ -4,6 +4,7 @@ mod bandwidth;
 mod collectives;
 mod ladder;
 mod ring;
+mod rows;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -75,6 +76,8 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
         ("bandwidth".to_owned(), bandwidth::draw(&data).context("bandwidth")?),
         ("ladder".to_owned(), ladder::draw(&data).context("ladder")?),
     ]);
+    pictures.extend(collectives::draw_each());
+    pictures.extend(rows::draw(root)?);
     let timelines = WAYS.iter().map(|way| ((*way).to_owned(), format!("ladder-{SIZE}-{way}.svg")));
     let others = ["interleave"].into_iter().chain(EXERCISES);
     for (name, written) in timelines.chain(others.map(|name| (name.to_owned(), format!("{name}.svg")))) {

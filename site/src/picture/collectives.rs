@@ -47,6 +47,30 @@ impl Operation {
         Self::AllToAll,
     ];
 
+    /// The file of its own picture.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllReduce => "all-reduce",
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllToAll => "all-to-all",
+        }
+    }
+
+    /// What its picture shows, in words.
+    fn description(self) -> &'static str {
+        match self {
+            Self::Broadcast => "All ranks have the root's buffer.",
+            Self::Reduce => "The root has the sums.",
+            Self::AllReduce => "All ranks have the sums.",
+            Self::AllGather => "All ranks have the shards of all.",
+            Self::ReduceScatter => "Each rank has one part of the sums.",
+            Self::AllToAll => "Rank r has part r of every rank.",
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Broadcast => "broadcast from rank 0",
@@ -103,24 +127,29 @@ const PITCH: (f64, f64) = (50.0, 46.0);
 
 /// The picture.
 pub(super) fn draw() -> String {
-    let description = "Six small diagrams on four ranks, before and after. Broadcast: all ranks have the root's buffer. Reduce: the \
-                       root has the sums. All-reduce: all ranks have the sums. All-gather: all ranks have the shards of all. \
-                       Reduce-scatter: each rank has one part of the sums. All-to-all: rank r has part r of every rank.";
+    let words = Operation::ALL.map(|operation| format!(" {}: {}", operation.name(), operation.description()));
+    let description = format!("Six small diagrams on four ranks, before and after.{}", words.concat());
     let height = TOP + 3.0 * PANEL_HEIGHT + 50.0;
-    let mut card = Card::new("Six collectives, on four ranks", description, height);
+    let mut card = Card::new("Six collectives, on four ranks", &description, height);
     for (index, operation) in Operation::ALL.into_iter().enumerate() {
         let at = (MARGIN + PANEL * (index % 2) as f64, TOP + PANEL_HEIGHT * (index / 2) as f64);
         card = card.add(panel(operation, at));
     }
-    card.add(
-        text(
-            MARGIN,
-            height - 36.0,
-            "Rows: the ranks' buffers. A to D: values of ranks 0 to 3. Σ: their sum. Digit: which part of the buffer. Dashed: nothing is said of it.",
-        )
-        .set("fill", SOFT),
-    )
-    .svg()
+    card.add(text(MARGIN, height - 36.0, LEGEND).set("fill", SOFT)).svg()
+}
+
+const LEGEND: &str = "Rows: the ranks' buffers. A to D: values of ranks 0 to 3. Σ: their sum. Digit: which part of the buffer. Dashed: undefined.";
+
+/// A picture of each operation, by the name of its file.
+pub(super) fn draw_each() -> impl Iterator<Item = (String, String)> {
+    Operation::ALL.into_iter().map(|operation| {
+        let height = TOP + PANEL_HEIGHT + 30.0;
+        let title = format!("Before and after: {}", operation.name());
+        let card = Card::new(&title, operation.description(), height)
+            .add(panel(operation, ((WIDTH - PANEL) / 2.0, TOP - 20.0)))
+            .add(text(MARGIN, height - 24.0, LEGEND).set("fill", SOFT));
+        (operation.file().to_owned(), card.svg())
+    })
 }
 
 /// One operation: its name, and the buffers before and after.
