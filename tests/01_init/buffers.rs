@@ -9,14 +9,17 @@ use crate::init::buffers::{copy, read, spread};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("buffers::each_gpu_has_its_part_and_no_more", each_gpu_has_its_part_and_no_more),
-        Check::new("buffers::a_part_is_read", a_part_is_read),
-        Check::new("buffers::a_part_is_copied_to_its_place", || copied_between(&[(0, 0)])),
+        Check::new("buffers::each_gpu_has_its_part_and_no_more", each_gpu_has_its_part_and_no_more)
+            .calls(&["spread"]),
+        Check::new("buffers::a_part_is_read", a_part_is_read).calls(&["read"]),
+        Check::new("buffers::a_part_is_copied_to_its_place", || copied_between(&[(0, 0)])).calls(&["copy"]),
         Check::new("buffers::a_part_is_copied_to_another_gpu", || copied_between(&[(0, 1), (1, 0)]))
+            .calls(&["copy"])
             .min_ranks(2),
-        Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source),
-        Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once),
-        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error),
+        Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source).calls(&["copy"]),
+        Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once).calls(&["copy"]),
+        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error)
+            .calls(&["read", "spread", "copy"]),
     ]
 }
 

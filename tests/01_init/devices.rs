@@ -11,11 +11,13 @@ use crate::init::devices::open;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("devices::stream_i_is_on_gpu_i", stream_i_is_on_gpu_i),
-        Check::new("devices::every_stream_is_a_new_one", every_stream_is_a_new_one),
-        Check::new("devices::each_stream_moves_its_own_data", each_stream_moves_its_own_data),
-        Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers),
-        Check::new("devices::none_is_an_empty_list", none_is_an_empty_list),
+        Check::new("devices::stream_i_is_on_gpu_i", stream_i_is_on_gpu_i).calls(&["open"]),
+        Check::new("devices::every_stream_is_a_new_one", every_stream_is_a_new_one).calls(&["open"]),
+        Check::new("devices::each_stream_moves_its_own_data", each_stream_moves_its_own_data)
+            .calls(&["open"]),
+        Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers)
+            .calls(&["open"]),
+        Check::new("devices::none_is_an_empty_list", none_is_an_empty_list).calls(&["open"]),
     ]
 }
 

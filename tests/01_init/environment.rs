@@ -14,22 +14,29 @@ pub(crate) fn checks() -> Vec<Check> {
     let asked =
         |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
     vec![
-        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment),
-        asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts),
-        asked("environment::a_missing_variable_is_named", a_missing_variable_is_named),
-        asked("environment::a_bad_number_is_named", a_bad_number_is_named),
+        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment)
+            .calls(&["assignment"]),
+        asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts)
+            .calls(&["assignment"]),
+        asked("environment::a_missing_variable_is_named", a_missing_variable_is_named).calls(&["assignment"]),
+        asked("environment::a_bad_number_is_named", a_bad_number_is_named).calls(&["assignment"]),
         asked(
             "environment::without_a_launcher_there_is_no_assignment",
             without_a_launcher_there_is_no_assignment,
-        ),
+        )
+        .calls(&["assignment"]),
         Check::new("environment::the_gpu_is_that_of_the_local_rank", the_gpu_is_that_of_the_local_rank)
+            .calls(&["own_stream"])
             .process(say_gpu),
         Check::new("environment::a_gpu_that_is_not_there_is_an_error", a_gpu_that_is_not_there_is_an_error)
+            .calls(&["own_stream"])
             .process(say_gpu),
         Check::new("environment::processes_become_a_group", processes_become_a_group)
+            .calls(&["assignment", "own_stream"])
             .process(join)
             .min_ranks(2),
         Check::new("environment::mpirun_makes_a_group", mpirun_makes_a_group)
+            .calls(&["assignment", "own_stream"])
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),

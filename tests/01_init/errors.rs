@@ -12,11 +12,16 @@ use crate::init::errors::together;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("errors::without_a_failure_all_communicate", without_a_failure_all_communicate),
-        Check::new("errors::every_rank_learns_who_failed", every_rank_learns_who_failed).min_ranks(2),
-        Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error),
-        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released),
-        Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds),
+        Check::new("errors::without_a_failure_all_communicate", without_a_failure_all_communicate)
+            .calls(&["together"]),
+        Check::new("errors::every_rank_learns_who_failed", every_rank_learns_who_failed)
+            .calls(&["together"])
+            .min_ranks(2),
+        Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error)
+            .calls(&["together"]),
+        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released)
+            .calls(&["together"]),
+        Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds).calls(&["together"]),
     ]
 }
 

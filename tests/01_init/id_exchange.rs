@@ -18,20 +18,26 @@ use crate::init::id_exchange::{ID_BYTES, exchange, fetch, from_bytes, hand_out, 
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id),
-        Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late),
-        Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout),
-        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up),
-        Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces),
-        Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error),
-        Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named),
-        Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together),
-        Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank),
-        Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once),
+        Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id).calls(&["exchange"]),
+        Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late).calls(&["fetch"]),
+        Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout).calls(&["fetch"]),
+        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up)
+            .calls(&["fetch"]),
+        Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces).calls(&["fetch"]),
+        Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error).calls(&["fetch"]),
+        Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
+            .calls(&["exchange"])
             .process(join)
             .min_ranks(2),
         Check::new("id_exchange::mpirun_makes_a_group", mpirun_makes_a_group)
+            .calls(&["exchange"])
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),

@@ -12,13 +12,18 @@ use crate::init::init_all::{Identity, communicators, identity};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i),
-        Check::new("init_all::all_are_members_of_one_group", all_are_members_of_one_group).min_ranks(2),
+        Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i)
+            .calls(&["communicators"]),
+        Check::new("init_all::all_are_members_of_one_group", all_are_members_of_one_group)
+            .calls(&["communicators"])
+            .min_ranks(2),
         Check::new(
             "init_all::an_identity_is_rank_world_size_and_gpu",
             an_identity_is_rank_world_size_and_gpu,
-        ),
+        )
+        .calls(&["identity"]),
         Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
+            .calls(&["communicators"])
             .min_ranks(2),
     ]
 }

@@ -8,13 +8,17 @@ use crate::init::kernel::{THREADS, axpy, grid, load};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu),
-        Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element),
-        Check::new("kernel::every_element_is_computed", every_element_is_computed),
-        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched),
-        Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
-        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done),
-        Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run),
+        Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu).calls(&["load"]),
+        Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element).calls(&["grid"]),
+        Check::new("kernel::every_element_is_computed", every_element_is_computed).calls(&["axpy"]),
+        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched)
+            .calls(&["axpy"]),
+        Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
+            .calls(&["axpy"]),
+        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done)
+            .calls(&["axpy"]),
+        Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run)
+            .calls(&["axpy"]),
     ]
 }
 

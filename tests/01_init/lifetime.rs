@@ -12,9 +12,11 @@ use crate::init::lifetime::{UnconnectedRank, run, run_anew};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed),
-        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return).min_ranks(2),
-        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all),
+        Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed).calls(&["run"]),
+        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return)
+            .calls(&["run"])
+            .min_ranks(2),
+        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all).calls(&["run"]),
     ]
 }
 

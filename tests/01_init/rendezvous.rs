@@ -14,17 +14,22 @@ use crate::init::rendezvous::rendezvous;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i),
-        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own),
-        Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound),
+        Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i).calls(&["rendezvous"]),
+        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own)
+            .calls(&["rendezvous"]),
+        Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound)
+            .calls(&["rendezvous"]),
         Check::new(
             "rendezvous::every_rank_hears_where_the_others_sit",
             every_rank_hears_where_the_others_sit,
         )
+        .calls(&["rendezvous"])
         .min_ranks(2),
         Check::new("rendezvous::an_error_comes_back_with_its_rank", an_error_comes_back_with_its_rank)
+            .calls(&["rendezvous"])
             .min_ranks(2),
-        Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet),
+        Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet)
+            .calls(&["rendezvous"]),
     ]
 }
 

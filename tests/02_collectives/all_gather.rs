@@ -11,16 +11,24 @@ use crate::exercise::refusal::refused;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("all_gather::every_rank_gets_all_shards_in_order", every_rank_gets_all_shards_in_order)
+            .calls(&["all_gather"])
             .min_ranks(2),
-        Check::new("all_gather::the_shards_meet_in_one_buffer", the_shards_meet_in_one_buffer).min_ranks(2),
-        Check::new("all_gather::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("all_gather::the_shards_meet_in_one_buffer", the_shards_meet_in_one_buffer)
+            .calls(&["all_gather_in_place"])
+            .min_ranks(2),
+        Check::new("all_gather::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["all_gather", "all_gather_in_place"]),
         Check::new(
             "all_gather::a_buffer_of_another_length_is_an_error",
             a_buffer_of_another_length_is_an_error,
-        ),
+        )
+        .calls(&["all_gather"]),
         Check::new("all_gather::what_can_t_be_cut_evenly_is_an_error", what_can_t_be_cut_evenly_is_an_error)
+            .calls(&["all_gather_in_place"])
             .min_ranks(2),
-        Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["all_gather", "all_gather_in_place"])
+            .min_ranks(2),
     ]
 }
 

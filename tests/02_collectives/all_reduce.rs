@@ -10,14 +10,22 @@ use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("all_reduce::the_sum_arrives_on_every_rank", the_sum_arrives_on_every_rank).min_ranks(2),
+        Check::new("all_reduce::the_sum_arrives_on_every_rank", the_sum_arrives_on_every_rank)
+            .calls(&["sum"])
+            .min_ranks(2),
         Check::new("all_reduce::the_average_arrives_on_every_rank", the_average_arrives_on_every_rank)
+            .calls(&["average_in_place"])
             .min_ranks(2),
-        Check::new("all_reduce::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
+        Check::new("all_reduce::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["sum", "average_in_place"]),
+        Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
+            .calls(&["sum"]),
         Check::new("all_reduce::a_second_call_uses_the_first_result", a_second_call_uses_the_first_result)
+            .calls(&["sum"])
             .min_ranks(2),
-        Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["sum", "average_in_place"])
+            .min_ranks(2),
     ]
 }
 

@@ -13,13 +13,20 @@ use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("backends::the_sum_comes_back_to_every_gpu", the_sum_comes_back_to_every_gpu).min_ranks(2),
-        Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
+        Check::new("backends::the_sum_comes_back_to_every_gpu", the_sum_comes_back_to_every_gpu)
+            .calls(&["staged_sum"])
             .min_ranks(2),
-        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum),
-        Check::new("backends::both_are_measured_alike", both_are_measured_alike),
-        Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured),
-        Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared).min_ranks(2),
+        Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
+            .calls(&["staged_sum"])
+            .min_ranks(2),
+        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum)
+            .calls(&["staged_sum"]),
+        Check::new("backends::both_are_measured_alike", both_are_measured_alike).calls(&["times_as_long"]),
+        Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured)
+            .calls(&["times_as_long"]),
+        Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared)
+            .calls(&["times_as_long"])
+            .min_ranks(2),
     ]
 }
 

@@ -19,14 +19,19 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new(
             "bandwidth::the_bytes_are_those_of_the_larger_buffer",
             the_bytes_are_those_of_the_larger_buffer,
-        ),
-        Check::new("bandwidth::the_factor_is_that_of_the_operation", the_factor_is_that_of_the_operation),
-        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count),
-        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths),
-        Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row).min_ranks(3),
-        Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line),
-        Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other),
-        Check::new("bandwidth::a_line_needs_two_sizes", a_line_needs_two_sizes),
+        )
+        .calls(&["operation_bytes"]),
+        Check::new("bandwidth::the_factor_is_that_of_the_operation", the_factor_is_that_of_the_operation)
+            .calls(&["bus_factor"]),
+        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count).calls(&["measure"]),
+        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths).calls(&["measure"]),
+        Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row)
+            .calls(&["measure"])
+            .min_ranks(3),
+        Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line).calls(&["fit"]),
+        Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other)
+            .calls(&["fit"]),
+        Check::new("bandwidth::a_line_needs_two_sizes", a_line_needs_two_sizes).calls(&["fit"]),
     ]
 }
 

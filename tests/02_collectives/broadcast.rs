@@ -9,16 +9,23 @@ use crate::collectives::broadcast::{broadcast, replicas_equal};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root).min_ranks(2),
-        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
-        Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal),
+        Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root)
+            .calls(&["broadcast"])
+            .min_ranks(2),
+        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
+            .calls(&["broadcast"]),
+        Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal)
+            .calls(&["replicas_equal"]),
         Check::new(
             "broadcast::every_difference_is_found_by_all_ranks",
             every_difference_is_found_by_all_ranks,
         )
+        .calls(&["replicas_equal"])
         .min_ranks(2),
-        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal).min_ranks(2),
-        Check::new("broadcast::it_returns_at_once", it_returns_at_once).min_ranks(2),
+        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal)
+            .calls(&["broadcast", "replicas_equal"])
+            .min_ranks(2),
+        Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
     ]
 }
 

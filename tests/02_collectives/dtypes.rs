@@ -13,15 +13,26 @@ use crate::collectives::dtypes::{average_halves, may_be_sum, mean_of_bytes, sum_
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound).min_ranks(2),
-        Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed),
-        Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound),
-        Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
+        Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound)
+            .calls(&["sum_bound"])
             .min_ranks(2),
-        Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too),
-        Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction),
-        Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap).min_ranks(2),
-        Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once).min_ranks(2),
+        Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed)
+            .calls(&["sum_bound"]),
+        Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound)
+            .calls(&["may_be_sum"]),
+        Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
+            .calls(&["average_halves"])
+            .min_ranks(2),
+        Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too)
+            .calls(&["average_halves"]),
+        Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction)
+            .calls(&["mean_of_bytes"]),
+        Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap)
+            .calls(&["mean_of_bytes"])
+            .min_ranks(2),
+        Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once)
+            .calls(&["average_halves"])
+            .min_ranks(2),
     ]
 }
 

@@ -13,17 +13,28 @@ use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("reduce_scatter::each_rank_gets_its_part", each_rank_gets_its_part).min_ranks(2),
+        Check::new("reduce_scatter::each_rank_gets_its_part", each_rank_gets_its_part)
+            .calls(&["average_part"])
+            .min_ranks(2),
         Check::new(
             "reduce_scatter::lengths_that_don_t_fit_are_an_error",
             lengths_that_don_t_fit_are_an_error,
-        ),
-        Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole).min_ranks(2),
-        Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits).min_ranks(2),
-        Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
+        )
+        .calls(&["average_part"]),
+        Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole)
+            .calls(&["average_in_two_steps"])
             .min_ranks(2),
-        Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits)
+            .calls(&["average_in_two_steps"])
+            .min_ranks(2),
+        Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["average_part", "average_in_two_steps"]),
+        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
+            .calls(&["average_in_two_steps"])
+            .min_ranks(2),
+        Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["average_part", "average_in_two_steps"])
+            .min_ranks(2),
     ]
 }
 

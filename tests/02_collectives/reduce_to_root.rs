@@ -11,18 +11,24 @@ use crate::exercise::refusal::refused;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("reduce_to_root::only_the_root_gets_the_result", only_the_root_gets_the_result)
+            .calls(&["reduce"])
             .min_ranks(2),
-        Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer).min_ranks(2),
-        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
+        Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer)
+            .calls(&["reduce"])
+            .min_ranks(2),
+        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
+            .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::a_root_that_can_t_receive_is_an_error",
             a_root_that_can_t_receive_is_an_error,
-        ),
+        )
+        .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::the_range_is_known_to_the_root_alone",
             the_range_is_known_to_the_root_alone,
-        ),
-        Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).min_ranks(2),
+        )
+        .calls(&["range_on_root"]),
+        Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).calls(&["reduce"]).min_ranks(2),
     ]
 }
 

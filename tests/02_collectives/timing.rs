@@ -14,12 +14,17 @@ use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("timing::the_mean_is_that_of_a_round", the_mean_is_that_of_a_round),
-        Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured),
-        Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work),
-        Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part),
-        Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work),
-        Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed).min_ranks(2),
+        Check::new("timing::the_mean_is_that_of_a_round", the_mean_is_that_of_a_round)
+            .calls(&["gpu_milliseconds"]),
+        Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured)
+            .calls(&["gpu_milliseconds"]),
+        Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work).calls(&["host_times"]),
+        Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part).calls(&["host_times"]),
+        Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work)
+            .calls(&["finish_line"]),
+        Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed)
+            .calls(&["gpu_milliseconds"])
+            .min_ranks(2),
     ]
 }
 

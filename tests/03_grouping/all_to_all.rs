@@ -15,17 +15,28 @@ use crate::grouping::all_to_all::{all_to_all, gather, scatter};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("all_to_all::scatter_gives_each_rank_its_part", || for_each_root(2, check_scatter))
+            .calls(&["scatter"])
             .min_ranks(2),
         Check::new("all_to_all::gather_brings_the_parts_in_rank_order", || for_each_root(2, check_gather))
+            .calls(&["gather"])
             .min_ranks(2),
         Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
+            .calls(&["all_to_all"])
             .min_ranks(2),
-        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has),
+        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has).calls(&[
+            "scatter",
+            "gather",
+            "all_to_all",
+        ]),
         Check::new("all_to_all::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .calls(&["scatter", "gather", "all_to_all"])
             .min_ranks(2),
         Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
+            .calls(&["scatter", "gather"])
             .min_ranks(2),
-        Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["scatter", "gather", "all_to_all"])
+            .min_ranks(2),
     ]
 }
 

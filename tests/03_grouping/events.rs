@@ -10,10 +10,11 @@ use crate::grouping::events::{hand_over, relay};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("events::a_late_producer_is_waited_for", a_late_producer_is_waited_for),
-        Check::new("events::every_round_arrives", every_round_arrives),
-        Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for),
-        Check::new("events::no_host_waits", no_host_waits),
+        Check::new("events::a_late_producer_is_waited_for", a_late_producer_is_waited_for)
+            .calls(&["hand_over"]),
+        Check::new("events::every_round_arrives", every_round_arrives).calls(&["relay"]),
+        Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for).calls(&["relay"]),
+        Check::new("events::no_host_waits", no_host_waits).calls(&["hand_over", "relay"]),
     ]
 }
 

@@ -15,22 +15,32 @@ use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_o
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("fusion::the_order_is_that_of_the_names", the_order_is_that_of_the_names),
-        Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped)),
-        Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused)),
-        Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order).min_ranks(2),
+        Check::new("fusion::the_order_is_that_of_the_names", the_order_is_that_of_the_names)
+            .calls(&["in_order"]),
+        Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped))
+            .calls(&["average_grouped"]),
+        Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused))
+            .calls(&["average_fused"]),
+        Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order)
+            .calls(&["in_order"])
+            .min_ranks(2),
         Check::new(
             "fusion::a_group_is_launched_whole_or_not_at_all",
             a_group_is_launched_whole_or_not_at_all,
         )
+        .calls(&["average_grouped"])
         .min_ranks(2),
         Check::new("fusion::a_group_makes_the_same_calls", || {
             calls("average_grouped", average_grouped, false)
         })
+        .calls(&["average_grouped"])
         .min_ranks(2),
         Check::new("fusion::a_flat_buffer_makes_one_call", || calls("average_fused", average_fused, true))
+            .calls(&["average_fused"])
             .min_ranks(2),
-        Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host).min_ranks(2),
+        Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host)
+            .calls(&["average_grouped", "average_fused"])
+            .min_ranks(2),
     ]
 }
 

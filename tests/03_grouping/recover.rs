@@ -16,13 +16,23 @@ use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("recover::survivors_make_a_world_without_gaps", survivors_make_a_world_without_gaps)
+            .calls(&["rejoin"])
             .min_ranks(2),
-        Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first).min_ranks(2),
-        Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum).min_ranks(2),
-        Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
-        Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives),
-        Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes),
-        Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin),
+        Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first)
+            .calls(&["rejoin"])
+            .min_ranks(2),
+        Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum)
+            .calls(&["sum_of_survivors"])
+            .min_ranks(2),
+        Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too)
+            .calls(&["sum_of_survivors"])
+            .min_ranks(3),
+        Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives)
+            .calls(&["sum_of_survivors"]),
+        Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes)
+            .calls(&["sum_of_survivors"]),
+        Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin)
+            .calls(&["rejoin"]),
     ]
 }
 

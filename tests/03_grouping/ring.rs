@@ -14,16 +14,25 @@ use crate::grouping::ring::{neighbours, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle),
+        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle).calls(&["neighbours"]),
         Check::new("ring::what_comes_is_the_left_neighbour_s", what_comes_is_the_left_neighbour_s)
+            .calls(&["shift"])
             .min_ranks(3),
-        Check::new("ring::two_ranks_exchange", || shifts(2)).min_ranks(2),
-        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)),
-        Check::new("ring::shift_returns_at_once", shift_returns_at_once).min_ranks(2),
-        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
-        Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
-        Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
-        Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once).min_ranks(2),
+        Check::new("ring::two_ranks_exchange", || shifts(2)).calls(&["shift"]).min_ranks(2),
+        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)).calls(&["shift"]),
+        Check::new("ring::shift_returns_at_once", shift_returns_at_once).calls(&["shift"]).min_ranks(2),
+        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .calls(&["shift"])
+            .min_ranks(2),
+        Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum)
+            .calls(&["sum_around"])
+            .min_ranks(3),
+        Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks)
+            .calls(&["sum_around"])
+            .min_ranks(2),
+        Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once)
+            .calls(&["sum_around"])
+            .min_ranks(2),
     ]
 }
 

@@ -18,17 +18,23 @@ use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes),
-        Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up),
-        Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error),
-        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last),
-        Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much).min_ranks(2),
+        Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes)
+            .calls(&["complete_by"]),
+        Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up)
+            .calls(&["complete_by"]),
+        Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error).calls(&["complete_by"]),
+        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last).calls(&["lateness"]),
+        Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much)
+            .calls(&["barrier"])
+            .min_ranks(2),
         Check::new("straggler::a_missing_rank_is_named_by_all", missing::a_missing_rank_is_named_by_all)
+            .calls(&["barrier"])
             .min_ranks(2),
         Check::new(
             "straggler::a_gpu_that_is_too_late_is_named_by_all",
             missing::a_gpu_that_is_too_late_is_named_by_all,
         )
+        .calls(&["barrier"])
         .min_ranks(2),
     ]
 }

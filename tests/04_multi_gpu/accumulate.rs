@@ -13,10 +13,14 @@ use crate::multi_gpu::accumulate::Accumulator;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("accumulate::each_step_is_that_of_the_whole_batch", each_step_is_that_of_the_whole_batch),
+        Check::new("accumulate::each_step_is_that_of_the_whole_batch", each_step_is_that_of_the_whole_batch)
+            .calls(&["Accumulator::step"]),
         Check::new("accumulate::uneven_pieces_count_by_their_samples", uneven_pieces_count_by_their_samples)
+            .calls(&["Accumulator::step"])
             .min_ranks(2),
-        Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce).min_ranks(2),
+        Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce)
+            .calls(&["Accumulator::step"])
+            .min_ranks(2),
     ]
 }
 

@@ -11,11 +11,14 @@ use crate::multi_gpu::conditional::{any_rank, step};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("conditional::one_yes_is_enough", one_yes_is_enough).min_ranks(2),
+        Check::new("conditional::one_yes_is_enough", one_yes_is_enough).calls(&["any_rank"]).min_ranks(2),
         Check::new("conditional::an_overflow_on_any_rank_skips_the_step", any_overflow_skips_the_step)
+            .calls(&["step"])
             .min_ranks(2),
-        Check::new("conditional::steps_are_those_of_one_gpu", steps_are_those_of_one_gpu).min_ranks(2),
-        Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("conditional::steps_are_those_of_one_gpu", steps_are_those_of_one_gpu)
+            .calls(&["step"])
+            .min_ranks(2),
+        Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too).calls(&["step"]),
     ]
 }
 

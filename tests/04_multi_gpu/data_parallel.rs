@@ -18,18 +18,25 @@ use training::{HIDDEN, Serial, Training, seed};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch),
+        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch)
+            .calls(&["shard"]),
         Check::new("data_parallel::every_replica_starts_with_rank_0s_parameters", replicas_start_equal)
+            .calls(&["start_equal"])
             .min_ranks(2),
-        Check::new("data_parallel::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new("data_parallel::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["step"])
+            .min_ranks(2),
         Check::new(
             "data_parallel::uneven_shards_count_by_their_samples",
             uneven_shards_count_by_their_samples,
         )
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("data_parallel::replicas_are_bit_identical_after_every_step", replicas_are_bit_identical)
+            .calls(&["step"])
             .min_ranks(2),
         Check::new("data_parallel::the_loss_is_that_of_the_whole_batch", the_loss_is_that_of_the_whole_batch)
+            .calls(&["step"])
             .min_ranks(2),
     ]
 }

@@ -11,10 +11,18 @@ use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("global_norm::it_is_the_norm_of_all_parts", || on_all_worlds(check_norm)).min_ranks(2),
-        Check::new("global_norm::a_long_average_is_shortened", || on_all_worlds(check_long)).min_ranks(2),
-        Check::new("global_norm::a_short_average_stays", || on_all_worlds(check_short)).min_ranks(2),
-        Check::new("global_norm::softmax_is_over_all_parts", || on_all_worlds(check_softmax)).min_ranks(2),
+        Check::new("global_norm::it_is_the_norm_of_all_parts", || on_all_worlds(check_norm))
+            .calls(&["global_norm"])
+            .min_ranks(2),
+        Check::new("global_norm::a_long_average_is_shortened", || on_all_worlds(check_long))
+            .calls(&["average_and_clip"])
+            .min_ranks(2),
+        Check::new("global_norm::a_short_average_stays", || on_all_worlds(check_short))
+            .calls(&["average_and_clip"])
+            .min_ranks(2),
+        Check::new("global_norm::softmax_is_over_all_parts", || on_all_worlds(check_softmax))
+            .calls(&["softmax"])
+            .min_ranks(2),
         Check::new("global_norm::one_rank_is_a_world_too", || {
             rendezvous(&lab::streams(1)?, |comm| {
                 let kernels = Kernels::load(comm.stream().context())?;
@@ -23,7 +31,8 @@ pub(crate) fn checks() -> Vec<Check> {
                     .try_for_each(|check| check(&comm, &kernels))
             })?;
             Ok(())
-        }),
+        })
+        .calls(&["global_norm", "average_and_clip", "softmax"]),
         Check::new("global_norm::softmax_returns_at_once", || {
             rendezvous(&lab::streams(2)?, |comm| {
                 let (stream, kernels) = (comm.stream(), Kernels::load(comm.context())?);
@@ -32,6 +41,7 @@ pub(crate) fn checks() -> Vec<Check> {
             })?;
             Ok(())
         })
+        .calls(&["softmax"])
         .min_ranks(2),
     ]
 }

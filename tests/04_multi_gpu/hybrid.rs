@@ -20,24 +20,26 @@ static OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
 static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
 
 pub(crate) fn checks() -> Vec<Check> {
-    let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>| {
+    type Calls = &'static [&'static str];
+    let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>, calls: Calls| {
         let all = move || {
             // With wrong coordinates, ranks wait for each other where nobody comes.
             coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
-        Check::new(format!("hybrid::{name}"), all)
+        Check::new(format!("hybrid::{name}"), all).calls(calls)
     };
-    let of_four = |name, check| of(&OF_FOUR, name, check).min_ranks(4);
-    let of_six = |name, check| of(&OF_SIX, name, check).min_ranks(6);
+    let of_four = |name, check, calls| of(&OF_FOUR, name, check, calls).min_ranks(4);
+    let of_six = |name, check, calls| of(&OF_SIX, name, check, calls).min_ranks(6);
     vec![
-        Check::new("hybrid::coordinates_are_counted_row_by_row", coordinates_are_counted_row_by_row),
-        of_four("each_rank_meets_its_row_and_its_column", meets_its_groups),
-        of_six("rows_and_columns_may_differ_in_length", meets_its_groups),
-        of_four("all_rows_start_as_row_0", rows_start_equal),
-        of_six("all_rows_of_six_start_as_row_0", rows_start_equal),
-        of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
-        of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
+        Check::new("hybrid::coordinates_are_counted_row_by_row", coordinates_are_counted_row_by_row)
+            .calls(&["coordinates"]),
+        of_four("each_rank_meets_its_row_and_its_column", meets_its_groups, &["on_mesh"]),
+        of_six("rows_and_columns_may_differ_in_length", meets_its_groups, &["on_mesh"]),
+        of_four("all_rows_start_as_row_0", rows_start_equal, &["start_equal"]),
+        of_six("all_rows_of_six_start_as_row_0", rows_start_equal, &["start_equal"]),
+        of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
+        of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
     ]
 }
 

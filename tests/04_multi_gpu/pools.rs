@@ -18,17 +18,23 @@ use release::{Spins, released};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("pools::the_report_is_of_the_stream_s_gpu", report_of_the_stream_s_gpu).min_ranks(2),
-        Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks),
-        Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done),
-        Check::new("pools::distances_are_right", distances_are_right),
-        Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing),
+        Check::new("pools::the_report_is_of_the_stream_s_gpu", report_of_the_stream_s_gpu)
+            .calls(&["report"])
+            .min_ranks(2),
+        Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks).calls(&["watch"]),
+        Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done)
+            .calls(&["watch"]),
+        Check::new("pools::distances_are_right", distances_are_right).calls(&["Distances::squared"]),
+        Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing)
+            .calls(&["Distances::squared"]),
         Check::new("pools::the_other_stream_is_done_before_the_free", || {
             released(Spins { own: 0, other: SPIN })
-        }),
+        })
+        .calls(&["release"]),
         Check::new("pools::its_own_stream_is_done_before_the_free", || {
             released(Spins { own: SPIN, other: 0 })
-        }),
+        })
+        .calls(&["release"]),
     ]
 }
 

@@ -12,14 +12,22 @@ use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("sharded_optimizer::a_padded_length_has_equal_parts", padded_lengths),
+        Check::new("sharded_optimizer::a_padded_length_has_equal_parts", padded_lengths)
+            .calls(&["padded_len"]),
         Check::new("sharded_optimizer::each_rank_remembers_its_part_alone", each_rank_remembers_its_part)
+            .calls(&["ShardedOptimizer::new"])
             .min_ranks(2),
         Check::new("sharded_optimizer::each_step_is_that_of_one_optimizer", each_step_is_that_of_one)
+            .calls(&["ShardedOptimizer::step"])
             .min_ranks(2),
-        Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical).min_ranks(2),
-        Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once).min_ranks(2),
+        Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical)
+            .calls(&["ShardedOptimizer::step"])
+            .min_ranks(2),
+        Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["ShardedOptimizer::step"]),
+        Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once)
+            .calls(&["ShardedOptimizer::step"])
+            .min_ranks(2),
     ]
 }
 

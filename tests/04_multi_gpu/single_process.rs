@@ -13,15 +13,23 @@ use crate::multi_gpu::single_process::SingleProcess;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("single_process::all_replicas_are_refreshed", all_replicas_are_refreshed).min_ranks(2),
-        Check::new("single_process::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new("single_process::all_replicas_are_refreshed", all_replicas_are_refreshed)
+            .calls(&["SingleProcess::refresh"])
+            .min_ranks(2),
+        Check::new("single_process::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["SingleProcess::step"])
+            .min_ranks(2),
         Check::new(
             "single_process::uneven_parts_count_by_their_samples",
             uneven_parts_count_by_their_samples,
         )
+        .calls(&["SingleProcess::step"])
         .min_ranks(2),
-        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0).min_ranks(2),
+        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0)
+            .calls(&["SingleProcess::step"])
+            .min_ranks(2),
         Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)
+            .calls(&["refresh", "scatter", "gather"])
             .min_ranks(2),
     ]
 }

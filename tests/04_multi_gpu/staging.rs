@@ -11,16 +11,21 @@ use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("staging::every_batch_arrives", every_batch_arrives),
-        Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory),
-        Check::new("staging::two_batches_are_under_way", two_batches_are_under_way),
+        Check::new("staging::every_batch_arrives", every_batch_arrives).calls(&["Feed::next"]),
+        Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory)
+            .calls(&["Feed::next"]),
+        Check::new("staging::two_batches_are_under_way", two_batches_are_under_way).calls(&["Feed::next"]),
         Check::new(
             "staging::a_batch_comes_while_another_is_worked_on",
             a_batch_comes_while_another_is_worked_on,
-        ),
-        Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once),
-        Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read),
-        Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory),
+        )
+        .calls(&["Feed::next"]),
+        Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once)
+            .calls(&["Results::fetch"]),
+        Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read)
+            .calls(&["Results::new"]),
+        Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory)
+            .calls(&["scaled_sum"]),
     ]
 }
 

@@ -18,16 +18,25 @@ use training::{STEPS, Serial, train};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("tensor_backward::back_through_columns", || on_all_worlds(check_columns)).min_ranks(2),
-        Check::new("tensor_backward::back_through_rows", || on_all_worlds(check_rows)).min_ranks(2),
-        Check::new("tensor_backward::back_through_two_layers", || on_all_worlds(check_mlp)).min_ranks(2),
-        Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+        Check::new("tensor_backward::back_through_columns", || on_all_worlds(check_columns))
+            .calls(&["column_backward"])
             .min_ranks(2),
-        Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_backward::back_through_rows", || on_all_worlds(check_rows))
+            .calls(&["row_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::back_through_two_layers", || on_all_worlds(check_mlp))
+            .calls(&["mlp_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["mlp_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp))
+            .calls(&["mlp_backward"]),
         Check::new("tensor_backward::no_layer_waits_on_the_host", || {
             rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
+        .calls(&["column_backward", "row_backward", "mlp_backward"])
         .min_ranks(2),
     ]
 }

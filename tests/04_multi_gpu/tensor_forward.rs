@@ -12,19 +12,25 @@ use crate::multi_gpu::tensor_forward::{column_parallel, column_shard, mlp, row_p
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("tensor_forward::a_column_shard_has_its_columns", a_column_shard_has_its_columns),
-        Check::new("tensor_forward::a_row_shard_has_its_rows", a_row_shard_has_its_rows),
+        Check::new("tensor_forward::a_column_shard_has_its_columns", a_column_shard_has_its_columns)
+            .calls(&["column_shard"]),
+        Check::new("tensor_forward::a_row_shard_has_its_rows", a_row_shard_has_its_rows)
+            .calls(&["row_shard"]),
         Check::new("tensor_forward::each_rank_computes_its_columns", each_rank_computes_its_columns)
+            .calls(&["column_parallel"])
             .min_ranks(2),
         Check::new("tensor_forward::rows_add_up_to_the_whole_output", rows_add_up_to_the_whole_output)
+            .calls(&["row_parallel"])
             .min_ranks(2),
         Check::new("tensor_forward::two_layers_are_those_of_one_gpu", two_layers_are_those_of_one_gpu)
+            .calls(&["mlp"])
             .min_ranks(2),
-        Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)).calls(&["mlp"]),
         Check::new("tensor_forward::no_layer_waits_on_the_host", || {
             rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
+        .calls(&["column_parallel", "row_parallel", "mlp"])
         .min_ranks(2),
     ]
 }

@@ -12,13 +12,18 @@ use crate::overlap::analysis::{Overlap, align, busy, measure, predicted};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("analysis::every_moment_counts_once", every_moment_counts_once),
-        Check::new("analysis::the_total_is_from_the_first_to_the_last", the_total_is_from_first_to_last),
-        Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1),
-        Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal),
-        Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock),
-        Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives),
+        Check::new("analysis::every_moment_counts_once", every_moment_counts_once).calls(&["busy"]),
+        Check::new("analysis::the_total_is_from_the_first_to_the_last", the_total_is_from_first_to_last)
+            .calls(&["measure"]),
+        Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1)
+            .calls(&["Overlap::efficiency"]),
+        Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal)
+            .calls(&["predicted"]),
+        Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock).calls(&["align"]),
+        Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives)
+            .calls(&["align"]),
         Check::new("analysis::what_ran_is_told_from_its_events", what_ran_is_told_from_its_events)
+            .calls(&["measure", "align"])
             .min_ranks(2),
     ]
 }

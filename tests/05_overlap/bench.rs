@@ -60,10 +60,10 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
     lengths.iter().sum::<f64>() / lengths.len() as f64
 }
 
-/// How far a formula may be off, where times are modelled.
+/// How far a formula may be off, where times are modeled.
 const WITHIN: f64 = 0.03;
 
-/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modelled:
+/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modeled:
 /// how fast a real GPU is plays no part.
 pub(super) fn ensure_takes(
     rank: usize,

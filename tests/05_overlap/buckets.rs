@@ -20,36 +20,46 @@ const CAP: usize = 1500;
 pub(crate) fn checks() -> Vec<Check> {
     let own = |comm: &Comm, model: &mut Known| step(comm, model, &plan(&layout(&LENGTHS), CAP));
     vec![
-        Check::new("buckets::the_plan_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards),
+        Check::new("buckets::the_plan_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards)
+            .calls(&["plan"]),
         Check::new(
             "buckets::a_large_parameter_has_a_bucket_of_its_own",
             a_large_parameter_has_a_bucket_of_its_own,
-        ),
+        )
+        .calls(&["plan"]),
         Check::new("buckets::each_step_is_that_of_one_gpu", move || {
             training::each_step_is_that_of_one_gpu(&own)
-        }),
+        })
+        .calls(&["step"]),
         Check::new("buckets::what_one_rank_does_not_use_is_averaged_too", move || {
             training::what_one_rank_does_not_use_is_averaged_too(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::a_late_gradient_is_waited_for", move || {
             training::a_late_gradient_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::a_late_average_is_waited_for", move || {
             training::a_late_average_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::communication_runs_beside_the_backward_pass", move || {
             training::communication_runs_beside_the_backward_pass(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::it_returns_with_everything_enqueued", move || {
             training::it_returns_with_everything_enqueued(&own)
-        }),
-        Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce),
-        Check::new("buckets::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson),
+        })
+        .calls(&["step"]),
+        Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce).calls(&["step"]),
+        Check::new("buckets::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson)
+            .calls(&["predicted", "best_number"]),
         Check::new("buckets::a_sweep_takes_what_was_predicted", a_sweep_takes_what_was_predicted)
+            .calls(&["step", "predicted"])
             .min_ranks(2),
     ]
 }

@@ -13,15 +13,26 @@ use crate::overlap::copies::{Streams, Work, stream_through};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("copies::every_batch_arrives", every_batch_arrives).min_ranks(2),
-        Check::new("copies::a_late_copy_is_waited_for", a_late_copy_is_waited_for).min_ranks(2),
-        Check::new("copies::a_late_computation_is_waited_for", a_late_computation_is_waited_for).min_ranks(2),
-        Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("copies::every_batch_arrives", every_batch_arrives)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_copy_is_waited_for", a_late_copy_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_computation_is_waited_for", a_late_computation_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
         Check::new("copies::the_next_batch_is_computed_beside_the_sum", the_next_batch_is_computed_beside_it)
+            .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::the_copies_are_in_their_own_stream", the_copies_are_in_their_own_stream)
+            .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["stream_through"])
             .min_ranks(2),
     ]
 }

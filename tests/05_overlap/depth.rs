@@ -17,14 +17,20 @@ use crate::overlap::interleave::Stages;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("depth::each_depth_gives_the_serial_result", each_depth_gives_the_serial_result)
+            .calls(&["run"])
             .min_ranks(2),
-        Check::new("depth::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
-        Check::new("depth::buffers_outlive_their_last_use", buffers_outlive_their_last_use).min_ranks(2),
+        Check::new("depth::a_late_sum_is_waited_for", a_late_sum_is_waited_for).calls(&["run"]).min_ranks(2),
+        Check::new("depth::buffers_outlive_their_last_use", buffers_outlive_their_last_use)
+            .calls(&["run"])
+            .min_ranks(2),
         Check::new("depth::computation_runs_ahead_by_the_depth", computation_runs_ahead_by_the_depth)
+            .calls(&["run"])
             .min_ranks(2),
-        Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued),
-        Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers),
-        Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream),
+        Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["run"]),
+        Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers).calls(&["run"]),
+        Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream)
+            .calls(&["run"]),
     ]
 }
 

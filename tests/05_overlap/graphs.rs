@@ -16,13 +16,18 @@ use crate::overlap::graphs::{capture, replay};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("graphs::nothing_runs_before_the_launch", nothing_runs_before_the_launch).min_ranks(2),
+        Check::new("graphs::nothing_runs_before_the_launch", nothing_runs_before_the_launch)
+            .calls(&["capture"])
+            .min_ranks(2),
         Check::new("graphs::every_input_runs_through_the_graph", every_input_runs_through_the_graph)
+            .calls(&["replay"])
             .min_ranks(2),
         Check::new("graphs::another_thread_may_allocate_meanwhile", another_thread_may_allocate_meanwhile)
+            .calls(&["capture"])
             .min_ranks(2),
-        Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture),
+        Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture).calls(&["capture"]),
         Check::new("graphs::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["replay"])
             .min_ranks(2),
     ]
 }

@@ -11,18 +11,26 @@ use pipeline::{Delays, Interval, Pipeline};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("interleave::the_result_is_the_serial_one", the_result_is_the_serial_one).min_ranks(2),
-        Check::new("interleave::a_late_preprocess_is_waited_for", a_late_preprocess_is_waited_for)
+        Check::new("interleave::the_result_is_the_serial_one", the_result_is_the_serial_one)
+            .calls(&["interleave"])
             .min_ranks(2),
-        Check::new("interleave::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("interleave::a_late_preprocess_is_waited_for", a_late_preprocess_is_waited_for)
+            .calls(&["interleave"])
+            .min_ranks(2),
+        Check::new("interleave::a_late_sum_is_waited_for", a_late_sum_is_waited_for)
+            .calls(&["interleave"])
+            .min_ranks(2),
         Check::new("interleave::the_comm_stream_comes_after_it_too", the_comm_stream_comes_after_it_too)
+            .calls(&["interleave"])
             .min_ranks(2),
         Check::new(
             "interleave::communication_runs_beside_computation",
             communication_runs_beside_computation,
         )
+        .calls(&["interleave"])
         .min_ranks(2),
         Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["interleave"])
             .min_ranks(2),
     ]
 }

@@ -17,13 +17,22 @@ use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("layerwise::the_states_are_those_of_one_gpu", the_states_are_those_of_one_gpu)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::late_sums_are_waited_for", late_sums_are_waited_for).min_ranks(2),
-        Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for).min_ranks(2),
+        Check::new("layerwise::late_sums_are_waited_for", late_sums_are_waited_for)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
+        Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
         Check::new("layerwise::a_sum_runs_beside_the_other_half", a_sum_runs_beside_the_other_half)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending).min_ranks(2),
+        Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
         Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
     ]
 }

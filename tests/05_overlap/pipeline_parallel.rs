@@ -17,18 +17,25 @@ use crate::overlap::pipeline_parallel::{Stage, bubble, run_stage};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("pipeline_parallel::every_micro_batch_goes_through", every_micro_batch_goes_through)
+            .calls(&["run_stage"])
             .min_ranks(2),
-        Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for).min_ranks(3),
+        Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for)
+            .calls(&["run_stage"])
+            .min_ranks(3),
         Check::new("pipeline_parallel::slow_messages_are_waited_for", slow_messages_are_waited_for)
+            .calls(&["run_stage"])
             .min_ranks(2),
         Check::new(
             "pipeline_parallel::the_next_comes_in_beside_computing",
             the_next_comes_in_beside_computing,
         )
+        .calls(&["run_stage"])
         .min_ranks(3),
         Check::new("pipeline_parallel::it_returns_with_everything_enqueued", it_returns_with_all_enqueued)
+            .calls(&["run_stage"])
             .min_ranks(2),
-        Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle),
+        Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle)
+            .calls(&["bubble"]),
     ]
 }
 

@@ -160,10 +160,10 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// How far a modelled time may be from its formula.
+/// How far a modeled time may be from its formula.
 const WITHIN: f32 = 0.03;
 
-/// Compares a time with a formula of times that events measured in the same run. Where times are modelled, within 3 %. A GPU
+/// Compares a time with a formula of times that events measured in the same run. Where times are modeled, within 3 %. A GPU
 /// may be slower for reasons of its own, and is not compared.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;

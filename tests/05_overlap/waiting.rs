@@ -15,14 +15,32 @@ use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, poll
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back),
-        Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way),
-        Check::new("waiting::a_late_filling_is_waited_for", a_late_filling_is_waited_for).min_ranks(2),
-        Check::new("waiting::a_late_average_is_waited_for", a_late_average_is_waited_for).min_ranks(2),
-        Check::new("waiting::no_host_waits", no_host_waits),
-        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average).min_ranks(2),
-        Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete),
-        Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error),
+        Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back)
+            .calls(&["Pending::average", "Pending::wait"]),
+        Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way).calls(&[
+            "at_once",
+            "before_use",
+            "all_at_the_end",
+            "polling",
+        ]),
+        Check::new("waiting::a_late_filling_is_waited_for", a_late_filling_is_waited_for)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::a_late_average_is_waited_for", a_late_average_is_waited_for)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::no_host_waits", no_host_waits).calls(&[
+            "at_once",
+            "before_use",
+            "all_at_the_end",
+            "polling",
+        ]),
+        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete)
+            .calls(&["polling"]),
+        Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error).calls(&["polling"]),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::bail;
 
-use crate::compare::is_picture;
+use crate::compare::is_detail;
 use crate::explain::error_text;
 
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
@@ -75,7 +75,7 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
         match ranks.as_slice() {
             [first, others @ ..] if !others.is_empty() && *differs => {
                 let text = text.strip_prefix(&format!("rank {first}: ")).unwrap_or(&text);
-                format!("rank {first} ({} alike): {text}", named(others))
+                format!("rank {first} (likewise {}): {text}", named(others))
             }
             _ => with_ranks(&named(ranks), &text),
         }
@@ -89,10 +89,10 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     }
 }
 
-/// A rank's words without its number, that of its GPU, and the picture of its buffer, so that ranks to which the same happened are
+/// A rank's words without its number, that of its GPU, and the values of its buffer, so that ranks to which the same happened are
 /// reported together.
 fn without_own_number(text: &str, rank: usize) -> String {
-    let mut key = text.lines().filter(|line| !is_picture(line)).collect::<Vec<_>>().join("\n");
+    let mut key = text.lines().filter(|line| !is_detail(line)).collect::<Vec<_>>().join("\n");
     for what in ["rank", "GPU"] {
         let own = format!("{what} {rank}");
         let mut from = 0;
@@ -113,8 +113,8 @@ fn in_short(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
     match lines.find_map(|line| Some(line.split_once("virtual GPU: ")?.1)) {
-        Some(headline) => format!("{first}: {headline}"),
-        None => first.to_owned(),
+        Some(headline) if !first.contains("virtual GPU: ") => format!("{first}: {headline}"),
+        _ => first.to_owned(),
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             text,
             "11 of 12 ranks failed\n  rank 1: the sum on GPU 1 is wrong\n  help: wait for GPU 1\n  \
-             rank 2 (ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11 alike): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
+             rank 2 (likewise ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
         );
     }
 
@@ -230,21 +230,21 @@ mod tests {
             Expected::new(rank, "the sum", &[6.0, other, 8.0]).exactly(&[5.0, other, 8.0])
         });
         let text = failed.unwrap_err().to_string();
-        assert!(text.starts_with("rank 0 (ranks 1 and 2 alike): the sum is wrong at 1 of 3 "), "{text}");
+        assert!(text.starts_with("rank 0 (likewise ranks 1 and 2): the sum is wrong at index 0"), "{text}");
         assert_eq!(text.matches("got      │ 5.0  0.0  8.0").count(), 1, "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 120) && text.lines().count() == 5, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120) && text.lines().count() == 6, "{text}");
     }
 
     #[test]
     fn of_ranks_that_all_waited_in_vain_only_the_first_says_all() {
         let failed = each_rank(2, |rank| -> anyhow::Result<()> {
-            bail!("ncclTimeout\nNCCL: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
+            bail!("ncclTimeout: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(
             text,
-            "2 of 2 ranks failed\n  rank 0: ncclTimeout\n  NCCL: virtual GPU: rank 1 never came\n    help: one id\n  \
-             rank 1: ncclTimeout: rank 0 never came"
+            "2 of 2 ranks failed\n  rank 0: ncclTimeout: virtual GPU: rank 1 never came\n    help: one id\n  \
+             rank 1: ncclTimeout: virtual GPU: rank 0 never came"
         );
     }
 
