@@ -96,12 +96,11 @@ fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<
     let rest = if zeros { ", and all others are 0" } else { "" };
     let cause = match zeros && same == first {
         true => {
-            "\n  likely cause: that is exactly the first piece. A `read` brings what is there, and no more: `read_exact` waits \
-             for all of it"
+            "\n  likely cause: that is exactly the first piece. `read` returns what has come so far; `read_exact` waits for all of it"
         }
         false => "",
     };
-    bail!("{who} has another id than it should: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
+    bail!("{who} has a wrong id: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
 }
 
 fn all_ranks_have_one_id() -> anyhow::Result<()> {
@@ -113,7 +112,7 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
         for (rank, id) in ids.iter().enumerate() {
             ensure!(
                 *id == ids[0],
-                "rank {rank} of {world_size} has another id than rank 0: {} of {ID_BYTES} bytes are the same, from the first one on",
+                "rank {rank} of {world_size} has another id than rank 0: only the first {} of {ID_BYTES} bytes are the same",
                 alike(id, &ids[0])
             );
         }
@@ -154,7 +153,7 @@ fn rank_0_may_come_late() -> anyhow::Result<()> {
     );
     send(peer, &[&to_bytes(&id)])?;
     let (got, _) = join_thread(asking)?;
-    check_id("rank 3", &got.context("rank 0 came late, and fetch failed")?, &id, ID_BYTES)
+    check_id("rank 3", &got.context("rank 0 listened in time, and fetch returned an error")?, &id, ID_BYTES)
 }
 
 fn join_thread<T>(thread: thread::JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -175,7 +174,7 @@ fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(LONG))?;
     let mut rank = [0; 4];
-    peer.read_exact(&mut rank).context("fetch never said its rank, in four bytes")?;
+    peer.read_exact(&mut rank).context("fetch connected, and did not send its rank as four bytes")?;
     Ok((peer, u32::from_be_bytes(rank)))
 }
 
@@ -212,9 +211,14 @@ fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow
 fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
     let (result, took) = fetch_in_vain("no process listens there", address)?;
-    let Err(error) = result else { bail!("no process listens at {address}, and fetch returned an id") };
+    let Err(error) = result else {
+        bail!("no process listens at {address}, and fetch returned an id; expected an error")
+    };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     ensure!(
         took >= SHORT,
         "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
@@ -223,9 +227,12 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
-    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one") };
+    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one; expected an error") };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     Ok(())
 }
 
@@ -250,9 +257,14 @@ fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let _crowd = crowd(&listener)?;
     let (result, _) = fetch_in_vain("a connection is neither accepted nor refused", address)?;
-    let Err(error) = result else { bail!("nothing answers at {address}, and fetch returned an id") };
+    let Err(error) = result else {
+        bail!("nothing answers at {address}, and fetch returned an id; expected an error")
+    };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     Ok(())
 }
 
@@ -271,8 +283,7 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
                 true => {
-                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and \
-                     `read_exact` an error"
+                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and `read_exact` returns an error"
                 }
                 false => "",
             };
@@ -303,7 +314,9 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
     stream.set_read_timeout(Some(LONG))?;
     stream.write_all(&rank.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];
-    stream.read_exact(&mut bytes).with_context(|| format!("rank {rank} got no whole id"))?;
+    stream
+        .read_exact(&mut bytes)
+        .with_context(|| format!("rank {rank} received no whole id from hand_out"))?;
     Ok(from_bytes(bytes))
 }
 
@@ -314,14 +327,16 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
             ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
         })
     })??;
-    let Err(error) = result else { bail!("ranks 2 and 4 never asked, and hand_out returned Ok") };
-    asked.context("two of four ranks asked for the id")?;
+    let Err(error) = result else {
+        bail!("ranks 2 and 4 never asked, and hand_out returned Ok; expected an error")
+    };
+    asked.context("hand_out did not send the id to ranks 1 and 3, which asked for it")?;
     let text = format!("{error:#}");
     let numbers: Vec<usize> =
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
     ensure!(
         [2, 4].iter().all(|rank| numbers.contains(rank)) && ![1, 3].iter().any(|rank| numbers.contains(rank)),
-        "ranks 1 and 3 asked, 2 and 4 never did: the error must name 2 and 4 alone; it says: {text}"
+        "ranks 1 and 3 asked, 2 and 4 never did: the error of hand_out must name 2 and 4 alone; it says: {text}"
     );
     Ok(())
 }
@@ -352,7 +367,7 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
         let ids = [ask(address, 2)?, ask(address, 1)?];
         ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
     })?;
-    result.context("a process connected, sent nothing and left, and hand_out failed")?;
+    result.context("a process connected, sent nothing, and left, and hand_out returned an error; it must wait for the ranks")?;
     asked
 }
 
@@ -371,10 +386,13 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
             }
             _ => "",
         };
-        bail!("rank 1 asked twice, and hand_out returned Ok{cause}")
+        bail!("rank 1 asked twice, and hand_out returned Ok; expected an error{cause}")
     };
     let text = format!("{error:#}");
-    ensure!(text.contains("rank 1 "), "rank 1 asked twice: the error must name it; it says: {text}");
+    ensure!(
+        text.contains("rank 1 "),
+        "rank 1 asked twice: the error of hand_out must name it; it says: {text}"
+    );
     Ok(())
 }
 

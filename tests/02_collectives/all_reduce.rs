@@ -51,12 +51,12 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     // Whole numbers whose sums stay below 2²⁴: an f32 rounds nothing, in whatever order they are added.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
-        .if_instead(&stale, "it holds what it held before: no sum came to this buffer")
+        .if_instead(&stale, "it holds what it held before: no sum was written to it")
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was added"))
-        .if_instead(&divided(&expected, world_size), "this is the average, and not the sum")
+        .if_instead(&divided(&expected, world_size), "this is the average, not the sum")
         .exactly(&recv.read()?)?;
     Expected::new(rank, "the send buffer", &inputs[rank])
-        .if_instead(&expected, "the sum is in the send buffer: that was in place")
+        .if_instead(&expected, "the sum is in the send buffer: the call was in place")
         .exactly(&send.read()?)
 }
 
@@ -127,7 +127,12 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             sum(&comm, &second.view(), &mut third.view_mut())?;
             // Every rank has the same sum, so the second one is the first times the number of ranks.
             let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
-            Expected::new(rank, "the sum of the sums", &expected).exactly(&third.read()?)
+            Expected::new(
+                rank,
+                "the receive buffer of a second `sum`, over the results of the first,",
+                &expected,
+            )
+            .exactly(&third.read()?)
         })?;
     }
     Ok(())

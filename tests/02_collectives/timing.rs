@@ -41,7 +41,7 @@ fn check_milliseconds(got: f64, mistakes: &[(f64, &str)]) -> anyhow::Result<()> 
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
     ensure!(
         (0.95 * round..5.0 * round).contains(&got),
-        "a round kept the GPU busy for {round} ms, and {got:.3} ms were measured{cause}"
+        "gpu_milliseconds is wrong where each round keeps the GPU busy for {round} ms\n  expected about {round} ms, got {got:.3} ms{cause}"
     );
     Ok(())
 }
@@ -54,7 +54,11 @@ fn the_mean_is_that_of_a_round() -> anyhow::Result<()> {
             calls.set(calls.get() + 1);
             kernels.spin(&stream, ROUND)
         })?;
-        ensure!(calls.get() == rounds, "{rounds} rounds without warm-up called `work` {} times", calls.get());
+        ensure!(
+            calls.get() == rounds,
+            "{rounds} rounds without warm-up: gpu_milliseconds called `work` {} times",
+            calls.get()
+        );
         let together = (rounds as f64, "all rounds together take that long: divide by their number");
         check_milliseconds(got, &[together])?;
     }
@@ -68,7 +72,11 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         let call = calls.replace(calls.get() + 1);
         kernels.spin(&stream, if call < 3 { 10 * ROUND } else { ROUND })
     })?;
-    ensure!(calls.get() == 5, "3 warm-ups and 2 rounds called `work` {} times", calls.get());
+    ensure!(
+        calls.get() == 5,
+        "3 warm-ups and 2 rounds: gpu_milliseconds called `work` {} times, expected 5",
+        calls.get()
+    );
     // 3 warm-ups of 10 rounds each, and 2 rounds.
     let measured = "the warm-ups, 4 ms each, were measured too";
     check_milliseconds(got, &[(32.0 / 2.0, measured), (32.0 / 5.0, measured)])
@@ -125,7 +133,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
     let cause = match (called, done) {
         // No two stages are as far apart as the first one and any other.
         _ if called.max(done) >= NOTHING - EARLIER_WORK => {
-            "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that before"
+            "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that work first"
         }
         _ if (called, done) == (expected.0, expected.0) => {
             "\n  likely cause: the second time was read when the call had returned: a call returns at once, and its work is \
@@ -137,8 +145,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
         _ => "",
     };
     bail!(
-        "on a clock that shows 0 s before the call, 1 s when it has returned and 5 s when its work is done: expected \
-         {expected:?}, got {:?}{cause}",
+        "host_times is wrong on a clock that shows 0 s before the call, 1 s when it has returned, and 5 s when its work is done\n  expected {expected:?}, got {:?}{cause}",
         (called, done)
     )
 }
@@ -167,17 +174,15 @@ fn the_event_comes_with_the_work() -> anyhow::Result<()> {
     );
     ensure!(
         !complete,
-        "the work keeps the GPU busy for 20 ms, and the event already says that it is complete: an event marks what was \
-         enqueued on its stream before it was recorded, and nothing else"
+        "the event of finish_line is complete while the work keeps the GPU busy: an event marks what was enqueued on its stream before it was recorded"
     );
     event.synchronize()?;
     ensure!(
         behind.try_is_complete()?,
-        "the host waited for the event, and the work wasn't done: an event marks what was enqueued on its stream before it \
-         was recorded, and nothing else"
+        "the event of finish_line is complete before the work is: an event marks what was enqueued on its stream before it was recorded"
     );
     stream.synchronize()?;
-    ensure!(event.try_is_complete()?, "the stream is done, and the event isn't complete");
+    ensure!(event.try_is_complete()?, "the stream is done, and the event of finish_line isn't complete");
     Ok(())
 }
 

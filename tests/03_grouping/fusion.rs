@@ -82,9 +82,9 @@ fn compare(
     Expected::new(rank, name, &average)
         .if_instead(
             &input(rank, tensor, len),
-            "these are the rank's own values: no average came to this tensor",
+            "these are the rank's own values: no average was written to this tensor",
         )
-        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has its own offset there")
+        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has an offset of its own there")
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
         .if_instead(&twice, "this was divided by the number of ranks twice")
         .within(bound, got)
@@ -103,9 +103,9 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
         let expected: Vec<usize> = (1..=count).collect();
         ensure!(
             found == expected,
-            "{count} tensors, of 1, 2, … elements in the order of their names, came with lengths {found:?}{}",
+            "in_order returned {count} tensors in the wrong order\n  expected lengths {expected:?}, in the order of the names, got {found:?}{}",
             match found == of_the_map {
-                true => "\n  likely cause: this is the order of the map, which is another one on each rank",
+                true => "\n  likely cause: this is the order of the map, which differs from rank to rank",
                 false => "",
             }
         );
@@ -172,12 +172,10 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             for (place, (own, of_rank_0)) in order.iter().zip(&ranks[0].0).enumerate() {
                 ensure!(
                     own == of_rank_0,
-                    "rank {rank} of {world_size}: at place {place} of its order it has {own}, where rank 0 has {of_rank_0}: the two \
-                     are averaged with each other{}",
+                    "rank {rank} of {world_size}: place {place} of in_order is {own}, where that of rank 0 is {of_rank_0}: the two are averaged with each other{}",
                     match *by_the_map && ranks[0].2 {
                         true => {
-                            "\n  likely cause: both have the order of their map, which goes through its entries in another order on \
-                             each rank"
+                            "\n  likely cause: both have the order of their map, which differs from rank to rank. All tensors here have one length: only their names tell them apart"
                         }
                         false => "",
                     }

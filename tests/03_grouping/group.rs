@@ -108,15 +108,17 @@ fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
 
 fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     let value = in_group(|| Ok(37))?;
-    ensure!(value == 37, "the calls returned 37, and in_group returned {value}");
+    ensure!(value == 37, "in_group returned {value}, expected 37, which its calls returned");
     let result = without_panic("in_group, whose calls return an error,", || {
         in_group(|| -> anyhow::Result<()> { bail!("no batch is left") })
     })?;
-    let Err(error) = result else { bail!("the calls returned an error, and in_group returned Ok") };
+    let Err(error) = result else {
+        bail!("the calls returned an error, and in_group returned Ok; expected that error")
+    };
     let text = format!("{error:#}");
     ensure!(
         text.contains("no batch is left"),
-        "the calls' error was `no batch is left`, in_group's is: {text}"
+        "the error of in_group must be that of its calls, `no batch is left`; it says: {text}"
     );
     Ok(())
 }
@@ -211,11 +213,13 @@ fn refused(
 ) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
     let result = without_panic(&format!("average_all of {one} and {other} {of}"), || average(comms, some))?;
-    let Err(error) = result else { bail!("{one} and {other} {of}: average_all returned Ok") };
+    let Err(error) = result else {
+        bail!("{one} and {other} {of}: average_all returned Ok; expected an error")
+    };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&one) && text.contains(&other),
-        "{one} and {other} {of}: the error must have both numbers; it says: {text}"
+        "{one} and {other} {of}: the error of average_all must have both numbers; it says: {text}"
     );
     let called = log.calls("AllReduce")?.len();
     ensure!(

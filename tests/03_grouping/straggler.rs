@@ -56,10 +56,16 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     kernels.spin(&stream, 2 * MILLISECOND)?;
     let event = stream.record_event(None)?;
     let complete = complete_by(&event, || Duration::ZERO, DEADLINE)?;
-    ensure!(complete, "time stood still, and the event came: complete_by says that it didn't");
-    ensure!(event.try_is_complete()?, "complete_by says that the event has come, and it has not");
+    ensure!(
+        complete,
+        "complete_by returned false before time was up: expected true, once the event is complete"
+    );
+    ensure!(event.try_is_complete()?, "complete_by returned true before the event was complete");
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
-    ensure!(complete, "an event that had come long ago: complete_by says that it hasn't, because time is up");
+    ensure!(
+        complete,
+        "complete_by returned false for an event that is complete already, because time is up: expected true"
+    );
     Ok(())
 }
 
@@ -78,8 +84,7 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     let complete = complete_by(&event, counted, Duration::from_millis(5))?;
     ensure!(
         !complete,
-        "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
-         event came, and read the clock {} times",
+        "complete_by waited for the event after time was up, and read the clock {} times\n  time was up when the clock was read for the 6th time, and the GPU was busy for 10 ms",
         looks.get()
     );
     Ok(stream.synchronize()?)
@@ -110,8 +115,7 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     std::mem::forget((event, trap, kernels, stream));
     if let Ok(complete) = answer? {
         bail!(
-            "a kernel in front of the event failed, so it will never come, and complete_by returned Ok({complete}); expected the \
-             error, which `try_is_complete` returns"
+            "a kernel in front of the event failed, so the event never completes, and complete_by returned Ok({complete}); expected the error, which `try_is_complete` returns"
         );
     }
     Ok(())
@@ -136,7 +140,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
             )
             .if_instead(
                 &waited,
-                "this is how long each has waited: the longer one waits, the earlier one came",
+                "this is how long each rank has waited: the longer a rank waits, the earlier it came",
             )
             .if_instead(
                 &each(&|one| one - least),
@@ -146,10 +150,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
                 &each(&|one| one - longest),
                 "it has the wrong sign: no rank came before the first one",
             )
-            .if_instead(
-                &each(&|one| waited[rank] - one),
-                "it is reckoned from this rank, and not from who came first",
-            )
+            .if_instead(&each(&|one| waited[rank] - one), "it is relative to this rank, not to the first one")
             .exactly(&got)
         })?;
     }
@@ -211,7 +212,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
                 "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \
                  later than the first one by {told:?} ms"
             );
-            ensure!(told.len() == world_size, "{of}: one for each rank is expected");
+            ensure!(told.len() == world_size, "{of}; expected one for each rank");
             ensure!(
                 told.iter().all(|&late| (0.0..1e5).contains(&late)),
                 "{of}{}",

@@ -108,7 +108,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     };
     let done = times([6.0, 6.0]);
     let swapped = [&done[LEN / 2..], &done[..LEN / 2]].concat();
-    Expected::new(0, "what came of both halves", &done)
+    Expected::of("the result of both halves", &done)
         .if_instead(&swapped, "the second half comes first")
         .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
         .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
@@ -214,10 +214,10 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
     // What is known to be wrong in the streams is said first; the numbers come after it.
     let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
     ended.context(
-        "the GPU has failed, where the readers' streams read the slice and then the writer's writes it",
+        "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",
     )?;
     for (index, output) in read.outputs.iter().enumerate() {
-        Expected::new(0, &format!("what reader {index} of 3 has read"), &irregular::integers(0, LEN))
+        Expected::of(&format!("what reader {index} of 3 read"), &irregular::integers(0, LEN))
             .if_instead(
                 &irregular::integers(1, LEN),
                 "it is what was written afterwards: the writer did not wait for this reader",
@@ -225,7 +225,7 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
             .if_instead(&stale(), "it is what was there before: nothing was read")
             .exactly(&output.stream().clone_dtoh(output)?)?;
     }
-    Expected::new(0, "the slice in the end", &irregular::integers(1, LEN))
+    Expected::of("the slice in the end", &irregular::integers(1, LEN))
         .if_instead(&irregular::integers(0, LEN), "it is what was read: nothing was written")
         .exactly(&read.slice.stream().clone_dtoh(&read.slice)?)
 }
