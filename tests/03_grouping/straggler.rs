@@ -3,11 +3,11 @@
 mod missing;
 
 use std::cell::Cell;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use cudarc::driver::{CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
@@ -61,10 +61,34 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
         "complete_by returned false before time was up: expected true, once the event is complete"
     );
     ensure!(event.try_is_complete()?, "complete_by returned true before the event was complete");
+    early_is_seen_early(&stream, &kernels)?;
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
     ensure!(
         complete,
         "complete_by returned false for an event that is complete already, because time is up: expected true"
+    );
+    Ok(())
+}
+
+/// An event that completes long before the deadline is seen long before it, by a clock that runs.
+fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
+    const FAR: Duration = Duration::from_secs(3);
+    kernels.spin(stream, 2 * MILLISECOND)?;
+    let event = stream.record_event(None)?;
+    let start = Instant::now();
+    let complete = complete_by(&event, || start.elapsed(), FAR)?;
+    let took = start.elapsed();
+    ensure!(
+        complete,
+        "complete_by returned false before time was up: expected true, once the event is complete"
+    );
+    // Far from both: a wait that polls takes milliseconds.
+    ensure!(
+        took < FAR * 2 / 3,
+        "complete_by returned after {:.1} s, expected a few ms: the event was complete after 2 ms, and the deadline is {} s: ask \
+         the event again and again, don't sleep until the deadline",
+        took.as_secs_f64(),
+        FAR.as_secs()
     );
     Ok(())
 }

@@ -98,13 +98,12 @@ fn replicas_start_equal() -> anyhow::Result<()> {
         for (rank, start) in starts.iter().enumerate() {
             let Some(index) = first_difference(start, &initial[0]) else { continue };
             let cause = match initial.iter().position(|initial| first_difference(start, initial).is_none()) {
-                Some(own) if own == rank => "these are still its own: nothing was broadcast".to_owned(),
-                Some(other) => format!("these are rank {other}'s, and the root is rank 0"),
-                None => "these are no rank's".to_owned(),
+                Some(own) if own == rank => "\nthese are still its own: nothing was broadcast".to_owned(),
+                Some(other) => format!("\nthese are rank {other}'s, and the root is rank 0"),
+                None => String::new(),
             };
             bail!(
-                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0\n\
-                 likely cause: {cause}",
+                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0{cause}",
                 layout.part(index),
                 start[index],
                 initial[0][index]

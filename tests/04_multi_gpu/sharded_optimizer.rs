@@ -64,7 +64,7 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
                 let expected = padded / world_size * size_of::<f32>();
                 let cause = match bytes {
                     _ if bytes == padded * size_of::<f32>() => {
-                        "\n  likely cause: it remembers the whole: each rank has only its part to step"
+                        "\n  likely cause: it keeps the velocities of the whole: each rank steps only its own part"
                     }
                     _ => "",
                 };
@@ -177,7 +177,7 @@ fn compare(
     let mut serial = Serial::new(len);
     for (step, got) in steps.iter().enumerate() {
         let name = format!(
-            "the buffer of parameters after step {} of {STEPS}, {len} on {world_size} ranks,",
+            "the buffer of {len} parameters on {world_size} ranks, after step {} of {STEPS},",
             step + 1
         );
         let before = serial.clone();
@@ -226,7 +226,8 @@ fn with_mistakes<'a>(
     let stepped_alone = match gathered {
         true => format!("only rank {rank}'s part is new, on every rank: each must step its own"),
         false => {
-            "only its own part is new, the others' are those from before the step: gather after it".to_owned()
+            "only the rank's own part is new, those of the others are from before the step: gather after it"
+                .to_owned()
         }
     };
     expected
@@ -234,7 +235,7 @@ fn with_mistakes<'a>(
         .if_instead(&joined(right, &before), stepped_alone)
         .if_instead(
             &joined(&before, right),
-            "its own part is that from before the step: gather after it, not before",
+            "the rank's own part is from before the step: gather after it, not before",
         )
         .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
         .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")

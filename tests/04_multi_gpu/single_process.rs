@@ -64,12 +64,14 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
             first.stream().clone().memcpy_htod(&changed, &mut first.parameters_mut())?;
             for (index, replica) in run.replicas.iter().enumerate().skip(1) {
                 let got = replica.model.stream().clone_dtoh(&replica.model.parameters())?;
-                let name = format!("the buffer of parameters after refresh {time}, on {count} GPUs,");
-                Expected::new(index, &name, &right)
+                let name = format!(
+                    "the buffer of parameters of replica {index}, after call {time} of `refresh` on {count} GPUs,"
+                );
+                Expected::of(&name, &right)
                     .if_instead(&initial(index), "these are still its own: nothing was sent to it")
                     .if_instead(
                         &changed,
-                        "these are what GPU 0 had later: it did not wait until they were sent",
+                        "these are what GPU 0 had later: it did not wait until its parameters were sent",
                     )
                     .exactly(&got)?;
             }
@@ -100,7 +102,10 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
     let mut run = start(count, &batches)?;
     let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
     for (index, step) in steps(&samples, &batches, count).iter().enumerate() {
-        let loss = run.step(&on_gpu, &step.batch, LEARNING_RATE)?;
+        let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
+        let loss = run
+            .step(&on_gpu, &step.batch, LEARNING_RATE)
+            .with_context(|| format!("SingleProcess::step returned an error on {place}"))?;
         let first = &run.replicas[0].model;
         let parameters = first.stream().clone_dtoh(&first.parameters())?;
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
@@ -143,7 +148,7 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
-    let mut expected = Expected::new(0, "the buffer of parameters on GPU 0", &right)
+    let mut expected = Expected::of("the buffer of parameters on GPU 0", &right)
         .if_instead(&step.unchanged(), "nothing was stepped");
     if count > 1 {
         expected = expected
@@ -157,15 +162,15 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[..1]).1),
-                "it is along one replica's gradient, GPU 0's own: what the others have was not gathered",
+                "the step is along the gradient of one replica, GPU 0's own: gather those of the others",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "it is along one replica's gradient, the last one's: sum those of all",
+                "the step is along the gradient of one replica, the last one: sum those of all",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
-                "it is too small by the number of GPUs: the parts' shares sum to 1 without another division",
+                "the step is too small by the number of GPUs: the shares of the parts sum to 1 already",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
@@ -187,7 +192,7 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
-            "\n  likely cause: the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
+            "\n  likely cause: this is the loss of one shard, GPU 0's: the loss of each replica is behind its gradient, gather both"
         }
         () => "",
     };

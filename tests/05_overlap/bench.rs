@@ -44,7 +44,7 @@ pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str)
     let (first, second) = (span(spans, one)?, span(spans, other)?);
     ensure!(
         first.overlap(second) > 0.0,
-        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both",
+        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both, though they must overlap",
         first.start,
         first.end,
         second.start,
@@ -79,7 +79,7 @@ pub(super) fn ensure_takes(
     let took = end - start;
     ensure!(
         abs_diff_eq!(took / milliseconds, 1.0, epsilon = WITHIN),
-        "rank {rank}: it took {took:.2} ms, but {formula} is {milliseconds:.2} ms"
+        "rank {rank}: the run took {took:.2} ms, expected {milliseconds:.2} ms, which is {formula}"
     );
     Ok(())
 }

@@ -95,10 +95,10 @@ impl<'a> Pipeline<'a> {
             let expected = times(6.0, &sums[iteration]);
             let name = format!("depth {depth}: the result of iteration {iteration}");
             let mut comparison = Expected::new(rank.number(), &name, &expected)
-                .if_instead(&stale(iteration), "it was never postprocessed")
+                .if_instead(&stale(iteration), "it holds what it held before: it was never postprocessed")
                 .if_instead(
                     &times(6.0, &input(rank.number(), iteration)),
-                    "only this rank's values: no other rank's are in it",
+                    "these are this rank's values alone: those of the others are missing",
                 );
             for (later, sum) in sums.iter().enumerate().skip(iteration + 1) {
                 let cause = format!(
@@ -214,8 +214,7 @@ fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
                 let ahead = iteration + depth - 1;
                 ensure!(
                     sum.overlap(preprocessed[ahead]) > 0.0,
-                    "rank {}: with {depth} buffers, the all-reduce of iteration {iteration} ran {sum}, and the preprocessing of \
-                     iteration {ahead} {}: at no time both",
+                    "rank {}: with {depth} buffers, the all-reduce of iteration {iteration} ran {sum}, and the preprocessing of iteration {ahead} {}: at no time both, though they must overlap",
                     rank.number(),
                     preprocessed[ahead]
                 );
@@ -232,7 +231,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         pipeline.run(2)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and run returned only after that: the host must not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, and `run` returned only after that: the host must not wait for it",
             rank.number()
         );
         pipeline.compare(2)
@@ -282,7 +281,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
                 rank.number(),
                 match abs_diff_eq!(used, ITERATIONS as f64, epsilon = 0.49) {
                     true =>
-                        "\n  likely cause: each of the 8 iterations has a buffer of its own, and not that of an earlier one",
+                        "\n  likely cause: each of the 8 iterations has a buffer of its own, not that of an earlier one",
                     false => "",
                 }
             );

@@ -58,8 +58,8 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
     let got = counts.len() / ranks - 1;
     ensure!(
         counts == expected,
-        "{} parameters, and each rank called {got} all-reduces; those of all ranks, by their elements: {counts:?}, expected \
-         {expected:?}",
+        "`step` made {got} all-reduces on each rank, expected {}, one for each parameter\n  \
+         elements of those of all ranks: expected {expected:?}, got {counts:?}",
         LENGTHS.len()
     );
     Ok(())

@@ -109,7 +109,7 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         // The report of a race names the line of the check that reads.
         pipeline
             .compare(&buffers)
-            .context("read in the comm stream, which has to come after the last postprocessing too")
+            .context("the comm stream read the buffer: interleave must let the comm stream, too, wait for the last postprocessing")
     })
 }
 
@@ -159,7 +159,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         let buffers = pipeline.run(&compute)?;
         ensure!(
             !pipeline.first_is_done()?,
-            "rank {}: when interleave returned, the first stage, of {} ms, was already over: the host must not wait for it",
+            "rank {}: interleave returned only when the first stage, of {} ms, was over: the host must not wait for it",
             comm.rank(),
             delays.preprocess / MILLISECOND
         );

@@ -182,8 +182,8 @@ impl<'a> Model<'a> {
         for (half, name) in HALVES.iter().enumerate() {
             // Halves of whole numbers, with few binary places: nothing rounds.
             Expected::new(rank, &format!("the states of half {name}"), &serial(world_size, half, LAYERS))
-                .if_instead(&states(half), "they are what they were at first: no sum was ever added")
-                .if_instead(&serial(world_size, half, LAYERS - 1), "they are those of one layer less")
+                .if_instead(&states(half), "they are as they were at first: no sum was ever added")
+                .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer less")
                 .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
                 .exactly(&self.halves[half].states.read()?)?;
             self.halves[half].partial.read()?;
@@ -313,7 +313,7 @@ fn the_last_sums_are_pending() -> anyhow::Result<()> {
             .collect();
         ensure!(
             missing.is_empty(),
-            "rank {}: nothing is pending for half {} when a layer returns, expected the event of each half's last all-reduce",
+            "rank {}: nothing is pending for half {} when `forward` returns, expected the event of each half's last all-reduce",
             comm.rank(),
             missing.join(" and half ")
         );
@@ -332,7 +332,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         model.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the compute stream was busy for 5 ms, and two layers were enqueued only after that: the host must \
+            "rank {}: the compute stream was busy for 5 ms, and `forward` returned only after that: the host must \
              not wait for it",
             comm.rank()
         );

@@ -169,7 +169,7 @@ pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32
     let off = measured / formula - 1.0;
     ensure!(
         abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
-        "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)",
+        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms from the times of its parts ({:+.1} %, allowed are 3 %)",
         rank.number(),
         100.0 * off
     );

@@ -143,15 +143,15 @@ impl Data {
             let sum = |at: usize| inputs.iter().map(|input| input[at]).sum::<f32>();
             let sums: Vec<f32> = (0..LEN).map(sum).collect();
             let averages: Vec<f32> = sums.iter().map(|sum| sum / world_size as f32).collect();
-            let name = |what: &str| format!("{way}, {world_size} ranks: {what} {index}");
+            let name = |what: &str| format!("{what} {index} after `{way}` on {world_size} ranks");
             let compare = |what: &str, got: &[f32]| {
                 Expected::new(rank.number(), &name(what), &averages)
                     .if_instead(&sums, "this is the sum, not the average")
                     .if_instead(
                         &input(rank.number(), index),
-                        "these are the rank's own values, and not the average",
+                        "these are the rank's own values, not the average",
                     )
-                    .if_instead(&stale(index), "it is what was there before")
+                    .if_instead(&stale(index), "it holds what it held before")
                     .within(bound(world_size), got)
             };
             compare("what was read of buffer", &rank.compute.clone_dtoh(output)?)?;
@@ -172,12 +172,12 @@ fn the_handle_gives_the_average_back() -> anyhow::Result<()> {
             let average = pending.wait(&rank.compute)?;
             ensure!(
                 average.len() == LEN,
-                "a buffer of {LEN} elements came back with {} elements",
+                "Pending::wait returned a buffer of {} elements, expected {LEN}",
                 average.len()
             );
             rank.compute.memcpy_dtod(&average, output)?;
         }
-        data.compare(rank, "Pending")
+        data.compare(rank, "Pending::wait")
     })
 }
 
@@ -193,7 +193,7 @@ fn the_average_arrives_in_each_way() -> anyhow::Result<()> {
             data.go(rank, way, || Ok(()), count)?;
             ensure!(
                 used.get() == BUFFERS,
-                "{way}: {BUFFERS} buffers, and `dependent` was called {} times",
+                "`{way}` called `dependent` {} times for {BUFFERS} buffers",
                 used.get()
             );
             data.compare(rank, &way.to_string())?;
@@ -264,7 +264,7 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
             ensure!(
                 worked.overlap(communicated) > 0.0,
-                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both",
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both, though they must overlap",
                 rank.number()
             );
             ensure!(
@@ -294,14 +294,13 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
         })?;
         ensure!(
             complete_at_use.get(),
-            "rank {}: the average could not be there for 10 ms; `independent` was called {} times, and then the average was \
-             used before it was complete",
+            "rank {}: `polling` called `independent` {} times, and then used the average before it was complete",
             rank.number(),
             pieces.get()
         );
         ensure!(
             pieces.get() > 1,
-            "rank {}: the average took 10 ms, and polling called `independent` {} times meanwhile, not again and again",
+            "rank {}: the average took 10 ms, and `polling` called `independent` {} times meanwhile; expected a call each time that the average is not complete",
             rank.number(),
             pieces.get()
         );

@@ -92,7 +92,8 @@ fn places(wrong: &[usize], len: usize) -> String {
     }
 }
 
-fn elements(count: usize) -> String {
+/// `1 element`, `2 elements`.
+pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
