@@ -204,13 +204,13 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
 
 /// Fetches where no id can come.
 fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
-    without_panic(&format!("fetch from {address}, where {situation}"), || fetched(address, SHORT))?
-        .with_context(|| format!("fetch from {address}, where {situation}"))
+    without_panic(&format!("`fetch` from {address}, where {situation}"), || fetched(address, SHORT))?
+        .with_context(|| format!("`fetch` from {address}, where {situation}"))
 }
 
 fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
-    let (result, took) = fetch_in_vain("no process listens there", address)?;
+    let (result, took) = fetch_in_vain("no process listens", address)?;
     let Err(error) = result else {
         bail!("no process listens at {address}, and fetch returned an id; expected an error")
     };
@@ -278,7 +278,7 @@ fn an_id_may_come_in_pieces() -> anyhow::Result<()> {
 fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
         let sent = &to_bytes(&some_id())[..bytes];
-        let call = format!("fetch, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
+        let call = format!("`fetch`, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
         if let Ok(id) = without_panic(&call, || fetch_pieces(&[sent]))?? {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
@@ -321,7 +321,7 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
 }
 
 fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("hand_out, where ranks 2 and 4 never ask", || {
+    let (result, asked) = without_panic("`hand_out`, where ranks 2 and 4 never ask", || {
         handed_out(5, SHORT, |address| {
             let ids = [ask(address, 3)?, ask(address, 1)?];
             ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
@@ -344,7 +344,7 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
     // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
-    let (result, _) = without_panic("hand_out, where rank 3 asks after the timeout", || {
+    let (result, _) = without_panic("`hand_out`, where rank 3 asks after the timeout", || {
         handed_out(4, timeout, move |address| {
             for rank in 1..4 {
                 let _ = ask(address, rank);
@@ -372,7 +372,7 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
 }
 
 fn a_rank_comes_once() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("hand_out, where rank 1 asks twice", || {
+    let (result, asked) = without_panic("`hand_out`, where rank 1 asks twice", || {
         handed_out(3, LONG, |address| {
             ask(address, 1)?;
             // Where the second connection of rank 1 was taken for the last rank, rank 2 gets no answer.

@@ -41,6 +41,9 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
+/// What a wait that gives up too early did.
+const NOT_SEEN: &str =
+    "complete_by returned false before time was up: expected true, once the event is complete";
 /// Further away than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 
@@ -56,10 +59,7 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     kernels.spin(&stream, 2 * MILLISECOND)?;
     let event = stream.record_event(None)?;
     let complete = complete_by(&event, || Duration::ZERO, DEADLINE)?;
-    ensure!(
-        complete,
-        "complete_by returned false before time was up: expected true, once the event is complete"
-    );
+    ensure!(complete, "{NOT_SEEN}");
     ensure!(event.try_is_complete()?, "complete_by returned true before the event was complete");
     early_is_seen_early(&stream, &kernels)?;
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
@@ -78,18 +78,15 @@ fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::R
     let start = Instant::now();
     let complete = complete_by(&event, || start.elapsed(), FAR)?;
     let took = start.elapsed();
-    ensure!(
-        complete,
-        "complete_by returned false before time was up: expected true, once the event is complete"
-    );
     // Far from both: a wait that polls takes milliseconds.
     ensure!(
         took < FAR * 2 / 3,
-        "complete_by returned after {:.1} s, expected a few ms: the event was complete after 2 ms, and the deadline is {} s: ask \
-         the event again and again, don't sleep until the deadline",
+        "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 ms, and the \
+         deadline is {} s: ask the event again and again, don't sleep until the deadline",
         took.as_secs_f64(),
         FAR.as_secs()
     );
+    ensure!(complete, "{NOT_SEEN}");
     Ok(())
 }
 

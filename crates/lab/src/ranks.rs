@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::bail;
 
 use crate::compare::is_detail;
-use crate::explain::error_text;
+use crate::explain::cause_text;
 
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
 /// Returns their results in the order of ranks.
@@ -20,7 +20,7 @@ pub fn each_rank<T: Send>(
 ) -> anyhow::Result<Vec<T>> {
     let work = &work;
     // The driver is asked what a code means when the error is printed, and tells the asking thread's last one.
-    let run = move |rank| work(rank).map_err(|error| error_text(&error));
+    let run = move |rank| work(rank).map_err(|error| joined_text(&error));
     let ended: Vec<Result<T, String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..world_size)
             .map(|rank| {
@@ -37,6 +37,16 @@ pub fn each_rank<T: Send>(
         None => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
         Some(failures) => bail!("{failures}"),
     }
+}
+
+/// An error with its causes on one line; behind a text of several lines, on lines of their own.
+fn joined_text(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(cause_text);
+    let first = causes.next().unwrap_or_default();
+    causes.fold(first, |text, cause| match text.contains('\n') {
+        true => format!("{text}\n  because: {}", cause.replace('\n', "\n  ")),
+        false => format!("{text}: {cause}"),
+    })
 }
 
 /// What went wrong, and on which ranks.
@@ -275,6 +285,13 @@ mod tests {
             text,
             "2 of 11 ranks failed\n  rank 0: the buffer is wrong\n  rank 1: rank 10: the buffer is wrong"
         );
+    }
+
+    #[test]
+    fn the_cause_of_several_lines_gets_its_own() {
+        let error =
+            anyhow::anyhow!("no memory").context("it failed\n  likely cause: a leak").context("rank 1");
+        assert_eq!(joined_text(&error), "rank 1: it failed\n  likely cause: a leak\n  because: no memory");
     }
 
     #[test]
