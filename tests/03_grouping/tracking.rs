@@ -127,8 +127,7 @@ fn worked_on_at_once(way: Way) -> anyhow::Result<()> {
     };
     ensure!(
         both > 0.0,
-        "each half was worked on for 2 ms, on a stream of its own, and at no time both: the second began {:.1} ms after the \
-         first was done. {why}{}",
+        "each half was worked on for 2 ms, on a stream of its own, and at no time both: the second began {:.1} ms after the first was done; {why}{}",
         -both,
         match bench.streams[0].context().is_event_tracking() {
             true => "; event tracking is on",

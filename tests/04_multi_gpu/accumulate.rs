@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
@@ -105,7 +105,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
             attempt
                 .compare_parameters(&made[index].parameters)
                 .and_then(|()| attempt.compare_loss(made[index].loss))
-                .map_err(|error| error.context(place.clone()))?;
+                .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         for (rank, made) in ranks.iter().enumerate() {
             Expected::new(
@@ -114,7 +114,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
                 &ranks[0][index].parameters,
             )
             .exactly(&made[index].parameters)
-            .with_context(|| place.clone())?;
+            .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         earlier.iter_mut().zip(&step.gradient).for_each(|(sum, slope)| *sum += slope);
     }

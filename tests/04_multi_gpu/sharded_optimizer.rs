@@ -70,7 +70,7 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
                 };
                 ensure!(
                     bytes == expected,
-                    "rank {} of {world_size}, buffers of {padded}: the optimizer keeps {bytes} bytes, expected {expected}{cause}",
+                    "rank {} of {world_size}: for buffers of {padded} parameters, the optimizer keeps {bytes} bytes, expected {expected}{cause}",
                     comm.rank()
                 );
                 Ok(())
@@ -264,7 +264,7 @@ fn a_step_returns_at_once() -> anyhow::Result<()> {
         let mut parameters = Guarded::new(&stream, &irregular::integers(0, LEN))?;
         let gradient = Guarded::new(&stream, &irregular::integers(seed(0, rank), LEN))?;
         let mut optimizer = ShardedOptimizer::new(&comm, LEN)?;
-        returns_at_once("step", &stream, || {
+        returns_at_once("ShardedOptimizer::step", &stream, || {
             optimizer.step(&comm, &mut parameters.view_mut(), &gradient.view(), LEARNING_RATE)
         })
     })?;

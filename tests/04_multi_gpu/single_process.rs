@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
@@ -109,8 +109,9 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
         let first = &run.replicas[0].model;
         let parameters = first.stream().clone_dtoh(&first.parameters())?;
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
-        compare_parameters(&samples, step, count, &parameters).with_context(|| place.clone())?;
-        compare_loss(&samples, step, count, loss).context(place)?;
+        compare_parameters(&samples, step, count, &parameters)
+            .map_err(|error| anyhow!("{place}: {error}"))?;
+        compare_loss(&samples, step, count, loss).map_err(|error| anyhow!("{place}: {error}"))?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
         let all: f64 = times.iter().map(|(start, end)| end - start).sum();
         ensure!(
             abs_diff_eq!(got, expected, epsilon = ROUNDING),
-            "busy of spans {times:?} (start, end in ms) is wrong\n  expected {expected} ms in which at least one of them runs, got {got} ms{}",
+            "`busy` of spans {times:?} (start, end in ms) is wrong\n  expected {expected} ms in which at least one of them runs, got {got} ms{}",
             if abs_diff_eq!(got, all, epsilon = ROUNDING) {
                 "\n  likely cause: where two spans overlap, the time is counted twice; that leads to an efficiency above 1"
             } else {
@@ -75,7 +75,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 13.5 };
     ensure!(
         got.total != 6.0,
-        "`total` of measure is {} ms, expected 13.5 ms: that is the longest span alone\n  it leads to an efficiency of {:.2}, and none is above 1",
+        "`total` of `measure` is {} ms, expected 13.5 ms: that is the longest span alone\n  it leads to an efficiency of {:.2}, and none is above 1",
         got.total,
         got.efficiency().unwrap_or_default()
     );
@@ -93,7 +93,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     };
     ensure!(
         alike(got.compute, 7.0) && alike(got.communication, 7.0) && alike(got.total, 13.5),
-        "measure is wrong for spans from 2.5 ms (a copy) to 16 ms\n  expected {expected:?}\n  got {got:?}{cause}"
+        "`measure` is wrong for spans from 2.5 ms (a copy) to 16 ms\n  expected {expected:?}\n  got {got:?}{cause}"
     );
     Ok(())
 }

@@ -133,7 +133,7 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
             ensure!(
                 both > 0.0,
                 "rank {}: the all-reduce of iteration {iteration} ran from {:.1} to {:.1} ms, and the preprocessing of \
-                 iteration {} from {:.1} to {:.1} ms: at no time both; {why}",
+                 iteration {} from {:.1} to {:.1} ms: at no time both, though they must overlap; {why}",
                 comm.rank(),
                 sum.start,
                 sum.end,

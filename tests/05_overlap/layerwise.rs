@@ -181,11 +181,15 @@ impl<'a> Model<'a> {
         self.compute.synchronize()?;
         for (half, name) in HALVES.iter().enumerate() {
             // Halves of whole numbers, with few binary places: nothing rounds.
-            Expected::new(rank, &format!("the states of half {name}"), &serial(world_size, half, LAYERS))
-                .if_instead(&states(half), "they are as they were at first: no sum was ever added")
-                .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer less")
-                .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
-                .exactly(&self.halves[half].states.read()?)?;
+            Expected::new(
+                rank,
+                &format!("the buffer of states of half {name}"),
+                &serial(world_size, half, LAYERS),
+            )
+            .if_instead(&states(half), "they are as they were at first: no sum was ever added")
+            .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer less")
+            .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
+            .exactly(&self.halves[half].states.read()?)?;
             self.halves[half].partial.read()?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
@@ -136,7 +136,7 @@ impl Data {
     }
 
     fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
-        rank.synchronize()?;
+        rank.synchronize().with_context(|| format!("the GPU failed after `{way}`"))?;
         let world_size = rank.comm.world_size();
         for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
             let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();

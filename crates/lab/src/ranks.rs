@@ -84,7 +84,8 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
         let text = if index > 0 && all_waited { in_short(text) } else { text.clone() };
         match ranks.as_slice() {
             [first, others @ ..] if !others.is_empty() && *differs => {
-                let text = text.strip_prefix(&format!("rank {first}: ")).unwrap_or(&text);
+                let own = [format!("rank {first}: "), format!("rank {first} of {}: ", ended.len())];
+                let text = own.iter().find_map(|own| text.strip_prefix(own)).unwrap_or(&text);
                 format!("rank {first} (likewise {}): {text}", named(others))
             }
             _ => with_ranks(&named(ranks), &text),
