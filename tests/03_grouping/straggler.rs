@@ -56,12 +56,12 @@ fn ticking() -> impl Fn() -> Duration {
 fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let kernels = Kernels::load(stream.context())?;
+    early_is_seen_early(&stream, &kernels)?;
     kernels.spin(&stream, 2 * MILLISECOND)?;
     let event = stream.record_event(None)?;
     let complete = complete_by(&event, || Duration::ZERO, DEADLINE)?;
     ensure!(complete, "{NOT_SEEN}");
     ensure!(event.try_is_complete()?, "complete_by returned true before the event was complete");
-    early_is_seen_early(&stream, &kernels)?;
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
     ensure!(
         complete,
