@@ -9,14 +9,17 @@ use crate::init::buffers::{copy, read, spread};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("buffers::each_gpu_has_its_part_and_no_more", each_gpu_has_its_part_and_no_more),
-        Check::new("buffers::a_part_is_read", a_part_is_read),
-        Check::new("buffers::a_part_is_copied_to_its_place", || copied_between(&[(0, 0)])),
+        Check::new("buffers::each_gpu_has_its_part_and_no_more", each_gpu_has_its_part_and_no_more)
+            .calls(&["spread"]),
+        Check::new("buffers::a_part_is_read", a_part_is_read).calls(&["read"]),
+        Check::new("buffers::a_part_is_copied_to_its_place", || copied_between(&[(0, 0)])).calls(&["copy"]),
         Check::new("buffers::a_part_is_copied_to_another_gpu", || copied_between(&[(0, 1), (1, 0)]))
+            .calls(&["copy"])
             .min_ranks(2),
-        Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source),
-        Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once),
-        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error),
+        Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source).calls(&["copy"]),
+        Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once).calls(&["copy"]),
+        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error)
+            .calls(&["read", "spread", "copy"]),
     ]
 }
 
@@ -36,16 +39,16 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
         streams.reverse();
         let parts = parts(count);
         let buffers = spread(&streams, &values, &parts)?;
-        ensure!(buffers.len() == count, "{count} streams were given, and {} buffers came", buffers.len());
+        ensure!(buffers.len() == count, "spread(…) returned {} buffers for {count} streams", buffers.len());
         for (index, (buffer, part)) in buffers.iter().zip(&parts).enumerate() {
             let (gpu, expected) = (buffer.context().ordinal(), streams[index].context().ordinal());
             ensure!(
                 gpu == expected,
-                "buffer {index} of {count} is on GPU {gpu}, expected GPU {expected}, which streams[{index}] is on"
+                "buffer {index} of {count} is on GPU {gpu}, expected GPU {expected}, that of streams[{index}]"
             );
             ensure!(
                 buffer.stream() == &streams[index],
-                "buffer {index} of {count} was made on another stream than streams[{index}]"
+                "buffer {index} of {count} belongs to another stream, expected streams[{index}]"
             );
             ensure!(
                 buffer.len() == part.len(),
@@ -68,12 +71,12 @@ fn a_part_is_read() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let buffer = Guarded::new(&stream, &values)?;
     for part in [0..1, 0..LEN, 37..38, 37..301, LEN - 1..LEN] {
-        let call = format!("read of {part:?} out of {LEN} elements");
+        let call = format!("read(buffer, {part:?}), where the buffer has {LEN} elements,");
         let got = match caught(|| read(&buffer.view(), part.clone())) {
-            Ok(got) => got.context(call)?,
+            Ok(got) => got.with_context(|| format!("{call} returned an error"))?,
             Err(panic) => bail!("{call} {panic}"),
         };
-        Expected::new(0, &format!("what was read of {part:?}"), &values[part.clone()])
+        Expected::of(&format!("what read(buffer, {part:?}) returned"), &values[part.clone()])
             .if_instead(&values[..part.len()], "these are the first values, not those of the part")
             .exactly(&got)?;
     }
@@ -89,10 +92,10 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
         for (part, at) in [(0..1, 0), (37..301, 0), (37..301, 5), (400..1031, 69), (1030..1031, 699)] {
             let from = Guarded::new(&streams[source], &values)?;
             let mut to = Guarded::new(&streams[target], &stale)?;
-            let what = format!("{part:?} of GPU {source}, copied to {at} on GPU {target},");
-            let call = format!("copy of {part:?} of GPU {source} to {at} on GPU {target}");
+            let call = format!("copy(from, {part:?}, to, {at}) from GPU {source} to GPU {target}");
+            let what = format!("`to` after {call}");
             match caught(|| copy(&from.view(), part.clone(), &mut to.view_mut(), at)) {
-                Ok(copied) => copied.context(call)?,
+                Ok(copied) => copied.with_context(|| format!("{call} returned an error"))?,
                 Err(panic) => bail!("{call} {panic}"),
             }
             let placed = |at: usize, part: Range<usize>| {
@@ -101,7 +104,7 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
                 all
             };
             let expected = placed(at, part.clone());
-            let mut comparison = Expected::new(target, &what, &expected)
+            let mut comparison = Expected::of(&what, &expected)
                 .if_instead(&stale, "it holds what it held before: nothing was copied")
                 .if_instead(&placed(at, 0..part.len()), "these are the first values, not those of the part");
             if part.end <= stale.len() {
@@ -111,7 +114,7 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
                 );
             }
             comparison.exactly(&to.read()?)?;
-            Expected::new(source, "what was copied from", &values).exactly(&from.read()?)?;
+            Expected::of("`from`, which copy(…) only reads,", &values).exactly(&from.read()?)?;
         }
     }
     Ok(())
@@ -136,7 +139,7 @@ fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
         expected[5..5 + 264].copy_from_slice(&values[37..301]);
         let mut early = stale.clone();
         early[5..5 + 264].copy_from_slice(&stale[37..301]);
-        Expected::new(0, "the copy of what came late", &expected)
+        Expected::of("`to`, copied from a buffer that was filled late,", &expected)
             .if_instead(&early, "the copy did not wait for the stream that filled its source")
             .exactly(&to.read()?)?;
     }
@@ -149,7 +152,7 @@ fn a_copy_returns_at_once() -> anyhow::Result<()> {
     let from = Guarded::new(&stream, &values)?;
     let mut to = Guarded::new(&stream, &irregular::integers(1, LEN))?;
     returns_at_once("copy", &stream, || copy(&from.view(), 0..LEN, &mut to.view_mut(), 0))?;
-    Expected::new(0, "the copy", &values).exactly(&to.read()?)
+    Expected::of("`to`", &values).exactly(&to.read()?)
 }
 
 /// The call must be refused, with both numbers in the error.
@@ -158,12 +161,12 @@ fn refused<T>(
     (end, len): (usize, usize),
     function: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
-    let result = without_panic(&format!("{call}, where {end} is beyond {len}"), function)?;
-    let Err(error) = result else { bail!("{call} returned Ok, but {end} is beyond {len}") };
+    let result = without_panic(call, function)?;
+    let Err(error) = result else { bail!("{call}: expected an error, since {end} is beyond {len}, got Ok") };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&end.to_string()) && text.contains(&len.to_string()),
-        "the error of {call} must have both numbers, {end} and {len}; it says: {text}"
+        "{call}: the error must have both numbers, {end} and {len}, got: {text}"
     );
     Ok(())
 }
@@ -175,22 +178,28 @@ fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
     let from = Guarded::new(&streams[0], &values)?;
     for part in [0..702, 700..717, 900..901] {
         let numbers = (part.end, 701);
-        refused(&format!("read of {part:?}"), numbers, || read(&from.view(), part.clone()))?;
-        refused(&format!("spread of {part:?}"), numbers, || {
-            spread(&streams, &values, std::slice::from_ref(&part))
+        refused(&format!("read(buffer, {part:?}), where the buffer has 701 elements"), numbers, || {
+            read(&from.view(), part.clone())
         })?;
+        refused(
+            &format!("spread(streams, values, [{part:?}]), where there are 701 values"),
+            numbers,
+            || spread(&streams, &values, std::slice::from_ref(&part)),
+        )?;
         let mut to = Guarded::new(&streams[0], &stale)?;
-        refused(&format!("copy of {part:?}"), numbers, || {
+        refused(&format!("copy(from, {part:?}, to, 0), where `from` has 701 elements"), numbers, || {
             copy(&from.view(), part.clone(), &mut to.view_mut(), 0)
         })?;
-        Expected::new(0, "the target of a refused copy", &stale).exactly(&to.read()?)?;
+        Expected::of("`to` after a refused copy(…)", &stale).exactly(&to.read()?)?;
     }
     for (part, at) in [(0..504, 0), (100..101, 503), (30..60, 480)] {
         let mut to = Guarded::new(&streams[0], &stale)?;
-        refused(&format!("copy of {part:?} to {at}"), (at + part.len(), 503), || {
-            copy(&from.view(), part.clone(), &mut to.view_mut(), at)
-        })?;
-        Expected::new(0, "the target of a refused copy", &stale).exactly(&to.read()?)?;
+        refused(
+            &format!("copy(from, {part:?}, to, {at}), where `to` has 503 elements"),
+            (at + part.len(), 503),
+            || copy(&from.view(), part.clone(), &mut to.view_mut(), at),
+        )?;
+        Expected::of("`to` after a refused copy(…)", &stale).exactly(&to.read()?)?;
     }
     Ok(())
 }

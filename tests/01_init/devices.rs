@@ -11,11 +11,13 @@ use crate::init::devices::open;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("devices::stream_i_is_on_gpu_i", stream_i_is_on_gpu_i),
-        Check::new("devices::every_stream_is_a_new_one", every_stream_is_a_new_one),
-        Check::new("devices::each_stream_moves_its_own_data", each_stream_moves_its_own_data),
-        Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers),
-        Check::new("devices::none_is_an_empty_list", none_is_an_empty_list),
+        Check::new("devices::stream_i_is_on_gpu_i", stream_i_is_on_gpu_i).calls(&["open"]),
+        Check::new("devices::every_stream_is_a_new_one", every_stream_is_a_new_one).calls(&["open"]),
+        Check::new("devices::each_stream_moves_its_own_data", each_stream_moves_its_own_data)
+            .calls(&["open"]),
+        Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers)
+            .calls(&["open"]),
+        Check::new("devices::none_is_an_empty_list", none_is_an_empty_list).calls(&["open"]),
     ]
 }
 
@@ -32,7 +34,7 @@ fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
 fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
     for count in 1..=available()? {
         let streams = open_some(count)?;
-        ensure!(streams.len() == count, "{count} GPUs were asked for, and {} streams came", streams.len());
+        ensure!(streams.len() == count, "open({count}) returned {} streams", streams.len());
         let mut seen = HashSet::new();
         for (index, stream) in streams.iter().enumerate() {
             let ordinal = stream.context().ordinal();
@@ -54,8 +56,11 @@ fn every_stream_is_a_new_one() -> anyhow::Result<()> {
         let gpu = stream.context().ordinal();
         let handle = stream.cu_stream() as usize;
         // 0, 1 and 2 are the names of the default streams in CUDA's headers.
-        ensure!(handle > 2, "GPU {gpu} has got its default stream, expected a new one");
-        ensure!(handles.insert(handle), "GPU {gpu} has got a stream that was handed out before");
+        ensure!(handle > 2, "the stream of GPU {gpu} is its default stream, expected a new one");
+        ensure!(
+            handles.insert(handle),
+            "open(…) returned one stream of GPU {gpu} twice, expected a new one each time"
+        );
     }
     Ok(())
 }
@@ -70,7 +75,8 @@ fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
     for (gpu, (stream, buffer)) in streams.iter().zip(&buffers).enumerate() {
         let back = stream.clone_dtoh(buffer)?;
         stream.synchronize()?;
-        Expected::new(gpu, "what was copied to the GPU and back", &sent[gpu]).exactly(&back)?;
+        Expected::of(&format!("a buffer that was copied to GPU {gpu} and back"), &sent[gpu])
+            .exactly(&back)?;
     }
     Ok(())
 }
@@ -80,12 +86,14 @@ fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
     for count in [available + 1, available + 1000, usize::MAX] {
         let opened =
             without_panic(&format!("open({count}), where there are {available} GPUs"), || open(count))?;
-        let Err(error) = opened else { bail!("{count} GPUs were opened, but there are {available}") };
+        let Err(error) = opened else {
+            bail!("open({count}) returned Ok, but there are {available} GPUs; expected an error")
+        };
         let text = format!("{error:#}");
         let without_count = text.replacen(&count.to_string(), "", 1);
         ensure!(
             text.contains(&count.to_string()) && without_count.contains(&available.to_string()),
-            "asked for {count} GPUs where there are {available}, the error must have both numbers; it says: {text}"
+            "open({count}), where there are {available} GPUs: the error must have both numbers, got: {text}"
         );
     }
     Ok(())
@@ -93,6 +101,6 @@ fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
 
 fn none_is_an_empty_list() -> anyhow::Result<()> {
     let streams = open(0)?;
-    ensure!(streams.is_empty(), "no GPU was asked for, and {} streams came", streams.len());
+    ensure!(streams.is_empty(), "open(0) returned {} streams, expected none", streams.len());
     Ok(())
 }

@@ -14,22 +14,29 @@ pub(crate) fn checks() -> Vec<Check> {
     let asked =
         |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
     vec![
-        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment),
-        asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts),
-        asked("environment::a_missing_variable_is_named", a_missing_variable_is_named),
-        asked("environment::a_bad_number_is_named", a_bad_number_is_named),
+        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment)
+            .calls(&["assignment"]),
+        asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts)
+            .calls(&["assignment"]),
+        asked("environment::a_missing_variable_is_named", a_missing_variable_is_named).calls(&["assignment"]),
+        asked("environment::a_bad_number_is_named", a_bad_number_is_named).calls(&["assignment"]),
         asked(
             "environment::without_a_launcher_there_is_no_assignment",
             without_a_launcher_there_is_no_assignment,
-        ),
+        )
+        .calls(&["assignment"]),
         Check::new("environment::the_gpu_is_that_of_the_local_rank", the_gpu_is_that_of_the_local_rank)
+            .calls(&["own_stream"])
             .process(say_gpu),
         Check::new("environment::a_gpu_that_is_not_there_is_an_error", a_gpu_that_is_not_there_is_an_error)
+            .calls(&["own_stream"])
             .process(say_gpu),
         Check::new("environment::processes_become_a_group", processes_become_a_group)
+            .calls(&["assignment", "own_stream"])
             .process(join)
             .min_ranks(2),
         Check::new("environment::mpirun_makes_a_group", mpirun_makes_a_group)
+            .calls(&["assignment", "own_stream"])
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
@@ -130,11 +137,11 @@ fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
                 &[
                     (
                         [local_rank, local_rank, world_size],
-                        "the local rank is taken for the rank: on a second machine it is not",
+                        "the local rank is taken for the rank: on a second machine they differ",
                     ),
                     (
                         [rank, rank, world_size],
-                        "the rank is taken for the local rank: on a second machine it is not",
+                        "the rank is taken for the local rank: on a second machine they differ",
                     ),
                     ([local_rank, rank, world_size], "rank and local rank are swapped"),
                     ([0, 0, 1], "this is the assignment of a process that no launcher started"),
@@ -177,7 +184,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
                 shown(inner)
             );
         }
-        let mixed = "numbers of two launchers are mixed: all three come from one";
+        let mixed = "numbers of two launchers are mixed: take all three from one launcher";
         check_assignment(
             situation,
             inner,
@@ -329,7 +336,7 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
             Ok(gpu) => bail!(
                 "{assignment}: expected GPU {local_rank}, got GPU {gpu}{}",
                 if gpu == rank.to_string() {
-                    "\n  likely cause: that is the rank, which counts through all machines; each counts its GPUs from 0"
+                    "\n  likely cause: that is the rank, which counts through all machines; each machine counts its GPUs from 0"
                 } else {
                     ""
                 }
@@ -354,8 +361,7 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
                 let numbers: Vec<&str> = error.split(|digit: char| !digit.is_ascii_digit()).collect();
                 ensure!(
                     [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str())),
-                    "{situation}: the error must say that GPU {local_rank} is not there, and how many are; it \
-                     says: {error}"
+                    "{situation}: the error must have both numbers, {local_rank} and {gpus}; it says: {error}"
                 );
             }
         }

@@ -12,11 +12,16 @@ use crate::init::errors::together;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("errors::without_a_failure_all_communicate", without_a_failure_all_communicate),
-        Check::new("errors::every_rank_learns_who_failed", every_rank_learns_who_failed).min_ranks(2),
-        Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error),
-        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released),
-        Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds),
+        Check::new("errors::without_a_failure_all_communicate", without_a_failure_all_communicate)
+            .calls(&["together"]),
+        Check::new("errors::every_rank_learns_who_failed", every_rank_learns_who_failed)
+            .calls(&["together"])
+            .min_ranks(2),
+        Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error)
+            .calls(&["together"]),
+        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released)
+            .calls(&["together"]),
+        Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds).calls(&["together"]),
     ]
 }
 
@@ -94,19 +99,21 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
             Expected::new(rank, "the sum over all ranks", &expected).exactly(sums)
         }
         (Ok(_), _) => bail!(
-            "rank {rank} of {world_size} returned Ok, where preparing failed on ranks {failing:?}: expected an error"
+            "rank {rank} of {world_size}: `together` returned Ok, where preparing failed on ranks {failing:?}; expected an error"
         ),
         (Err(text), _) if failing.is_empty() => {
-            bail!("rank {rank} of {world_size}: all could prepare, and `together` returned an error: {text}")
+            bail!(
+                "rank {rank} of {world_size}: preparing failed on no rank, and `together` returned an error: {text}"
+            )
         }
         (Err(text), _) if outcome.communicated => bail!(
-            "rank {rank} of {world_size} began to communicate, where preparing failed on ranks {failing:?}; it says: {text}"
+            "rank {rank} of {world_size}: `together` communicated, where preparing failed on ranks {failing:?}; it must not begin. Its error: {text}"
         ),
         (Err(text), true) => {
             let own = format!("the disk of machine {} is full", 700 + rank);
             ensure!(
                 text.contains(&own),
-                "rank {rank} of {world_size} failed, as `{own}`: its error must say so; it says: {text}"
+                "rank {rank} of {world_size}: preparing failed here with `{own}`, and the error of `together` must say so; it says: {text}"
             );
             Ok(())
         }
@@ -115,7 +122,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
                 text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
             ensure!(
                 failing.iter().all(|failed| named.contains(failed)),
-                "rank {rank} of {world_size}: its error must name ranks {failing:?}, which failed; it says: {text}"
+                "rank {rank} of {world_size}: the error of `together` must name ranks {failing:?}, which failed; it says: {text}"
             );
             Ok(())
         }
@@ -165,7 +172,7 @@ fn what_was_prepared_is_released() -> anyhow::Result<()> {
     attempts(1, |rank, world_size, failing, outcome| {
         ensure!(
             outcome.owners == 0,
-            "rank {rank} of {world_size} still holds what it had prepared, where preparing failed on ranks {failing:?}"
+            "rank {rank} of {world_size}: `together` has returned and still holds what was prepared, where preparing failed on ranks {failing:?}"
         );
         Ok(())
     })

@@ -18,20 +18,26 @@ use crate::init::id_exchange::{ID_BYTES, exchange, fetch, from_bytes, hand_out, 
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id),
-        Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late),
-        Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout),
-        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up),
-        Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces),
-        Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error),
-        Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named),
-        Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together),
-        Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank),
-        Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once),
+        Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id).calls(&["exchange"]),
+        Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late).calls(&["fetch"]),
+        Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout).calls(&["fetch"]),
+        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up)
+            .calls(&["fetch"]),
+        Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces).calls(&["fetch"]),
+        Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error).calls(&["fetch"]),
+        Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank)
+            .calls(&["hand_out"]),
+        Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
+            .calls(&["exchange"])
             .process(join)
             .min_ranks(2),
         Check::new("id_exchange::mpirun_makes_a_group", mpirun_makes_a_group)
+            .calls(&["exchange"])
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
@@ -90,12 +96,11 @@ fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<
     let rest = if zeros { ", and all others are 0" } else { "" };
     let cause = match zeros && same == first {
         true => {
-            "\n  likely cause: that is exactly the first piece. A `read` brings what is there, and no more: `read_exact` waits \
-             for all of it"
+            "\n  likely cause: that is exactly the first piece. `read` returns what has come so far; `read_exact` waits for all of it"
         }
         false => "",
     };
-    bail!("{who} has another id than it should: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
+    bail!("{who} has a wrong id: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
 }
 
 fn all_ranks_have_one_id() -> anyhow::Result<()> {
@@ -107,7 +112,7 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
         for (rank, id) in ids.iter().enumerate() {
             ensure!(
                 *id == ids[0],
-                "rank {rank} of {world_size} has another id than rank 0: {} of {ID_BYTES} bytes are the same, from the first one on",
+                "rank {rank} of {world_size} has another id than rank 0: only the first {} of {ID_BYTES} bytes are the same",
                 alike(id, &ids[0])
             );
         }
@@ -148,7 +153,7 @@ fn rank_0_may_come_late() -> anyhow::Result<()> {
     );
     send(peer, &[&to_bytes(&id)])?;
     let (got, _) = join_thread(asking)?;
-    check_id("rank 3", &got.context("rank 0 came late, and fetch failed")?, &id, ID_BYTES)
+    check_id("rank 3", &got.context("rank 0 listened in time, and fetch returned an error")?, &id, ID_BYTES)
 }
 
 fn join_thread<T>(thread: thread::JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -169,7 +174,7 @@ fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(LONG))?;
     let mut rank = [0; 4];
-    peer.read_exact(&mut rank).context("fetch never said its rank, in four bytes")?;
+    peer.read_exact(&mut rank).context("fetch connected, and did not send its rank as four bytes")?;
     Ok((peer, u32::from_be_bytes(rank)))
 }
 
@@ -199,16 +204,21 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
 
 /// Fetches where no id can come.
 fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
-    without_panic(&format!("fetch from {address}, where {situation}"), || fetched(address, SHORT))?
-        .with_context(|| format!("fetch from {address}, where {situation}"))
+    without_panic(&format!("`fetch` from {address}, where {situation}"), || fetched(address, SHORT))?
+        .with_context(|| format!("`fetch` from {address}, where {situation}"))
 }
 
 fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
-    let (result, took) = fetch_in_vain("no process listens there", address)?;
-    let Err(error) = result else { bail!("no process listens at {address}, and fetch returned an id") };
+    let (result, took) = fetch_in_vain("no process listens", address)?;
+    let Err(error) = result else {
+        bail!("no process listens at {address}, and fetch returned an id; expected an error")
+    };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     ensure!(
         took >= SHORT,
         "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
@@ -217,9 +227,12 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
-    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one") };
+    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one; expected an error") };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     Ok(())
 }
 
@@ -244,9 +257,14 @@ fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let _crowd = crowd(&listener)?;
     let (result, _) = fetch_in_vain("a connection is neither accepted nor refused", address)?;
-    let Err(error) = result else { bail!("nothing answers at {address}, and fetch returned an id") };
+    let Err(error) = result else {
+        bail!("nothing answers at {address}, and fetch returned an id; expected an error")
+    };
     let text = format!("{error:#}");
-    ensure!(text.contains(&address.to_string()), "the error must say the address {address}; it says: {text}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "the error of fetch must have the address {address}; it says: {text}"
+    );
     Ok(())
 }
 
@@ -260,13 +278,12 @@ fn an_id_may_come_in_pieces() -> anyhow::Result<()> {
 fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
         let sent = &to_bytes(&some_id())[..bytes];
-        let call = format!("fetch, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
+        let call = format!("`fetch`, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
         if let Ok(id) = without_panic(&call, || fetch_pieces(&[sent]))?? {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
                 true => {
-                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and \
-                     `read_exact` an error"
+                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and `read_exact` returns an error"
                 }
                 false => "",
             };
@@ -297,25 +314,29 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
     stream.set_read_timeout(Some(LONG))?;
     stream.write_all(&rank.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];
-    stream.read_exact(&mut bytes).with_context(|| format!("rank {rank} got no whole id"))?;
+    stream
+        .read_exact(&mut bytes)
+        .with_context(|| format!("rank {rank} received no whole id from hand_out"))?;
     Ok(from_bytes(bytes))
 }
 
 fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("hand_out, where ranks 2 and 4 never ask", || {
+    let (result, asked) = without_panic("`hand_out`, where ranks 2 and 4 never ask", || {
         handed_out(5, SHORT, |address| {
             let ids = [ask(address, 3)?, ask(address, 1)?];
             ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
         })
     })??;
-    let Err(error) = result else { bail!("ranks 2 and 4 never asked, and hand_out returned Ok") };
-    asked.context("two of four ranks asked for the id")?;
+    let Err(error) = result else {
+        bail!("ranks 2 and 4 never asked, and hand_out returned Ok; expected an error")
+    };
+    asked.context("hand_out did not send the id to ranks 1 and 3, which asked for it")?;
     let text = format!("{error:#}");
     let numbers: Vec<usize> =
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
     ensure!(
         [2, 4].iter().all(|rank| numbers.contains(rank)) && ![1, 3].iter().any(|rank| numbers.contains(rank)),
-        "ranks 1 and 3 asked, 2 and 4 never did: the error must name 2 and 4 alone; it says: {text}"
+        "ranks 1 and 3 asked, 2 and 4 never did: the error of hand_out must name 2 and 4 alone; it says: {text}"
     );
     Ok(())
 }
@@ -323,7 +344,7 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
     // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
-    let (result, _) = without_panic("hand_out, where rank 3 asks after the timeout", || {
+    let (result, _) = without_panic("`hand_out`, where rank 3 asks after the timeout", || {
         handed_out(4, timeout, move |address| {
             for rank in 1..4 {
                 let _ = ask(address, rank);
@@ -346,12 +367,12 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
         let ids = [ask(address, 2)?, ask(address, 1)?];
         ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
     })?;
-    result.context("a process connected, sent nothing and left, and hand_out failed")?;
+    result.context("a process connected, sent nothing, and left, and hand_out returned an error; it must wait for the ranks")?;
     asked
 }
 
 fn a_rank_comes_once() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("hand_out, where rank 1 asks twice", || {
+    let (result, asked) = without_panic("`hand_out`, where rank 1 asks twice", || {
         handed_out(3, LONG, |address| {
             ask(address, 1)?;
             // Where the second connection of rank 1 was taken for the last rank, rank 2 gets no answer.
@@ -365,10 +386,13 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
             }
             _ => "",
         };
-        bail!("rank 1 asked twice, and hand_out returned Ok{cause}")
+        bail!("rank 1 asked twice, and hand_out returned Ok; expected an error{cause}")
     };
     let text = format!("{error:#}");
-    ensure!(text.contains("rank 1 "), "rank 1 asked twice: the error must name it; it says: {text}");
+    ensure!(
+        text.contains("rank 1 "),
+        "rank 1 asked twice: the error of hand_out must name it; it says: {text}"
+    );
     Ok(())
 }
 

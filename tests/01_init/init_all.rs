@@ -12,13 +12,18 @@ use crate::init::init_all::{Identity, communicators, identity};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i),
-        Check::new("init_all::all_are_members_of_one_group", all_are_members_of_one_group).min_ranks(2),
+        Check::new("init_all::communicator_i_works_on_stream_i", communicator_i_works_on_stream_i)
+            .calls(&["communicators"]),
+        Check::new("init_all::all_are_members_of_one_group", all_are_members_of_one_group)
+            .calls(&["communicators"])
+            .min_ranks(2),
         Check::new(
             "init_all::an_identity_is_rank_world_size_and_gpu",
             an_identity_is_rank_world_size_and_gpu,
-        ),
+        )
+        .calls(&["identity"]),
         Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
+            .calls(&["communicators"])
             .min_ranks(2),
     ]
 }
@@ -37,7 +42,7 @@ fn gpu(stream: &CudaStream) -> usize {
 fn made(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     let comms = communicators(streams)?;
     let (made, asked) = (comms.len(), streams.len());
-    ensure!(made == asked, "{asked} streams were given, and {made} communicators came");
+    ensure!(made == asked, "communicators(…) returned {made} communicators for {asked} streams");
     Ok(comms)
 }
 
@@ -63,7 +68,7 @@ fn all_are_members_of_one_group() -> anyhow::Result<()> {
             let got = comm.world_size();
             ensure!(
                 got == world_size,
-                "communicator {index} sits in a world of {got}, expected {world_size}: one call makes the whole group"
+                "communicator {index} has world size {got}, expected {world_size}: one call makes the whole group"
             );
         }
     }
@@ -80,7 +85,7 @@ fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
             let got = identity(comm);
             ensure!(
                 got == expected,
-                "the identity of rank {rank} is reported as {got:?}, expected {expected:?}"
+                "the identity of rank {rank} is wrong\n  expected {expected:?}\n  got {got:?}"
             );
         }
     }
@@ -93,14 +98,14 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
         let comms = made(&streams)?;
         ensure!(
             comms.iter().all(|comm| comm.world_size() == world_size),
-            "not all communicators sit in one world of {world_size}"
+            "not every communicator has world size {world_size}"
         );
         for (listener, heard) in roll_call_on_one_thread(&comms)?.iter().enumerate() {
             for (rank, answer) in heard.iter().enumerate() {
                 let expected = Answer { rank, world_size, gpu: gpu(&streams[rank]) };
                 ensure!(
                     *answer == expected,
-                    "rank {listener} hears from root {rank}: {answer}; expected {expected}"
+                    "a broadcast from rank {rank} to rank {listener} is wrong\n  expected {expected}, got {answer}"
                 );
             }
         }

@@ -8,13 +8,17 @@ use crate::init::kernel::{THREADS, axpy, grid, load};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu),
-        Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element),
-        Check::new("kernel::every_element_is_computed", every_element_is_computed),
-        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched),
-        Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
-        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done),
-        Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run),
+        Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu).calls(&["load"]),
+        Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element).calls(&["grid"]),
+        Check::new("kernel::every_element_is_computed", every_element_is_computed).calls(&["axpy"]),
+        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched)
+            .calls(&["axpy"]),
+        Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
+            .calls(&["axpy"]),
+        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done)
+            .calls(&["axpy"]),
+        Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run)
+            .calls(&["axpy"]),
     ]
 }
 
@@ -28,7 +32,8 @@ fn computed(y: &[f32], x: &[f32]) -> Vec<f32> {
 fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
     let most = lab::world_sizes().len();
     for (gpu, stream) in lab::streams(most)?.iter().enumerate() {
-        let kernel = load(stream.context()).with_context(|| format!("load on GPU {gpu}"))?;
+        let kernel =
+            load(stream.context()).with_context(|| format!("load(…) returned an error on GPU {gpu}"))?;
         let (y, x) = (irregular::integers(0, 37), irregular::integers(1, 37));
         let (mut on_gpu, n) = (Guarded::new(stream, &y)?, 37_u32);
         let source = Guarded::new(stream, &x)?;
@@ -39,7 +44,7 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
         launch.arg(&mut target).arg(&source).arg(&A).arg(&n);
         // SAFETY: axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
         unsafe { launch.launch(one) }?;
-        Expected::new(gpu, "y after the loaded kernel", &computed(&y, &x))
+        Expected::of(&format!("y on GPU {gpu} after the loaded kernel"), &computed(&y, &x))
             .if_instead(&y, "y is as it was: the loaded kernel wrote none of its elements")
             .exactly(&on_gpu.read()?)?;
     }
@@ -81,18 +86,18 @@ fn check(len: usize) -> anyhow::Result<()> {
     let (y, x) = (irregular::integers(0, len), irregular::integers(1, len));
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
-        .with_context(|| format!("axpy over {len} elements"))?;
+        .with_context(|| format!("`axpy` over {len} elements returned an error"))?;
     // What is known to be wrong in the kernel is said first; the numbers come after it.
-    stream.synchronize().with_context(|| format!("axpy over {len} elements"))?;
+    stream.synchronize().with_context(|| format!("`axpy` over {len} elements failed on the GPU"))?;
     let expected = computed(&y, &x);
     let whole = len - len % THREADS as usize;
     let no_tail = [&expected[..whole], &y[whole..]].concat();
     let threads = grid(u32::try_from(len)?).grid_dim.0 as usize * THREADS as usize;
     let why = if threads == whole { "had no thread: the grid was rounded down" } else { "are as they were" };
-    Expected::new(0, &format!("x, of {len} elements,"), &x)
+    Expected::of(&format!("x, of {len} elements,"), &x)
         .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
         .exactly(&source.read()?)?;
-    Expected::new(0, &format!("y, of {len} elements,"), &expected)
+    Expected::of(&format!("y, of {len} elements,"), &expected)
         .if_instead(&y, "y is as it was: no kernel wrote any of its elements")
         .if_instead(&no_tail, format!("the tail, the last {} elements, {why}", len - whole))
         .exactly(&target.read()?)
@@ -120,13 +125,15 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
             axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
         })?;
         stream.synchronize()?;
-        let Err(error) = result else { bail!("y has {y_len} elements, x has {x_len}, and axpy returned Ok") };
+        let Err(error) = result else {
+            bail!("y has {y_len} elements, x has {x_len}, and axpy returned Ok; expected an error")
+        };
         let text = format!("{error:#}");
         ensure!(
             text.contains(&y_len.to_string()) && text.contains(&x_len.to_string()),
-            "the error must have both lengths, {y_len} and {x_len}; it says: {text}"
+            "the error of `axpy` must have both lengths, {y_len} and {x_len}; it says: {text}"
         );
-        Expected::new(0, "y of a refused axpy", &y).exactly(&target.read()?)?;
+        Expected::of("y of a refused `axpy`", &y).exactly(&target.read()?)?;
     }
     Ok(())
 }
@@ -138,8 +145,8 @@ fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
     let mut target = Guarded::new(&stream, &y)?;
     let source = Guarded::new(&stream, &y)?;
     axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A)
-        .context("axpy over no elements")?;
-    Expected::new(0, "y around no elements", &y).exactly(&target.read()?)
+        .context("`axpy` over no elements returned an error")?;
+    Expected::of("y around a slice of no elements", &y).exactly(&target.read()?)
 }
 
 fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
@@ -148,5 +155,5 @@ fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
     let (y, x) = (irregular::integers(0, 1031), irregular::integers(1, 1031));
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     returns_at_once("axpy", &stream, || axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A))?;
-    Expected::new(0, "y after two times axpy", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
+    Expected::of("y after two calls of `axpy`", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
 }

@@ -111,7 +111,7 @@ pub(crate) fn check_heard(
     for said in said {
         match said {
             Ok(said) => heard.push(said.clone()),
-            Err(error) => anyhow::bail!("{by}, {world_size} processes, and one of them says:\n{error}"),
+            Err(error) => anyhow::bail!("{by}: one of {world_size} processes returned an error:\n{error}"),
         }
     }
     heard.sort();
@@ -119,7 +119,7 @@ pub(crate) fn check_heard(
         (0..world_size).map(|rank| format!("rank {rank} hears {}", all.join("; "))).collect();
     ensure!(
         heard == expected,
-        "{by}, {world_size} processes of one machine: expected\n  {}\ngot\n  {}",
+        "{by}: {world_size} processes of one machine are not one group\n  expected\n  {}\n  got\n  {}",
         expected.join("\n  "),
         heard.join("\n  ")
     );

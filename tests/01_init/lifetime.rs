@@ -12,9 +12,11 @@ use crate::init::lifetime::{UnconnectedRank, run, run_anew};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed),
-        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return).min_ranks(2),
-        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all),
+        Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed).calls(&["run"]),
+        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return)
+            .calls(&["run"])
+            .min_ranks(2),
+        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all).calls(&["run"]),
     ]
 }
 
@@ -136,24 +138,24 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         let (tensors, cause) = (LENGTHS.len(), "\n  likely cause: ");
         let cause = match () {
             () if made == world_size * ITERATIONS => {
-                format!("{cause}it is made in the loop over the iterations")
+                format!("{cause}the communicator is made in the loop over the iterations")
             }
-            () if made == world_size * tensors => format!("{cause}each tensor has its own"),
-            () if made == world_size * ITERATIONS * tensors => format!("{cause}it is made for each sum"),
+            () if made == world_size * tensors => format!("{cause}each tensor has a communicator of its own"),
+            () if made == world_size * ITERATIONS * tensors => {
+                format!("{cause}a communicator is made for each sum")
+            }
             () => String::new(),
         };
         ensure!(
             made == world_size,
-            "a world of {world_size} ran {ITERATIONS} iterations over {tensors} tensors with {made} communicators, expected \
-             {world_size}, one for each rank{cause}"
+            "`run` made {made} communicators for {ITERATIONS} iterations over {tensors} tensors, expected {world_size}, one for each rank{cause}"
         );
         compare(world_size, |p, n, t, f| run_anew(p, n, t, f), 0)?;
         let after = log.communicators()?;
         let anew = after - before - made;
         ensure!(
             anew == world_size * ITERATIONS,
-            "run_anew calls run for each of {ITERATIONS} iterations on each of {world_size} ranks, and {anew} communicators were \
-             made, expected {}",
+            "`run_anew`, which calls `run` in each of {ITERATIONS} iterations on each of {world_size} ranks, made {anew} communicators, expected {}",
             world_size * ITERATIONS
         );
         before = after;

@@ -14,17 +14,22 @@ use crate::init::rendezvous::rendezvous;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i),
-        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own),
-        Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound),
+        Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i).calls(&["rendezvous"]),
+        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own)
+            .calls(&["rendezvous"]),
+        Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound)
+            .calls(&["rendezvous"]),
         Check::new(
             "rendezvous::every_rank_hears_where_the_others_sit",
             every_rank_hears_where_the_others_sit,
         )
+        .calls(&["rendezvous"])
         .min_ranks(2),
         Check::new("rendezvous::an_error_comes_back_with_its_rank", an_error_comes_back_with_its_rank)
+            .calls(&["rendezvous"])
             .min_ranks(2),
-        Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet),
+        Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet)
+            .calls(&["rendezvous"]),
     ]
 }
 
@@ -40,7 +45,10 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
         let streams = streams(world_size)?;
         let ranks = rendezvous(&streams, |comm| {
             let (rank, got) = (comm.rank(), comm.world_size());
-            ensure!(got == world_size, "rank {rank} sits in a world of {got}, expected {world_size}");
+            ensure!(
+                got == world_size,
+                "rank {rank} has a communicator of world size {got}, expected {world_size}"
+            );
             let (got, expected) = (comm.stream(), &streams[rank]);
             ensure!(
                 got == *expected,
@@ -94,7 +102,7 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
                 let expected = Answer { rank, world_size, gpu: streams[rank].context().ordinal() };
                 ensure!(
                     *answer == expected,
-                    "rank {listener} hears from root {rank}: {answer}; expected {expected}"
+                    "a broadcast from rank {rank} to rank {listener} is wrong\n  expected {expected}, got {answer}"
                 );
             }
         }
@@ -112,11 +120,13 @@ fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
                 Ok(())
             })
         })?;
-        let Err(error) = result else { bail!("rank {unlucky} failed, and `rendezvous` returned Ok") };
+        let Err(error) = result else {
+            bail!("rank {unlucky} failed, and `rendezvous` returned Ok; expected its error")
+        };
         let text = format!("{error:#}");
         ensure!(
             text.contains("the disk is full") && text.contains(&format!("rank {unlucky}")),
-            "rank {unlucky} failed with `the disk is full`; the error should say both, but says: {text}"
+            "rank {unlucky} failed with `the disk is full`; the error of `rendezvous` must have both, got: {text}"
         );
     }
     Ok(())
@@ -129,7 +139,7 @@ fn groups_one_after_another_do_not_meet() -> anyhow::Result<()> {
             let worlds = rendezvous(&streams, |comm| Ok(roll_call(&comm)?.len()))?;
             ensure!(
                 worlds == vec![world_size; world_size],
-                "in round {round}, the ranks meet {worlds:?} ranks, expected {world_size} each"
+                "call {round} of `rendezvous` made communicators of {worlds:?} ranks, expected {world_size} each"
             );
         }
     }

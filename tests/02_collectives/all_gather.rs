@@ -11,16 +11,24 @@ use crate::exercise::refusal::refused;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("all_gather::every_rank_gets_all_shards_in_order", every_rank_gets_all_shards_in_order)
+            .calls(&["all_gather"])
             .min_ranks(2),
-        Check::new("all_gather::the_shards_meet_in_one_buffer", the_shards_meet_in_one_buffer).min_ranks(2),
-        Check::new("all_gather::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("all_gather::the_shards_meet_in_one_buffer", the_shards_meet_in_one_buffer)
+            .calls(&["all_gather_in_place"])
+            .min_ranks(2),
+        Check::new("all_gather::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["all_gather", "all_gather_in_place"]),
         Check::new(
             "all_gather::a_buffer_of_another_length_is_an_error",
             a_buffer_of_another_length_is_an_error,
-        ),
+        )
+        .calls(&["all_gather"]),
         Check::new("all_gather::what_can_t_be_cut_evenly_is_an_error", what_can_t_be_cut_evenly_is_an_error)
+            .calls(&["all_gather_in_place"])
             .min_ranks(2),
-        Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["all_gather", "all_gather_in_place"])
+            .min_ranks(2),
     ]
 }
 
@@ -46,22 +54,22 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
     for other in 0..world_size {
         overlapping[other..other + len].copy_from_slice(&whole[place(other, len)]);
     }
-    Expected::new(rank, "the whole", whole)
+    Expected::new(rank, "`whole`", whole)
         .if_instead(
             &without_own,
             format!("rank {rank}'s own shard is missing: it has to be in the whole, too"),
         )
         .if_instead(stale, "it holds what it held before")
         .if_instead(&only_own, "no other rank's shard has come")
-        .if_instead(&own.repeat(world_size), "these are copies of its own shard")
+        .if_instead(&own.repeat(world_size), "these are copies of the rank's own shard")
         .if_instead(&from_the_back, "the shards are in the reverse order")
         .if_instead(
             &own_first,
-            "its own shard comes first: the order must be that of the ranks, on all ranks",
+            "the rank's own shard comes first: the shards must be in the order of the ranks, on every rank",
         )
         .if_instead(
             &overlapping,
-            "rank r's shard starts at element r, and not at r times its length, so the next one overwrites it",
+            "rank r's shard starts at element r, not at r times its length, so the next shard overwrites it",
         )
 }
 
@@ -87,7 +95,7 @@ fn check_all_gather(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let mut whole = Guarded::new(&stream, &stale)?;
     all_gather(comm, &shard.view(), &mut whole.view_mut())?;
     expected(comm, len, &all_shards(world_size, len), &stale).exactly(&whole.read()?)?;
-    Expected::new(rank, "the shard that was sent", &own).exactly(&shard.read()?)
+    Expected::new(rank, "`shard`, which is only read,", &own).exactly(&shard.read()?)
 }
 
 fn the_shards_meet_in_one_buffer() -> anyhow::Result<()> {
@@ -135,7 +143,7 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
                     without_panic(&call, || all_gather(&comm, &shard.view(), &mut whole.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[needed, len])?;
-                Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
+                Expected::new(rank, "`whole` after a refused call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
         })?;
@@ -154,7 +162,7 @@ fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
                 let result = without_panic(&call, || all_gather_in_place(&comm, &mut whole.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[len, world_size])?;
-                Expected::new(rank, "the whole, when it was refused,", &stale).exactly(&whole.read()?)?;
+                Expected::new(rank, "`whole` after a refused call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
         })?;

@@ -10,14 +10,22 @@ use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("all_reduce::the_sum_arrives_on_every_rank", the_sum_arrives_on_every_rank).min_ranks(2),
+        Check::new("all_reduce::the_sum_arrives_on_every_rank", the_sum_arrives_on_every_rank)
+            .calls(&["sum"])
+            .min_ranks(2),
         Check::new("all_reduce::the_average_arrives_on_every_rank", the_average_arrives_on_every_rank)
+            .calls(&["average_in_place"])
             .min_ranks(2),
-        Check::new("all_reduce::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error),
+        Check::new("all_reduce::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["sum", "average_in_place"]),
+        Check::new("all_reduce::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
+            .calls(&["sum"]),
         Check::new("all_reduce::a_second_call_uses_the_first_result", a_second_call_uses_the_first_result)
+            .calls(&["sum"])
             .min_ranks(2),
-        Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["sum", "average_in_place"])
+            .min_ranks(2),
     ]
 }
 
@@ -43,12 +51,12 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     // Whole numbers whose sums stay below 2²⁴: an f32 rounds nothing, in whatever order they are added.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
-        .if_instead(&stale, "it holds what it held before: no sum came to this buffer")
+        .if_instead(&stale, "it holds what it held before: no sum was written to it")
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was added"))
-        .if_instead(&divided(&expected, world_size), "this is the average, and not the sum")
+        .if_instead(&divided(&expected, world_size), "this is the average, not the sum")
         .exactly(&recv.read()?)?;
     Expected::new(rank, "the send buffer", &inputs[rank])
-        .if_instead(&expected, "the sum is in the send buffer: that was in place")
+        .if_instead(&expected, "the sum is in the send buffer: the call was in place")
         .exactly(&send.read()?)
 }
 
@@ -119,7 +127,12 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             sum(&comm, &second.view(), &mut third.view_mut())?;
             // Every rank has the same sum, so the second one is the first times the number of ranks.
             let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
-            Expected::new(rank, "the sum of the sums", &expected).exactly(&third.read()?)
+            Expected::new(
+                rank,
+                "the receive buffer of a second `sum`, over the results of the first,",
+                &expected,
+            )
+            .exactly(&third.read()?)
         })?;
     }
     Ok(())

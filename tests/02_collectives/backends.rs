@@ -13,13 +13,20 @@ use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("backends::the_sum_comes_back_to_every_gpu", the_sum_comes_back_to_every_gpu).min_ranks(2),
-        Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
+        Check::new("backends::the_sum_comes_back_to_every_gpu", the_sum_comes_back_to_every_gpu)
+            .calls(&["staged_sum"])
             .min_ranks(2),
-        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum),
-        Check::new("backends::both_are_measured_alike", both_are_measured_alike),
-        Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured),
-        Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared).min_ranks(2),
+        Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
+            .calls(&["staged_sum"])
+            .min_ranks(2),
+        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum)
+            .calls(&["staged_sum"]),
+        Check::new("backends::both_are_measured_alike", both_are_measured_alike).calls(&["times_as_long"]),
+        Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured)
+            .calls(&["times_as_long"]),
+        Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared)
+            .calls(&["times_as_long"])
+            .min_ranks(2),
     ]
 }
 
@@ -50,8 +57,8 @@ fn the_sum_comes_back_to_every_gpu() -> anyhow::Result<()> {
                 let twice: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total + own).collect();
                 let others: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total - own).collect();
                 let average: Vec<f32> = total.iter().map(|total| total / world_size as f32).collect();
-                Expected::new(rank, &format!("the buffer of {len}"), &total)
-                    .if_instead(&all[rank], "these are the rank's own values: no sum came to this GPU")
+                Expected::new(rank, &format!("the buffer, of length {len},"), &total)
+                    .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
                     .if_instead(&twice, "the rank's own values are in it twice")
                     .if_instead(&others, "the rank's own values are missing")
                     .if_instead(&average, "this is the average")
@@ -80,13 +87,10 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
             // n − 1 additions of values up to 1 round by at most 2⁻²⁴ of n each; the order of either backend is its own.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
-            Expected::new(rank, "the staged sum, compared with that of NCCL,", &by_nccl)
-                .if_instead(&all[rank], "these are the rank's own values: no sum came to this GPU")
-                .if_instead(&in_f16, "this is a sum in f16: less to send, and 13 bits less of each value")
-                .if_instead(
-                    &in_bf16,
-                    "this is a sum in bf16: half of the bytes, and 16 bits less of each value",
-                )
+            Expected::new(rank, "the result of staged_sum, compared with that of NCCL,", &by_nccl)
+                .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
+                .if_instead(&in_f16, "this is a sum in f16, which has 13 bits fewer than f32")
+                .if_instead(&in_bf16, "this is a sum in bf16, which has 16 bits fewer than f32")
                 .if_instead(
                     &sum(&|sum, value| sum + value.round()),
                     "the values were rounded to whole numbers",
@@ -115,7 +119,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
             let expected: Vec<f32> = (0..own.len())
                 .map(|at| (0..world_size).map(|rank| 6.0 * irregular::integers(rank, 37)[at]).sum())
                 .collect();
-            Expected::new(rank, "three times the sum of all doubled buffers", &expected)
+            Expected::new(rank, "the buffer, doubled before staged_sum and tripled after it,", &expected)
                 .if_instead(&own.iter().map(|own| own * 6.0).collect::<Vec<_>>(), "nothing was summed")
                 .exactly(&got)
         })?;
@@ -135,7 +139,8 @@ fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let calls = calls.map(Cell::into_inner);
     ensure!(
         calls == [rounds + 1; 2],
-        "{rounds} rounds, and one to warm up: `staged` was called {} times, and `nccl` {} times",
+        "times_as_long with {rounds} rounds, and one to warm up: expected {} calls each, got {} of `staged` and {} of `nccl`",
+        rounds + 1,
         calls[0],
         calls[1]
     );
@@ -149,10 +154,13 @@ fn about(got: f64, ratio: f64) -> bool {
 
 /// `mistake` is a ratio that a mistake gives, and which one that is.
 fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
-    let upside_down = (0.25, "that is how many times as long NCCL takes: divide the other way round");
+    let upside_down = (0.25, "that is nccl / staged: divide the other way round");
     let cause = [Some(upside_down), mistake].into_iter().flatten().find(|&(ratio, _)| about(got, ratio));
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
-    ensure!(about(got, 4.0), "`staged` takes 2 ms, and `nccl` 0.5 ms: expected about 4, got {got:.3}{cause}");
+    ensure!(
+        about(got, 4.0),
+        "times_as_long is wrong where `staged` takes 2 ms and `nccl` takes 0.5 ms\n  expected a ratio staged / nccl of about 4 (2 to 8), got {got:.3}{cause}"
+    );
     Ok(())
 }
 
@@ -195,7 +203,9 @@ fn two_all_reduces_are_compared() -> anyhow::Result<()> {
             },
         )?;
         if !got.is_finite() || got <= 0.0 {
-            bail!("rank {rank}: two all-reduces of 16 KiB, and one takes {got} times as long as the other");
+            bail!(
+                "rank {rank}: times_as_long of two all-reduces of 16 KiB returned {got}, expected a finite number above 0"
+            );
         }
         Ok(())
     })

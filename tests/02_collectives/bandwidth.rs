@@ -19,14 +19,19 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new(
             "bandwidth::the_bytes_are_those_of_the_larger_buffer",
             the_bytes_are_those_of_the_larger_buffer,
-        ),
-        Check::new("bandwidth::the_factor_is_that_of_the_operation", the_factor_is_that_of_the_operation),
-        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count),
-        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths),
-        Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row).min_ranks(3),
-        Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line),
-        Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other),
-        Check::new("bandwidth::a_line_needs_two_sizes", a_line_needs_two_sizes),
+        )
+        .calls(&["operation_bytes"]),
+        Check::new("bandwidth::the_factor_is_that_of_the_operation", the_factor_is_that_of_the_operation)
+            .calls(&["bus_factor"]),
+        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count).calls(&["measure"]),
+        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths).calls(&["measure"]),
+        Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row)
+            .calls(&["measure"])
+            .min_ranks(3),
+        Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line).calls(&["fit"]),
+        Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other)
+            .calls(&["fit"]),
+        Check::new("bandwidth::a_line_needs_two_sizes", a_line_needs_two_sizes).calls(&["fit"]),
     ]
 }
 
@@ -47,14 +52,13 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                         "\n  likely cause: these are the bytes of one shard: each rank has a buffer with the shards of all"
                     }
                     _ if got == whole => {
-                        "\n  likely cause: these are the bytes of all ranks together: each has one buffer of that length"
+                        "\n  likely cause: these are the bytes of all ranks together: count those of one rank"
                     }
-                    _ if got == count => "\n  likely cause: these are elements, and not bytes",
+                    _ if got == count => "\n  likely cause: these are elements, not bytes",
                     _ => "",
                 };
                 bail!(
-                    "{operation:?} with a count of {count}, {element_bytes} bytes each, on {world_size} ranks: expected {expected} \
-                     bytes, the larger of a rank's two buffers, got {got}{cause}"
+                    "operation_bytes({operation:?}, {world_size}, {count}, {element_bytes}) is wrong\n  expected {expected} bytes, the larger of a rank's two buffers, got {got} bytes{cause}"
                 );
             }
         }
@@ -93,9 +97,7 @@ fn why_these_factors(n: usize) -> Option<String> {
     if are(&|operation| factor(operation, n).floor()) {
         return Some("all factors are rounded down: a division of integers has no fraction".to_owned());
     }
-    are(&|operation| 1.0 / factor(operation, n)).then(|| {
-        "these are the reciprocals: how many bytes of the operation each byte on a link stands for".to_owned()
-    })
+    are(&|operation| 1.0 / factor(operation, n)).then(|| "these are the reciprocals".to_owned())
 }
 
 fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
@@ -112,7 +114,7 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
                 };
                 let cause = why_these_factors(n).or_else(of_another);
                 let cause = cause.map_or_else(String::new, |cause| format!("\n  likely cause: {cause}"));
-                bail!("{operation:?} on {n} ranks: expected a factor of {expected}, got {got}{cause}");
+                bail!("bus_factor({operation:?}, {n}): expected {expected}, got {got}{cause}");
             }
         }
     }
@@ -158,23 +160,22 @@ fn only_warm_rounds_count() -> anyhow::Result<()> {
         () => "",
     };
     bail!(
-        "{WARM_UPS} rounds to warm up and {ROUNDS} that count, {round} µs each: `launch` was called {calls} times, expected \
-         {}, and the row says {got:.1} µs{cause}",
+        "`measure` is wrong for {WARM_UPS} warm-ups and {ROUNDS} rounds of {round} µs\n  calls of `launch`: expected {}, got {calls}\n  microseconds of the row: expected about {round}, got {got:.1}{cause}",
         WARM_UPS + ROUNDS
     )
 }
 
 fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -> anyhow::Result<()> {
     let Row { bytes: said, microseconds, algbw, busbw } = *row;
-    ensure!(said == bytes, "the row of {bytes} bytes says {said} bytes");
-    ensure!(microseconds > 0.0, "the row of {bytes} bytes says {microseconds} µs");
+    ensure!(said == bytes, "`bytes` of the row is {said}, expected {bytes}");
+    ensure!(microseconds > 0.0, "`microseconds` of the row is {microseconds}, expected more than 0");
     let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9);
     let expected = bytes as f64 / (microseconds * 1e-6) / 1e9;
     let on_bus = expected * parts(operation, world_size) as f64 / world_size as f64;
     let what = format!("{operation:?} of {bytes} bytes on {world_size} ranks in {microseconds:.3} µs");
     ensure!(
         alike(algbw, expected),
-        "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6}{}",
+        "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6} GB/s{}",
         if alike(algbw, expected * 1e9 / (1u64 << 30) as f64) {
             "\n  likely cause: a GB has 10⁹ bytes here; 2³⁰ are a GiB"
         } else if alike(algbw, on_bus) {
@@ -186,7 +187,7 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     let (given, right) = (bus_factor(operation, world_size), factor(operation, world_size));
     ensure!(
         alike(busbw, on_bus),
-        "{what}: expected a busbw of {on_bus:.6} GB/s, got {busbw:.6}{}",
+        "{what}: expected a busbw of {on_bus:.6} GB/s, got {busbw:.6} GB/s{}",
         if !abs_diff_eq!(given, right, epsilon = 1e-9) {
             format!("; bus_factor({operation:?}, {world_size}) is {given}, expected {right}")
         } else if alike(busbw, expected) {
@@ -261,7 +262,7 @@ fn times_on_a_line_give_the_line() -> anyhow::Result<()> {
         let got = fit(&rows(&times))?;
         ensure!(
             same_line(got, line),
-            "the times of {sizes:?} bytes lie on {line:?}, and the fit is {got:?}{}",
+            "`fit` of times that lie on a line, for {sizes:?} bytes, is wrong\n  expected {line:?}\n  got {got:?}{}",
             if same_line(Line { alpha: got.beta, beta: got.alpha }, line) {
                 "\n  likely cause: α and β are swapped"
             } else {
@@ -290,27 +291,28 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
     let cause = match got {
         _ if same_line(got, expected) => return Ok(()),
         _ if same_line(got, reference(&times, |_| 1.0)) => {
-            "all errors weigh the same: so the largest operation's decides, and α may be anything"
+            "all errors have the same weight, so the largest operation decides, and α can be anything"
         }
         _ if same_line(got, reference(&times, |time| 1.0 / time)) => {
-            "the weights are 1/t: it is the squared error that is divided by t²"
+            "the weights are 1/t: divide the squared error by t²"
         }
         _ if same_line(got, through_the_ends) => {
-            "the line goes through the first and the last point, and doesn't look at the others"
+            "the line goes through the first and the last point, and ignores the others"
         }
         _ => "",
     };
     let cause = if cause.is_empty() { String::new() } else { format!("\n  likely cause: {cause}") };
     bail!(
-        "rows {times:?} (bytes, µs): expected {expected:?}, for which the sum of ((α + β · S − t) / t)² is smallest, got \
-         {got:?}{cause}"
+        "`fit` of (bytes, µs) {times:?} is wrong\n  expected {expected:?}, for which the sum of ((α + β · S − t) / t)² is smallest\n  got {got:?}{cause}"
     )
 }
 
 fn a_line_needs_two_sizes() -> anyhow::Result<()> {
     for times in [vec![], vec![(4096, 15.0)], vec![(4096, 15.0), (4096, 16.0), (4096, 14.0)]] {
         if let Ok(line) = without_panic(&format!("fit of {times:?}"), || fit(&rows(&times)))? {
-            bail!("rows {times:?} (bytes, µs): expected an error, got {line:?}, where any slope would do");
+            bail!(
+                "`fit` of (bytes, µs) {times:?}: expected an error, got {line:?}, where any slope would do"
+            );
         }
     }
     Ok(())

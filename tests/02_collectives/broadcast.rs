@@ -9,16 +9,23 @@ use crate::collectives::broadcast::{broadcast, replicas_equal};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root).min_ranks(2),
-        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
-        Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal),
+        Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root)
+            .calls(&["broadcast"])
+            .min_ranks(2),
+        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
+            .calls(&["broadcast"]),
+        Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal)
+            .calls(&["replicas_equal"]),
         Check::new(
             "broadcast::every_difference_is_found_by_all_ranks",
             every_difference_is_found_by_all_ranks,
         )
+        .calls(&["replicas_equal"])
         .min_ranks(2),
-        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal).min_ranks(2),
-        Check::new("broadcast::it_returns_at_once", it_returns_at_once).min_ranks(2),
+        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal)
+            .calls(&["broadcast", "replicas_equal"])
+            .min_ranks(2),
+        Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
     ]
 }
 
@@ -57,9 +64,9 @@ fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()
     let mut comparison = Expected::new(rank, &name, &expected);
     for other in (0..comm.world_size()).filter(|&other| other != root) {
         let cause = if other == rank {
-            "it holds its own values as before: nothing was received".to_owned()
+            "it holds the rank's own values as before: nothing was received".to_owned()
         } else {
-            format!("these are rank {other}'s values, and not those of the root")
+            format!("these are rank {other}'s values, not those of the root")
         };
         comparison = comparison.if_instead(&values(other), cause);
     }
@@ -76,7 +83,9 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
                 let result = without_panic(&call, || broadcast(&comm, &mut buffer.view_mut(), root))?;
                 stream.synchronize()?;
                 let Err(error) = result else {
-                    bail!("rank {rank}: a broadcast from rank {root} of {world_size} returned Ok")
+                    bail!(
+                        "rank {rank}: a broadcast from rank {root} of {world_size} returned Ok; expected an error"
+                    )
                 };
                 let text = format!("{error:#}");
                 let without_root = text.replacen(&root.to_string(), "", 1);
@@ -97,7 +106,8 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
 fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
     let buffer = Guarded::new(&comm.stream(), values)?;
     let verdict = replicas_equal(comm, &buffer.view())?;
-    Expected::new(comm.rank(), "the buffer that was compared", values).exactly(&buffer.read()?)?;
+    Expected::new(comm.rank(), "the buffer, which replicas_equal only reads,", values)
+        .exactly(&buffer.read()?)?;
     Ok(verdict)
 }
 
@@ -112,13 +122,13 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
                 (
                     "with NaNs and both zeros",
                     values(0),
-                    "\n  likely cause: without the NaNs it calls them equal. A NaN isn't equal to itself, but its bits are: \
+                    "\n  likely cause: without the NaNs it returned true. A NaN isn't equal to itself, but its bits are: \
                      compare `to_bits()`",
                 ),
             ] {
                 ensure!(
                     verdict(&comm, &values)?,
-                    "rank {} of {world_size} calls replicas {what} different, but every bit is equal{cause}",
+                    "rank {} of {world_size}: replicas_equal returned false for replicas {what}, expected true: every bit is equal{cause}",
                     comm.rank()
                 );
             }
@@ -135,7 +145,7 @@ const DIFFERENCES: [Difference; 8] = [
     ("the first element", |values| values[0] += 1.0),
     ("the last element", |values| values[LEN - 1] += 1.0),
     ("the lowest bit of one element", |values| values[500] = f32::from_bits(values[500].to_bits() ^ 1)),
-    ("two elements swapped", |values| values.swap(101, 102)),
+    ("two swapped elements", |values| values.swap(101, 102)),
     ("one element larger, another smaller by as much", |values| {
         values[200] += 0.5;
         values[201] -= 0.5;
@@ -167,11 +177,11 @@ fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
                     (0..world_size).filter(|&rank| verdicts[rank][index * different.len() + place]).collect();
                 ensure!(
                     equal.is_empty(),
-                    "rank {other} of {world_size} differs in {name}, but {} replicas are equal",
+                    "rank {other} of {world_size} differs in {name}, but replicas_equal returned true on {}; expected false on every rank",
                     if equal.len() == world_size {
-                        "every rank says that the".to_owned()
+                        "every rank".to_owned()
                     } else {
-                        format!("ranks {equal:?} say, and the others don't, that the")
+                        format!("ranks {equal:?}")
                     }
                 );
             }
@@ -190,11 +200,11 @@ fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
             compare(&comm, world_size - 1, &buffer)?;
             ensure!(
                 !before,
-                "replicas_equal says true before a broadcast, expected false: the ranks have different values"
+                "replicas_equal returned true before a broadcast, expected false: the ranks have different values"
             );
             ensure!(
                 after,
-                "replicas_equal says false after a broadcast, expected true: every bit of every rank is equal"
+                "replicas_equal returned false after a broadcast, expected true: every bit of every rank is equal"
             );
             Ok(())
         })?;

@@ -13,15 +13,26 @@ use crate::collectives::dtypes::{average_halves, may_be_sum, mean_of_bytes, sum_
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound).min_ranks(2),
-        Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed),
-        Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound),
-        Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
+        Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound)
+            .calls(&["sum_bound"])
             .min_ranks(2),
-        Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too),
-        Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction),
-        Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap).min_ranks(2),
-        Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once).min_ranks(2),
+        Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed)
+            .calls(&["sum_bound"]),
+        Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound)
+            .calls(&["may_be_sum"]),
+        Check::new("dtypes::halves_are_averaged_without_overflow", halves_are_averaged_without_overflow)
+            .calls(&["average_halves"])
+            .min_ranks(2),
+        Check::new("dtypes::small_halves_are_averaged_too", small_halves_are_averaged_too)
+            .calls(&["average_halves"]),
+        Check::new("dtypes::the_mean_of_bytes_keeps_its_fraction", the_mean_of_bytes_keeps_its_fraction)
+            .calls(&["mean_of_bytes"]),
+        Check::new("dtypes::the_mean_of_bytes_does_not_wrap", the_mean_of_bytes_does_not_wrap)
+            .calls(&["mean_of_bytes"])
+            .min_ranks(2),
+        Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once)
+            .calls(&["average_halves"])
+            .min_ranks(2),
     ]
 }
 
@@ -68,8 +79,7 @@ fn check_sum<T: Element + NcclType + DeviceRepr>(
         let off = (got.value() as i64 - exact).abs();
         ensure!(
             off as f64 <= bound,
-            "a sum of {world_size} {name} values up to 2^{bits} came as NCCL makes it: element {index} is \
-             {got:?} for {exact}, which is off by {off}, but sum_bound({bits}, {world_size}, {largest:?}) allows {bound:?}{}",
+            "sum_bound({bits}, {world_size}, {largest:?}) is {bound:?}, which is too small\n  NCCL's sum of {world_size} {name} values up to 2^{bits} is off by {off}: expected {exact}, got {got:?} at index {index}{}",
             why_so_narrow(bound, bits, world_size, largest)
         );
     }
@@ -86,7 +96,7 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
     let of_another_type = TYPES.iter().find(|(_, other)| is((n - 1.0) * n * largest * unit(*other)));
     let cause = match of_another_type {
         Some((name, other)) if *other != bits => {
-            format!("that is the bound of {name}, which has {other} significant bits, and not {bits}")
+            format!("that is the bound of {name}, which has {other} significant bits, not {bits}")
         }
         _ if is((n - 1.0) * largest * unit(bits)) => format!(
             "that is enough where no result is larger than {largest:?}: an addition rounds by a part of its result, and the \
@@ -111,8 +121,7 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
                     (0.0..=most).contains(&bound),
-                    "sum_bound({bits}, {world_size}, {largest:?}), for {name}, is {bound:?}: {most:?} would already be \
-                     too much, and wrong sums would pass"
+                    "sum_bound({bits}, {world_size}, {largest:?}) for {name} is out of range\n  expected 0 to {most:?}, got {bound:?}: with a larger bound, wrong sums pass"
                 );
             }
         }
@@ -133,7 +142,10 @@ fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
         }
     }
     let nan = may_be_sum(f64::NAN, 1.0, 24, 2, 1.0);
-    ensure!(!nan, "a NaN is taken for the sum 1: nothing is within a bound of a NaN");
+    ensure!(
+        !nan,
+        "may_be_sum(NaN, 1.0, 24, 2, 1.0): expected false, got true: nothing is within a bound of a NaN"
+    );
     Ok(())
 }
 
@@ -159,16 +171,14 @@ fn check_comparison(
                 "\n  likely cause: just 2⁻⁵² is allowed, which `approx` takes unless it is given an `epsilon`"
             }
             true if accepted(off, world_size as f64 * largest) => {
-                "\n  likely cause: as much is allowed for the largest sum. Where the values cancel, their rounding doesn't: the \
-                 bound is a distance, and no part of the result"
+                "\n  likely cause: the same error is accepted for the largest sum. Where the values cancel, their rounding doesn't: the bound is a distance, not a part of the result"
             }
             _ => "",
         };
         bail!(
-            "a sum of {world_size} {name} values up to {largest:?} is {exact:?}; {:?}, which is off by {off:e} where {bound:e} is \
-             allowed, is {}taken for it{cause}",
-            exact + off,
-            if got { "" } else { "not " }
+            "may_be_sum({:?}, {exact:?}, {bits}, {world_size}, {largest:?}) for {name}: expected {expected}, got {got}\n  \
+             the two differ by {off:e}, and the bound is {bound:e}{cause}",
+            exact + off
         );
     }
     Ok(())
@@ -191,10 +201,12 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n; n − 1 sums of at most `largest` round by
     // 2⁻¹¹; the expected value rounds once more.
     let bound = largest * (2.0 + world_size as f64) * f64::powi(2.0, -11);
-    Expected::new(rank, "the buffer of halves", &average(&inputs))
+    Expected::new(rank, "the buffer", &average(&inputs))
         .if_instead(
             &[f16::INFINITY; LEN],
-            format!("{world_size} such values sum to more than 65504, the largest f16: what is divided later is lost"),
+            format!(
+                "{world_size} such values sum to more than 65504, the largest f16: divide before the sum"
+            ),
         )
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
         .within(bound, &buffer.read()?)
@@ -230,7 +242,7 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
     let wraps = "the sums wrapped at 256: a u8 can't hold them";
     // An f32 is enough: its average, as NCCL makes it, is within this.
     let bound = 255.0 * (2.0 + ranks) * f64::powi(2.0, -24);
-    Expected::new(rank, "the mean of bytes", &mean)
+    Expected::new(rank, "the mean", &mean)
         .if_instead(&whole, "the fractions are gone: these are whole numbers")
         .if_instead(&wrapped, wraps)
         .if_instead(&wrapped_whole, wraps)

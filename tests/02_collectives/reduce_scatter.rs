@@ -13,17 +13,28 @@ use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("reduce_scatter::each_rank_gets_its_part", each_rank_gets_its_part).min_ranks(2),
+        Check::new("reduce_scatter::each_rank_gets_its_part", each_rank_gets_its_part)
+            .calls(&["average_part"])
+            .min_ranks(2),
         Check::new(
             "reduce_scatter::lengths_that_don_t_fit_are_an_error",
             lengths_that_don_t_fit_are_an_error,
-        ),
-        Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole).min_ranks(2),
-        Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits).min_ranks(2),
-        Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
+        )
+        .calls(&["average_part"]),
+        Check::new("reduce_scatter::two_steps_average_the_whole", two_steps_average_the_whole)
+            .calls(&["average_in_two_steps"])
             .min_ranks(2),
-        Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("reduce_scatter::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits)
+            .calls(&["average_in_two_steps"])
+            .min_ranks(2),
+        Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["average_part", "average_in_two_steps"]),
+        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
+            .calls(&["average_in_two_steps"])
+            .min_ranks(2),
+        Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["average_part", "average_in_two_steps"])
+            .min_ranks(2),
     ]
 }
 
@@ -56,11 +67,11 @@ fn check_part(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let total = added(&inputs);
     let average = divided(&total, world_size);
     let own = &average[place(rank, len)];
-    let mut expected = Expected::new(rank, "the part", own)
+    let mut expected = Expected::new(rank, "`part`", own)
         .if_instead(&stale, "it holds what it held before: nothing was received")
         .if_instead(&total[place(rank, len)], "this is the sum of all ranks, not divided by their number")
         .if_instead(&divided(own, world_size), "it was divided twice")
-        .if_instead(&inputs[rank][place(rank, len)], "these are its own values: nothing was averaged")
+        .if_instead(&inputs[rank][place(rank, len)], "these are the rank's own values: nothing was averaged")
         .if_instead(
             &average[rank..rank + len],
             format!("it starts at element {rank} of the average: a part starts at rank times its length"),
@@ -89,7 +100,7 @@ fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
                     without_panic(&call, || average_part(&comm, &send.view(), &mut part.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[len, needed])?;
-                Expected::new(rank, "the part, when it was refused,", &stale).exactly(&part.read()?)?;
+                Expected::new(rank, "`part` after a refused call", &stale).exactly(&part.read()?)?;
             }
             Ok(())
         })?;
@@ -129,7 +140,7 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
     );
     let longer = len.div_ceil(world_size);
     let own = (rank * longer).min(len)..((rank + 1) * longer).min(len);
-    Expected::new(rank, &format!("the buffer of {len}"), &average)
+    Expected::new(rank, &format!("the buffer, of length {len},"), &average)
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: no average is in the buffer"))
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
         .if_instead(&divided(&average, world_size), "it was divided twice")
@@ -137,7 +148,7 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
         .if_instead(&only(0..len - rest, &vec![0.0; len]), &*remainder)
         .if_instead(
             &only(own, &inputs[rank]),
-            "only its own part is averaged: the others' have to be gathered",
+            "only the rank's own part is averaged: gather those of the other ranks",
         )
         .within(average_bound(world_size), &buffer.read()?)
 }
@@ -178,8 +189,7 @@ fn the_two_steps_are_no_all_reduce() -> anyhow::Result<()> {
     let called = log.calls("AllReduce")?;
     ensure!(
         called.is_empty(),
-        "average_in_two_steps made all-reduces of {called:?} elements: it is to average the parts with a reduce-scatter, and \
-         to gather them"
+        "average_in_two_steps called all-reduce, with {called:?} elements; expected a reduce-scatter and an all-gather"
     );
     Ok(())
 }

@@ -11,18 +11,24 @@ use crate::exercise::refusal::refused;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("reduce_to_root::only_the_root_gets_the_result", only_the_root_gets_the_result)
+            .calls(&["reduce"])
             .min_ranks(2),
-        Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer).min_ranks(2),
-        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error),
+        Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer)
+            .calls(&["reduce"])
+            .min_ranks(2),
+        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
+            .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::a_root_that_can_t_receive_is_an_error",
             a_root_that_can_t_receive_is_an_error,
-        ),
+        )
+        .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::the_range_is_known_to_the_root_alone",
             the_range_is_known_to_the_root_alone,
-        ),
-        Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).min_ranks(2),
+        )
+        .calls(&["range_on_root"]),
+        Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).calls(&["reduce"]).min_ranks(2),
     ]
 }
 
@@ -82,7 +88,7 @@ fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> an
     if rank == root {
         let buffer = format!("the receive buffer of the root, after a {name},");
         let mut expected = Expected::new(rank, &buffer, &result)
-            .if_instead(&stale, "it holds what it held before: the result did not come to the root")
+            .if_instead(&stale, "it holds what it held before: the root received no result")
             .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was combined"));
         for (other, _, combine) in OPERATORS.iter().filter(|(other, ..)| other != name) {
             let cause = format!("this is the result of {other}");
@@ -96,7 +102,7 @@ fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> an
             .exactly(&got)?;
     }
     Expected::new(rank, "the send buffer", &inputs[rank])
-        .if_instead(&result, "the result is in the send buffer: that was in place")
+        .if_instead(&result, "the result is in the send buffer: the call was in place")
         .exactly(&send.read()?)
 }
 
@@ -203,16 +209,15 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
     if got != expected {
         let first: Vec<f32> = (0..world_size).map(|rank| shifted(rank)[0]).collect();
         let cause = match got {
-            Some(_) if rank != root => "; only the root has the result, and other ranks must return None",
-            Some(got) if got == range(&own) => "\n  likely cause: this is the range of its own values",
+            Some(_) if rank != root => "\n  only the root has the result; other ranks must return None",
+            Some(got) if got == range(&own) => "\n  likely cause: this is the range of the rank's own values",
             Some(got) if got == range(&first) => {
                 "\n  likely cause: this is the range of the ranks' first elements: a reduction goes element by element"
             }
             _ => "",
         };
         bail!(
-            "rank {rank}: the range of {len} values on each of {world_size} ranks, for rank {root}: \
-             expected {expected:?}, got {got:?}{cause}"
+            "rank {rank}: range_on_root of {len} values on each of {world_size} ranks, with root {root}, is wrong\n  expected {expected:?}, got {got:?}{cause}"
         );
     }
     Expected::new(rank, "the buffer whose range was asked for", &own).exactly(&buffer.read()?)

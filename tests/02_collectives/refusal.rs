@@ -9,7 +9,7 @@ pub(super) fn refused(
     result: anyhow::Result<()>,
     numbers: &[usize],
 ) -> anyhow::Result<()> {
-    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok") };
+    let Err(error) = result else { bail!("rank {rank}: {call} returned Ok; expected an error") };
     let text = format!("{error:#}");
     let mut rest = text.clone();
     for number in numbers {

@@ -14,12 +14,17 @@ use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("timing::the_mean_is_that_of_a_round", the_mean_is_that_of_a_round),
-        Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured),
-        Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work),
-        Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part),
-        Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work),
-        Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed).min_ranks(2),
+        Check::new("timing::the_mean_is_that_of_a_round", the_mean_is_that_of_a_round)
+            .calls(&["gpu_milliseconds"]),
+        Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured)
+            .calls(&["gpu_milliseconds"]),
+        Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work).calls(&["host_times"]),
+        Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part).calls(&["host_times"]),
+        Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work)
+            .calls(&["finish_line"]),
+        Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed)
+            .calls(&["gpu_milliseconds"])
+            .min_ranks(2),
     ]
 }
 
@@ -36,7 +41,7 @@ fn check_milliseconds(got: f64, mistakes: &[(f64, &str)]) -> anyhow::Result<()> 
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
     ensure!(
         (0.95 * round..5.0 * round).contains(&got),
-        "a round kept the GPU busy for {round} ms, and {got:.3} ms were measured{cause}"
+        "gpu_milliseconds is wrong where each round keeps the GPU busy for {round} ms\n  expected about {round} ms, got {got:.3} ms{cause}"
     );
     Ok(())
 }
@@ -49,7 +54,11 @@ fn the_mean_is_that_of_a_round() -> anyhow::Result<()> {
             calls.set(calls.get() + 1);
             kernels.spin(&stream, ROUND)
         })?;
-        ensure!(calls.get() == rounds, "{rounds} rounds without warm-up called `work` {} times", calls.get());
+        ensure!(
+            calls.get() == rounds,
+            "{rounds} rounds without warm-up: gpu_milliseconds called `work` {} times",
+            calls.get()
+        );
         let together = (rounds as f64, "all rounds together take that long: divide by their number");
         check_milliseconds(got, &[together])?;
     }
@@ -63,7 +72,11 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         let call = calls.replace(calls.get() + 1);
         kernels.spin(&stream, if call < 3 { 10 * ROUND } else { ROUND })
     })?;
-    ensure!(calls.get() == 5, "3 warm-ups and 2 rounds called `work` {} times", calls.get());
+    ensure!(
+        calls.get() == 5,
+        "3 warm-ups and 2 rounds: gpu_milliseconds called `work` {} times, expected 5",
+        calls.get()
+    );
     // 3 warm-ups of 10 rounds each, and 2 rounds.
     let measured = "the warm-ups, 4 ms each, were measured too";
     check_milliseconds(got, &[(32.0 / 2.0, measured), (32.0 / 5.0, measured)])
@@ -120,7 +133,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
     let cause = match (called, done) {
         // No two stages are as far apart as the first one and any other.
         _ if called.max(done) >= NOTHING - EARLIER_WORK => {
-            "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that before"
+            "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that work first"
         }
         _ if (called, done) == (expected.0, expected.0) => {
             "\n  likely cause: the second time was read when the call had returned: a call returns at once, and its work is \
@@ -132,8 +145,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
         _ => "",
     };
     bail!(
-        "on a clock that shows 0 s before the call, 1 s when it has returned and 5 s when its work is done: expected \
-         {expected:?}, got {:?}{cause}",
+        "host_times is wrong on a clock that shows 0 s before the call, 1 s when it has returned, and 5 s when its work is done\n  expected {expected:?}, got {:?}{cause}",
         (called, done)
     )
 }
@@ -162,17 +174,15 @@ fn the_event_comes_with_the_work() -> anyhow::Result<()> {
     );
     ensure!(
         !complete,
-        "the work keeps the GPU busy for 20 ms, and the event already says that it is complete: an event marks what was \
-         enqueued on its stream before it was recorded, and nothing else"
+        "the event of finish_line is complete while the work keeps the GPU busy: an event marks what was enqueued on its stream before it was recorded"
     );
     event.synchronize()?;
     ensure!(
         behind.try_is_complete()?,
-        "the host waited for the event, and the work wasn't done: an event marks what was enqueued on its stream before it \
-         was recorded, and nothing else"
+        "the event of finish_line is complete before the work is: an event marks what was enqueued on its stream before it was recorded"
     );
     stream.synchronize()?;
-    ensure!(event.try_is_complete()?, "the stream is done, and the event isn't complete");
+    ensure!(event.try_is_complete()?, "the stream is done, and the event of finish_line isn't complete");
     Ok(())
 }
 

@@ -15,17 +15,28 @@ use crate::grouping::all_to_all::{all_to_all, gather, scatter};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("all_to_all::scatter_gives_each_rank_its_part", || for_each_root(2, check_scatter))
+            .calls(&["scatter"])
             .min_ranks(2),
         Check::new("all_to_all::gather_brings_the_parts_in_rank_order", || for_each_root(2, check_gather))
+            .calls(&["gather"])
             .min_ranks(2),
         Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
+            .calls(&["all_to_all"])
             .min_ranks(2),
-        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has),
+        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has).calls(&[
+            "scatter",
+            "gather",
+            "all_to_all",
+        ]),
         Check::new("all_to_all::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .calls(&["scatter", "gather", "all_to_all"])
             .min_ranks(2),
         Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
+            .calls(&["scatter", "gather"])
             .min_ranks(2),
-        Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host).min_ranks(2),
+        Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host)
+            .calls(&["scatter", "gather", "all_to_all"])
+            .min_ranks(2),
     ]
 }
 
@@ -78,13 +89,16 @@ fn check_scatter(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let view = send.view();
     // The others offer what is not the root's.
     scatter(comm, Some(&view), &mut recv.view_mut(), root)?;
-    Expected::new(rank, &format!("the part that came from root {root}"), &part(root, world_size, len, rank))
+    Expected::new(rank, &format!("the part received from root {root}"), &part(root, world_size, len, rank))
         .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
-        .if_instead(&part(root, world_size, len, 0), "it is part 0 of what the root has, and not this rank's")
-        .if_instead(&part(root, world_size, len, root), "it is the root's own part, and not this rank's")
+        .if_instead(
+            &part(root, world_size, len, 0),
+            "it is part 0 of what the root has, not this rank's part",
+        )
+        .if_instead(&part(root, world_size, len, root), "it is the root's own part, not this rank's")
         .if_instead(
             &part(rank, world_size, len, rank),
-            "it is a part of what this rank has, and not of what the root has",
+            "it is a part of what this rank has, not of what the root has",
         )
         .exactly(&recv.read()?)
 }
@@ -99,7 +113,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     gather(comm, &send.view(), Some(&mut recv.view_mut()), root)?;
     let got = recv.read()?;
     if rank != root {
-        return Expected::new(rank, &format!("its buffer, where rank {root} is the root,"), &before)
+        return Expected::new(rank, &format!("the receive buffer, where rank {root} is the root,"), &before)
             .exactly(&got);
     }
     let expected: Vec<f32> = (0..world_size).flat_map(own).collect();
@@ -109,7 +123,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let reversed: Vec<f32> = (0..world_size).rev().flat_map(own).collect();
     Expected::new(rank, "what the root gathered", &expected)
         .if_instead(&before, "it is what was there before: nothing was received")
-        .if_instead(&without_its_own, "the root's own part is missing: it belongs to the whole as well")
+        .if_instead(&without_its_own, "the root's own part is missing: it is a part of the whole, too")
         .if_instead(&reversed, "the parts are in the reverse order")
         .exactly(&got)
 }
@@ -144,7 +158,7 @@ fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
         |which: &dyn Fn(usize) -> Vec<f32>| -> Vec<f32> { (0..world_size).flat_map(which).collect() };
     Expected::new(
         rank,
-        &format!("what came in from {world_size} ranks"),
+        &format!("what was received from {world_size} ranks"),
         &of_each(&|from| part(from, world_size, len, rank)),
     )
     .if_instead(&before, "it is what was there before: nothing was received")
@@ -154,15 +168,15 @@ fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
             true => before[rank * len..(rank + 1) * len].to_vec(),
             false => part(from, world_size, len, rank),
         }),
-        "the rank's own part is missing: what it has for itself belongs there too",
+        "the rank's own part is missing: a rank sends a part to itself, too",
     )
     .if_instead(
         &of_each(&|from| part(from, world_size, len, from)),
-        "every rank sent the part of its own number, to all: a rank gets the part of the receiver's number",
+        "every rank sent the part of its own number to all: send each rank the part with the receiver's number",
     )
-    .if_instead(&of_each(&|from| part(from, world_size, len, 0)), "every rank sent its part 0, to all")
+    .if_instead(&of_each(&|from| part(from, world_size, len, 0)), "every rank sent its part 0 to all")
     .exactly(&got)?;
-    Expected::new(rank, "what went out", &own).exactly(&outgoing.read()?)
+    Expected::new(rank, "the buffer that is sent", &own).exactly(&outgoing.read()?)
 }
 
 fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
@@ -184,14 +198,17 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         other.synchronize()?;
         stream.context().bind_to_thread()?;
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
-            ensure!(result.is_err(), "rank {rank}: a buffer lies on another GPU, and {call} returned Ok");
+            ensure!(
+                result.is_err(),
+                "rank {rank}: a buffer lies on another GPU, and `{call}` returned Ok; expected NCCL's error"
+            );
             next.with_context(|| {
-                let refused = format!("the refused {call}");
-                let failed = open_group::after(&refused, &format!("the next {call} failed"));
+                let refused = format!("the refused `{call}`");
+                let failed = open_group::after(&refused, &format!("the next `{call}` failed"));
                 format!("rank {rank} of {world_size}: {failed}")
             })
         };
-        let refused = |call: &str| format!("{call} of a buffer on another GPU");
+        let refused = |call: &str| format!("`{call}` of a buffer on another GPU");
         let result = without_panic(&refused("scatter"), || {
             scatter(comm, Some(&foreign_whole.view()), &mut foreign.view_mut(), root)
         })?;

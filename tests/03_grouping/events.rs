@@ -10,10 +10,11 @@ use crate::grouping::events::{hand_over, relay};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("events::a_late_producer_is_waited_for", a_late_producer_is_waited_for),
-        Check::new("events::every_round_arrives", every_round_arrives),
-        Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for),
-        Check::new("events::no_host_waits", no_host_waits),
+        Check::new("events::a_late_producer_is_waited_for", a_late_producer_is_waited_for)
+            .calls(&["hand_over"]),
+        Check::new("events::every_round_arrives", every_round_arrives).calls(&["relay"]),
+        Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for).calls(&["relay"]),
+        Check::new("events::no_host_waits", no_host_waits).calls(&["hand_over", "relay"]),
     ]
 }
 
@@ -94,13 +95,13 @@ impl Bench {
     fn compare(&self) -> anyhow::Result<()> {
         // What is known to be wrong in the streams is said first; the numbers come after it.
         let failed =
-            "the GPU has failed, where the producer's stream writes the buffer and the consumer's reads it";
+            "the GPU failed while the producer stream wrote the buffer and the consumer stream read it";
         self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;
         for (round, output) in self.outputs.iter().enumerate() {
-            let name = format!("what was read in round {round}");
+            let name = format!("what the consumer read in round {round}");
             let expected = irregular::integers(round, LEN);
-            let mut comparison = Expected::new(0, &name, &expected)
-                .if_instead(&stale(), "it is what was there at first, and not what the producer wrote");
+            let mut comparison = Expected::of(&name, &expected)
+                .if_instead(&stale(), "it is what was there at first, not what the producer wrote");
             for later in round + 1..self.outputs.len() {
                 comparison = comparison.if_instead(
                     &irregular::integers(later, LEN),
@@ -145,7 +146,7 @@ fn no_host_waits() -> anyhow::Result<()> {
         }
         ensure!(
             !first.try_is_complete()?,
-            "the producer's stream was busy for 20 ms, and {name} returned only after that: the host must not wait for it"
+            "the producer stream was busy for 20 ms, and `{name}` returned only after that: the host must not wait for it"
         );
         bench.compare()?;
     }

@@ -15,22 +15,32 @@ use crate::grouping::fusion::{average_each, average_fused, average_grouped, in_o
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("fusion::the_order_is_that_of_the_names", the_order_is_that_of_the_names),
-        Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped)),
-        Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused)),
-        Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order).min_ranks(2),
+        Check::new("fusion::the_order_is_that_of_the_names", the_order_is_that_of_the_names)
+            .calls(&["in_order"]),
+        Check::new("fusion::a_group_averages_each_tensor", || averages("average_grouped", average_grouped))
+            .calls(&["average_grouped"]),
+        Check::new("fusion::a_flat_buffer_averages_each_tensor", || averages("average_fused", average_fused))
+            .calls(&["average_fused"]),
+        Check::new("fusion::ranks_agree_on_the_order", ranks_agree_on_the_order)
+            .calls(&["in_order"])
+            .min_ranks(2),
         Check::new(
             "fusion::a_group_is_launched_whole_or_not_at_all",
             a_group_is_launched_whole_or_not_at_all,
         )
+        .calls(&["average_grouped"])
         .min_ranks(2),
         Check::new("fusion::a_group_makes_the_same_calls", || {
             calls("average_grouped", average_grouped, false)
         })
+        .calls(&["average_grouped"])
         .min_ranks(2),
         Check::new("fusion::a_flat_buffer_makes_one_call", || calls("average_fused", average_fused, true))
+            .calls(&["average_fused"])
             .min_ranks(2),
-        Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host).min_ranks(2),
+        Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host)
+            .calls(&["average_grouped", "average_fused"])
+            .min_ranks(2),
     ]
 }
 
@@ -72,9 +82,9 @@ fn compare(
     Expected::new(rank, name, &average)
         .if_instead(
             &input(rank, tensor, len),
-            "these are the rank's own values: no average came to this tensor",
+            "these are the rank's own values: no average was written to this tensor",
         )
-        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has its own offset there")
+        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has an offset of its own there")
         .if_instead(&total, "this is the sum of all ranks, not divided by their number")
         .if_instead(&twice, "this was divided by the number of ranks twice")
         .within(bound, got)
@@ -93,9 +103,9 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
         let expected: Vec<usize> = (1..=count).collect();
         ensure!(
             found == expected,
-            "{count} tensors, of 1, 2, … elements in the order of their names, came with lengths {found:?}{}",
+            "in_order returned {count} tensors in the wrong order\n  expected lengths {expected:?}, in the order of the names, got {found:?}{}",
             match found == of_the_map {
-                true => "\n  likely cause: this is the order of the map, which is another one on each rank",
+                true => "\n  likely cause: this is the order of the map, which differs from rank to rank",
                 false => "",
             }
         );
@@ -162,12 +172,10 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             for (place, (own, of_rank_0)) in order.iter().zip(&ranks[0].0).enumerate() {
                 ensure!(
                     own == of_rank_0,
-                    "rank {rank} of {world_size}: at place {place} of its order it has {own}, where rank 0 has {of_rank_0}: the two \
-                     are averaged with each other{}",
+                    "rank {rank} of {world_size}: place {place} of in_order is {own}, where that of rank 0 is {of_rank_0}: the two are averaged with each other{}",
                     match *by_the_map && ranks[0].2 {
                         true => {
-                            "\n  likely cause: both have the order of their map, which goes through its entries in another order on \
-                             each rank"
+                            "\n  likely cause: both have the order of their map, which differs from rank to rank. All tensors here have one length: only their names tell them apart"
                         }
                         false => "",
                     }

@@ -10,18 +10,29 @@ use crate::grouping::group::{average_all, in_group};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("group::every_gpu_gets_the_average", every_gpu_gets_the_average).min_ranks(2),
-        Check::new("group::one_gpu_is_a_world_too", || check_average(1)),
-        Check::new("group::it_returns_before_the_average_is_there", it_returns_before_the_average_is_there)
+        Check::new("group::every_gpu_gets_the_average", every_gpu_gets_the_average)
+            .calls(&["average_all"])
             .min_ranks(2),
-        Check::new("group::what_the_calls_return_comes_back", what_the_calls_return_comes_back),
-        Check::new("group::an_error_of_the_end_comes_back", an_error_of_the_end_comes_back),
-        Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
+        Check::new("group::one_gpu_is_a_world_too", || check_average(1)).calls(&["average_all"]),
+        Check::new("group::it_returns_before_the_average_is_there", it_returns_before_the_average_is_there)
+            .calls(&["average_all"])
+            .min_ranks(2),
+        Check::new("group::what_the_calls_return_comes_back", what_the_calls_return_comes_back)
+            .calls(&["in_group"]),
+        Check::new("group::an_error_of_the_end_comes_back", an_error_of_the_end_comes_back)
+            .calls(&["in_group"]),
+        Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .calls(&["in_group"])
+            .min_ranks(2),
         Check::new("group::a_group_inside_a_group_is_a_part_of_it", a_group_inside_a_group_is_a_part_of_it)
+            .calls(&["in_group", "average_all"])
             .min_ranks(2),
         Check::new("group::a_buffer_too_few_or_too_many_is_an_error", a_buffer_too_few_or_too_many)
+            .calls(&["average_all"])
             .min_ranks(2),
-        Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error).min_ranks(2),
+        Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
+            .calls(&["average_all"])
+            .min_ranks(2),
     ]
 }
 
@@ -97,15 +108,17 @@ fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
 
 fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     let value = in_group(|| Ok(37))?;
-    ensure!(value == 37, "the calls returned 37, and in_group returned {value}");
+    ensure!(value == 37, "in_group returned {value}, expected 37, which its calls returned");
     let result = without_panic("in_group, whose calls return an error,", || {
         in_group(|| -> anyhow::Result<()> { bail!("no batch is left") })
     })?;
-    let Err(error) = result else { bail!("the calls returned an error, and in_group returned Ok") };
+    let Err(error) = result else {
+        bail!("the calls returned an error, and in_group returned Ok; expected that error")
+    };
     let text = format!("{error:#}");
     ensure!(
         text.contains("no batch is left"),
-        "the calls' error was `no batch is left`, in_group's is: {text}"
+        "the error of in_group must be that of its calls, `no batch is left`; it says: {text}"
     );
     Ok(())
 }
@@ -200,11 +213,13 @@ fn refused(
 ) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
     let result = without_panic(&format!("average_all of {one} and {other} {of}"), || average(comms, some))?;
-    let Err(error) = result else { bail!("{one} and {other} {of}: average_all returned Ok") };
+    let Err(error) = result else {
+        bail!("{one} and {other} {of}: average_all returned Ok; expected an error")
+    };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&one) && text.contains(&other),
-        "{one} and {other} {of}: the error must have both numbers; it says: {text}"
+        "{one} and {other} {of}: the error of average_all must have both numbers; it says: {text}"
     );
     let called = log.calls("AllReduce")?.len();
     ensure!(

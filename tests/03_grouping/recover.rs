@@ -16,13 +16,23 @@ use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("recover::survivors_make_a_world_without_gaps", survivors_make_a_world_without_gaps)
+            .calls(&["rejoin"])
             .min_ranks(2),
-        Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first).min_ranks(2),
-        Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum).min_ranks(2),
-        Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
-        Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives),
-        Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes),
-        Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin),
+        Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first)
+            .calls(&["rejoin"])
+            .min_ranks(2),
+        Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum)
+            .calls(&["sum_of_survivors"])
+            .min_ranks(2),
+        Check::new("recover::a_second_loss_is_survived_too", a_second_loss_is_survived_too)
+            .calls(&["sum_of_survivors"])
+            .min_ranks(3),
+        Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives)
+            .calls(&["sum_of_survivors"]),
+        Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes)
+            .calls(&["sum_of_survivors"]),
+        Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin)
+            .calls(&["rejoin"]),
     ]
 }
 
@@ -121,8 +131,7 @@ fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[us
         survivors.iter().enumerate().map(|(rank, &old)| (rank, survivors.len(), gpu_of[old])).collect();
     ensure!(
         got == expected,
-        "the survivors are ranks {survivors:?}, and old rank {old_rank} hears in the new world, as (rank, world size, GPU): \
-         {got:?}; expected {expected:?}: a rank's number is its place among the survivors"
+        "old rank {old_rank}, with survivors {survivors:?}: the new communicator has wrong (rank, world size, GPU)\n  expected {expected:?}, got {got:?}\n  a rank's new number is its place among the survivors"
     );
     Ok(())
 }
@@ -220,7 +229,7 @@ fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<
     Expected::new(rank, &format!("the sum of the survivors {survivors:?}"), &sum(survivors))
         .if_instead(
             &irregular::integers(1000 + rank, LEN),
-            "it is what was there before: the sum that was broken off has to be made again, in the new world",
+            "it is what was there before: make the sum that was broken off again, with the new communicator",
         )
         .if_instead(&sum(&all), format!("the values of rank {lost} are in it, which is lost"))
         .if_instead(&irregular::integers(rank, LEN), "these are the rank's own values alone")
@@ -274,14 +283,12 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
             let muster = |rank| {
                 let watch = watches.get(asked.get());
                 asked.set(asked.get() + 1);
-                watch
-                    .context("the survivors were asked for more often than a sum did not arrive")?
-                    .muster(rank)
+                watch.context("`muster` was called more often than a sum did not arrive")?.muster(rank)
             };
             let again = "as long as a sum doesn't arrive, the survivors rejoin and begin again, however often that is";
             let comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrives, muster)
                 .with_context(|| {
-                    format!("rank {rank} of {world_size}: {REFUSED} sums did not arrive: {again}")
+                    format!("rank {rank} of {world_size}: {REFUSED} sums did not arrive, and sum_of_survivors returned an error: {again}")
                 })?;
             comm.stream().synchronize()?;
             ensure!(

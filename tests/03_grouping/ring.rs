@@ -14,16 +14,25 @@ use crate::grouping::ring::{neighbours, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle),
+        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle).calls(&["neighbours"]),
         Check::new("ring::what_comes_is_the_left_neighbour_s", what_comes_is_the_left_neighbour_s)
+            .calls(&["shift"])
             .min_ranks(3),
-        Check::new("ring::two_ranks_exchange", || shifts(2)).min_ranks(2),
-        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)),
-        Check::new("ring::shift_returns_at_once", shift_returns_at_once).min_ranks(2),
-        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open).min_ranks(2),
-        Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum).min_ranks(3),
-        Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks).min_ranks(2),
-        Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once).min_ranks(2),
+        Check::new("ring::two_ranks_exchange", || shifts(2)).calls(&["shift"]).min_ranks(2),
+        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)).calls(&["shift"]),
+        Check::new("ring::shift_returns_at_once", shift_returns_at_once).calls(&["shift"]).min_ranks(2),
+        Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
+            .calls(&["shift"])
+            .min_ranks(2),
+        Check::new("ring::every_rank_gets_the_sum", every_rank_gets_the_sum)
+            .calls(&["sum_around"])
+            .min_ranks(3),
+        Check::new("ring::the_sum_of_one_or_two_ranks", the_sum_of_one_or_two_ranks)
+            .calls(&["sum_around"])
+            .min_ranks(2),
+        Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once)
+            .calls(&["sum_around"])
+            .min_ranks(2),
     ]
 }
 
@@ -39,11 +48,11 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
         for rank in (0..world_size).rev() {
             let (left, right) = neighbours(rank, world_size);
             let neighbours =
-                format!("rank {rank} of {world_size}: its neighbours are ranks {left} and {right}");
+                format!("neighbours({rank}, {world_size}) returned left {left} and right {right}");
             for neighbour in [left, right] {
                 ensure!(
                     neighbour < world_size,
-                    "{neighbours}, but there is no rank {neighbour}: the circle closes behind the last one"
+                    "{neighbours}, but there is no rank {neighbour}: the right neighbour of the last rank is rank 0"
                 );
             }
             // The right neighbour of each rank but the last has the next number; the last one's is rank 0.
@@ -51,7 +60,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
                 (left, right) == (previous, next),
-                "{neighbours}, expected {previous} to the left and {next} to the right{}",
+                "{neighbours}, expected left {previous} and right {next}{}",
                 if (left, right) == (next, previous) { ": left and right are swapped" } else { "" }
             );
         }
@@ -88,15 +97,15 @@ fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
     shift(comm, &outgoing.view(), &mut incoming.view_mut())?;
     let got = incoming.read()?;
     let (left, right) = ((rank + world_size - 1) % world_size, (rank + 1) % world_size);
-    Expected::new(rank, "what came in", &irregular::integers(left, len))
+    Expected::new(rank, "`incoming`", &irregular::integers(left, len))
         .if_instead(
             &irregular::integers(right, len),
-            format!("it comes from rank {right}, the right neighbour, and not from the left one"),
+            format!("it comes from rank {right}, the right neighbour, not from the left one"),
         )
         .if_instead(&own, "these are the rank's own values")
         .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
         .exactly(&got)?;
-    Expected::new(rank, "what went out", &own).exactly(&outgoing.read()?)
+    Expected::new(rank, "`outgoing`", &own).exactly(&outgoing.read()?)
 }
 
 fn shift_returns_at_once() -> anyhow::Result<()> {
@@ -129,12 +138,15 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let foreign = Guarded::new(other, &irregular::integers(rank, 37))?;
         let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
         stream.context().bind_to_thread()?;
-        let result = without_panic("shift of a buffer on another GPU", || {
+        let result = without_panic("`shift` of a buffer on another GPU", || {
             shift(comm, &foreign.view(), &mut incoming.view_mut())
         })?;
-        ensure!(result.is_err(), "rank {rank}: what goes out lies on another GPU, and shift returned Ok");
+        ensure!(
+            result.is_err(),
+            "rank {rank}: `outgoing` lies on another GPU, and shift returned Ok; expected NCCL's error"
+        );
         check_shift(comm, 37).with_context(|| {
-            let failed = open_group::after("a shift that NCCL refused", "the next shift failed");
+            let failed = open_group::after("a `shift` that NCCL refused", "the next `shift` failed");
             format!("rank {rank} of {}: {failed}", comm.world_size())
         })
     };
@@ -176,17 +188,16 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let left = &inputs[(rank + world_size - 1) % world_size];
     let right = &inputs[(rank + 1) % world_size];
     let others = (world_size - 1) as f32;
-    Expected::new(rank, &format!("the sum of {world_size} ranks"), &each(&sum))
+    Expected::new(rank, &format!("the total of {world_size} ranks"), &each(&sum))
         .if_instead(
             &each(&|index| inputs[rank][index] + others * left[index]),
             format!(
-                "the left neighbour's values are in it {others} times: each shift sends the rank's own values, \
-                 and not what came in"
+                "the left neighbour's values are in it {others} times: each shift sends the rank's own values, not what came in"
             ),
         )
         .if_instead(
             &each(&|index| sum(index) - inputs[rank][index] + stale(rank, len)[index]),
-            "what was in it before is still in it, in place of the rank's own values: the sum begins with those",
+            "what was in the buffer before is still in the sum, and the rank's own values are not: begin with those",
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index]),
@@ -201,8 +212,7 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index] - right[index]),
-            "the rank's own values are in it twice, and those that came in last are missing: each shift adds what it sent, \
-             and not what came in",
+            "the rank's own values are in it twice, and those that came in last are missing: each shift adds what it sent, not what came in",
         )
         .if_instead(&each(&|index| sum(index) - inputs[rank][index]), "the rank's own values are missing")
         .if_instead(&inputs[rank], "these are the rank's own values: nothing was added")

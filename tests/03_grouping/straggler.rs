@@ -3,11 +3,11 @@
 mod missing;
 
 use std::cell::Cell;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use cudarc::driver::{CudaSlice, LaunchConfig};
+use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
@@ -18,23 +18,32 @@ use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes),
-        Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up),
-        Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error),
-        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last),
-        Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much).min_ranks(2),
+        Check::new("straggler::a_wait_ends_when_its_event_comes", a_wait_ends_when_its_event_comes)
+            .calls(&["complete_by"]),
+        Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up)
+            .calls(&["complete_by"]),
+        Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error).calls(&["complete_by"]),
+        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last).calls(&["lateness"]),
+        Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much)
+            .calls(&["barrier"])
+            .min_ranks(2),
         Check::new("straggler::a_missing_rank_is_named_by_all", missing::a_missing_rank_is_named_by_all)
+            .calls(&["barrier"])
             .min_ranks(2),
         Check::new(
             "straggler::a_gpu_that_is_too_late_is_named_by_all",
             missing::a_gpu_that_is_too_late_is_named_by_all,
         )
+        .calls(&["barrier"])
         .min_ranks(2),
     ]
 }
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
+/// What a wait that gives up too early did.
+const NOT_SEEN: &str =
+    "complete_by returned false before time was up: expected true, once the event is complete";
 /// Further away than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 
@@ -47,13 +56,37 @@ fn ticking() -> impl Fn() -> Duration {
 fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let kernels = Kernels::load(stream.context())?;
+    early_is_seen_early(&stream, &kernels)?;
     kernels.spin(&stream, 2 * MILLISECOND)?;
     let event = stream.record_event(None)?;
     let complete = complete_by(&event, || Duration::ZERO, DEADLINE)?;
-    ensure!(complete, "time stood still, and the event came: complete_by says that it didn't");
-    ensure!(event.try_is_complete()?, "complete_by says that the event has come, and it has not");
+    ensure!(complete, "{NOT_SEEN}");
+    ensure!(event.try_is_complete()?, "complete_by returned true before the event was complete");
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
-    ensure!(complete, "an event that had come long ago: complete_by says that it hasn't, because time is up");
+    ensure!(
+        complete,
+        "complete_by returned false for an event that is complete already, because time is up: expected true"
+    );
+    Ok(())
+}
+
+/// An event that completes long before the deadline is seen long before it, by a clock that runs.
+fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
+    const FAR: Duration = Duration::from_secs(3);
+    kernels.spin(stream, 2 * MILLISECOND)?;
+    let event = stream.record_event(None)?;
+    let start = Instant::now();
+    let complete = complete_by(&event, || start.elapsed(), FAR)?;
+    let took = start.elapsed();
+    // Far from both: a wait that polls takes milliseconds.
+    ensure!(
+        took < FAR * 2 / 3,
+        "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 ms, and the \
+         deadline is {} s: ask the event again and again, don't sleep until the deadline",
+        took.as_secs_f64(),
+        FAR.as_secs()
+    );
+    ensure!(complete, "{NOT_SEEN}");
     Ok(())
 }
 
@@ -72,8 +105,7 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     let complete = complete_by(&event, counted, Duration::from_millis(5))?;
     ensure!(
         !complete,
-        "the GPU was busy for 10 ms, and time was up when the clock was read for the 6th time: complete_by waited until the \
-         event came, and read the clock {} times",
+        "complete_by waited for the event after time was up, and read the clock {} times\n  time was up when the clock was read for the 6th time, and the GPU was busy for 10 ms",
         looks.get()
     );
     Ok(stream.synchronize()?)
@@ -104,8 +136,7 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     std::mem::forget((event, trap, kernels, stream));
     if let Ok(complete) = answer? {
         bail!(
-            "a kernel in front of the event failed, so it will never come, and complete_by returned Ok({complete}); expected the \
-             error, which `try_is_complete` returns"
+            "a kernel in front of the event failed, so the event never completes, and complete_by returned Ok({complete}); expected the error, which `try_is_complete` returns"
         );
     }
     Ok(())
@@ -130,7 +161,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
             )
             .if_instead(
                 &waited,
-                "this is how long each has waited: the longer one waits, the earlier one came",
+                "this is how long each rank has waited: the longer a rank waits, the earlier it came",
             )
             .if_instead(
                 &each(&|one| one - least),
@@ -140,10 +171,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
                 &each(&|one| one - longest),
                 "it has the wrong sign: no rank came before the first one",
             )
-            .if_instead(
-                &each(&|one| waited[rank] - one),
-                "it is reckoned from this rank, and not from who came first",
-            )
+            .if_instead(&each(&|one| waited[rank] - one), "it is relative to this rank, not to the first one")
             .exactly(&got)
         })?;
     }
@@ -205,7 +233,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
                 "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \
                  later than the first one by {told:?} ms"
             );
-            ensure!(told.len() == world_size, "{of}: one for each rank is expected");
+            ensure!(told.len() == world_size, "{of}; expected one for each rank");
             ensure!(
                 told.iter().all(|&late| (0.0..1e5).contains(&late)),
                 "{of}{}",

@@ -11,14 +11,20 @@ use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("tracking::two_slices_are_worked_on_at_once", two_slices_are_worked_on_at_once),
-        Check::new("tracking::two_slices_stay_tracked", two_slices_stay_tracked),
-        Check::new("tracking::one_slice_is_worked_on_at_once", one_slice_is_worked_on_at_once),
-        Check::new("tracking::a_late_upload_is_waited_for", a_late_upload_is_waited_for),
-        Check::new("tracking::a_late_half_is_waited_for", a_late_half_is_waited_for),
-        Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for),
-        Check::new("tracking::readers_read_at_once", readers_read_at_once),
-        Check::new("tracking::writing_after_reading_returns_at_once", writing_after_reading_returns_at_once),
+        Check::new("tracking::two_slices_are_worked_on_at_once", two_slices_are_worked_on_at_once)
+            .calls(&["in_two_slices"]),
+        Check::new("tracking::two_slices_stay_tracked", two_slices_stay_tracked).calls(&["in_two_slices"]),
+        Check::new("tracking::one_slice_is_worked_on_at_once", one_slice_is_worked_on_at_once)
+            .calls(&["in_one_slice"]),
+        Check::new("tracking::a_late_upload_is_waited_for", a_late_upload_is_waited_for)
+            .calls(&["in_one_slice"]),
+        Check::new("tracking::a_late_half_is_waited_for", a_late_half_is_waited_for)
+            .calls(&["in_two_slices", "in_one_slice"]),
+        Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for)
+            .calls(&["write_after_reads"]),
+        Check::new("tracking::readers_read_at_once", readers_read_at_once).calls(&["write_after_reads"]),
+        Check::new("tracking::writing_after_reading_returns_at_once", writing_after_reading_returns_at_once)
+            .calls(&["write_after_reads"]),
     ]
 }
 
@@ -102,7 +108,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     };
     let done = times([6.0, 6.0]);
     let swapped = [&done[LEN / 2..], &done[..LEN / 2]].concat();
-    Expected::new(0, "what came of both halves", &done)
+    Expected::of("the result of both halves", &done)
         .if_instead(&swapped, "the second half comes first")
         .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
         .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
@@ -121,8 +127,7 @@ fn worked_on_at_once(way: Way) -> anyhow::Result<()> {
     };
     ensure!(
         both > 0.0,
-        "each half was worked on for 2 ms, on a stream of its own, and at no time both: the second began {:.1} ms after the \
-         first was done. {why}{}",
+        "each half was worked on for 2 ms, on a stream of its own, and at no time both: the second began {:.1} ms after the first was done; {why}{}",
         -both,
         match bench.streams[0].context().is_event_tracking() {
             true => "; event tracking is on",
@@ -208,10 +213,10 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
     // What is known to be wrong in the streams is said first; the numbers come after it.
     let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
     ended.context(
-        "the GPU has failed, where the readers' streams read the slice and then the writer's writes it",
+        "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",
     )?;
     for (index, output) in read.outputs.iter().enumerate() {
-        Expected::new(0, &format!("what reader {index} of 3 has read"), &irregular::integers(0, LEN))
+        Expected::of(&format!("what reader {index} of 3 read"), &irregular::integers(0, LEN))
             .if_instead(
                 &irregular::integers(1, LEN),
                 "it is what was written afterwards: the writer did not wait for this reader",
@@ -219,7 +224,7 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
             .if_instead(&stale(), "it is what was there before: nothing was read")
             .exactly(&output.stream().clone_dtoh(output)?)?;
     }
-    Expected::new(0, "the slice in the end", &irregular::integers(1, LEN))
+    Expected::of("the slice in the end", &irregular::integers(1, LEN))
         .if_instead(&irregular::integers(0, LEN), "it is what was read: nothing was written")
         .exactly(&read.slice.stream().clone_dtoh(&read.slice)?)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
@@ -13,10 +13,14 @@ use crate::multi_gpu::accumulate::Accumulator;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("accumulate::each_step_is_that_of_the_whole_batch", each_step_is_that_of_the_whole_batch),
+        Check::new("accumulate::each_step_is_that_of_the_whole_batch", each_step_is_that_of_the_whole_batch)
+            .calls(&["Accumulator::step"]),
         Check::new("accumulate::uneven_pieces_count_by_their_samples", uneven_pieces_count_by_their_samples)
+            .calls(&["Accumulator::step"])
             .min_ranks(2),
-        Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce).min_ranks(2),
+        Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce)
+            .calls(&["Accumulator::step"])
+            .min_ranks(2),
     ]
 }
 
@@ -101,7 +105,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
             attempt
                 .compare_parameters(&made[index].parameters)
                 .and_then(|()| attempt.compare_loss(made[index].loss))
-                .with_context(|| place.clone())?;
+                .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         for (rank, made) in ranks.iter().enumerate() {
             Expected::new(
@@ -110,7 +114,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
                 &ranks[0][index].parameters,
             )
             .exactly(&made[index].parameters)
-            .with_context(|| place.clone())?;
+            .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         earlier.iter_mut().zip(&step.gradient).for_each(|(sum, slope)| *sum += slope);
     }
@@ -167,8 +171,7 @@ impl Attempt<'_> {
 
     fn scale_is_forgotten(&self) -> String {
         format!(
-            "each micro-batch's mean counts in full, {} on this rank: the scale is forgotten, \
-             a mean over the batch has each sample count for 1 / {}",
+            "each micro-batch's mean counts in full, {} on this rank: the scale is missing. In a mean over the batch, each sample counts for 1 / {}",
             self.cuts[self.rank].len(),
             self.step.batch.len()
         )
@@ -190,10 +193,10 @@ impl Attempt<'_> {
                     &step.along(&times(&step.gradient, 1.0 / world_size)),
                     "averaged twice: the average divides by the world size, and the weight does too",
                 )
-                .if_instead(&step.along(&of_own), "this is its own part of the average, and no other rank's is in it")
+                .if_instead(&step.along(&of_own), "this is the rank's own part of the average: the parts of the other ranks are missing")
                 .if_instead(
                     &step.along(&times(&of_own, world_size)),
-                    "it stepped along its own gradient: nothing was averaged over the ranks",
+                    "the step is along the rank's own gradient: nothing was averaged over the ranks",
                 );
         }
         let with_earlier: Vec<f64> =
@@ -202,7 +205,7 @@ impl Attempt<'_> {
         expected
             .if_instead(
                 &step.along(&self.of_last().1),
-                "only the last micro-batch is in it: `backward` replaces, it doesn't add",
+                "only the last micro-batch is in it: `backward` replaces the gradients, it doesn't add to them",
             )
             .if_instead(&step.along(&self.unscaled().1), self.scale_is_forgotten())
             .if_instead(
@@ -230,7 +233,9 @@ impl Attempt<'_> {
                 "it is this rank's own: average it like the gradient".to_owned()
             }
             () if alike(self.unscaled().0) => self.scale_is_forgotten(),
-            () if alike(self.mean_of_means().0) => "the mean of means".to_owned(),
+            () if alike(self.mean_of_means().0) => {
+                "it is the mean of the micro-batches' means: a longer one must count for more".to_owned()
+            }
             () => String::new(),
         };
         let cause = if cause.is_empty() { cause } else { format!("\n  likely cause: {cause}") };
@@ -262,8 +267,7 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         };
         ensure!(
             made == expected,
-            "world size {world_size}: {} steps of {PIECES} micro-batches took {made} calls of AllReduce, expected {expected}, one for \
-             each rank and step{cause}",
+            "world size {world_size}: {} steps of {PIECES} micro-batches made {made} calls of AllReduce, expected {expected}, one for each rank and step{cause}",
             batches.len()
         );
         let short = new.iter().find(|&&count| count != len + 1);

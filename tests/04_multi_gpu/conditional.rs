@@ -11,11 +11,14 @@ use crate::multi_gpu::conditional::{any_rank, step};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("conditional::one_yes_is_enough", one_yes_is_enough).min_ranks(2),
+        Check::new("conditional::one_yes_is_enough", one_yes_is_enough).calls(&["any_rank"]).min_ranks(2),
         Check::new("conditional::an_overflow_on_any_rank_skips_the_step", any_overflow_skips_the_step)
+            .calls(&["step"])
             .min_ranks(2),
-        Check::new("conditional::steps_are_those_of_one_gpu", steps_are_those_of_one_gpu).min_ranks(2),
-        Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too),
+        Check::new("conditional::steps_are_those_of_one_gpu", steps_are_those_of_one_gpu)
+            .calls(&["step"])
+            .min_ranks(2),
+        Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too).calls(&["step"]),
     ]
 }
 
@@ -56,18 +59,18 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
                     .all(|rank| asked.iter().zip(&heard[rank]).all(|(yes, &got)| rule(yes, rank) == got))
             };
             let cause = if always(&|yes, rank| yes[rank]) {
-                "\n  likely cause: each rank has its own answer, and not that of all"
+                "\n  likely cause: each rank returns its own answer, not that of all"
             } else if always(&|yes, _| yes[0]) {
-                "\n  likely cause: rank 0's answer alone is taken"
+                "\n  likely cause: rank 0's answer alone decides"
             } else if always(&|yes, _| !yes.contains(&false)) {
-                "\n  likely cause: it is a yes only where all ranks say yes"
+                "\n  likely cause: it returns true only where all ranks pass true"
             } else if always(&|yes, _| yes.iter().filter(|&&yes| yes).count() == 1) {
-                "\n  likely cause: it is a yes only where exactly one rank says yes"
+                "\n  likely cause: it returns true only where exactly one rank passes true"
             } else {
                 ""
             };
             bail!(
-                "world size {world_size}: {} said yes, and any_rank says {got:?}, expected {expected} on every rank{cause}",
+                "world size {world_size}: {} passed true, and any_rank returned {got:?} on the ranks, expected {expected} on every rank{cause}",
                 those(yes)
             );
         }
@@ -190,21 +193,21 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
     let told = format!("rank {rank} of {world_size}: {overflowed} had an overflow");
     ensure!(
         !(skip && stepped && got == before),
-        "{told}, no parameter has changed, and `step` says that the step was made"
+        "{told}, no parameter has changed, and `step` returned true; expected false, since the step was skipped"
     );
     ensure!(!(skip && stepped), "{told}, and the step was made; every rank must skip it");
-    ensure!(skip || stepped, "{told}, and the step was skipped: it is skipped only where one overflows");
+    ensure!(skip || stepped, "{told}, and the step was skipped; skip it only where a gradient overflows");
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
-    let name = format!("the buffer of parameters, when {overflowed} had an overflow,");
+    let name = format!("the buffer of parameters after `step`, where {overflowed} had an overflow,");
     let poisoned = got.iter().any(|value| !value.is_finite());
     ensure!(
         !poisoned,
-        "{told}, and parameters are no numbers any more, where `step` says that the step was {}",
-        if stepped { "made" } else { "skipped" }
+        "{told}, and parameters are NaN or infinite after it, though `step` returned {}",
+        if stepped { "true" } else { "false, for a step that is skipped" }
     );
     let mut expected = Expected::new(rank, &name, &right);
     if !skip {
-        expected = expected.if_instead(before, "nothing was stepped, and the answer says that it was");
+        expected = expected.if_instead(before, "no parameter has changed, and `step` returned true");
     }
     expected.within(bound, got)
 }

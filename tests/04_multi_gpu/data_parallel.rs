@@ -18,18 +18,25 @@ use training::{HIDDEN, Serial, Training, seed};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch),
+        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch)
+            .calls(&["shard"]),
         Check::new("data_parallel::every_replica_starts_with_rank_0s_parameters", replicas_start_equal)
+            .calls(&["start_equal"])
             .min_ranks(2),
-        Check::new("data_parallel::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new("data_parallel::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["step"])
+            .min_ranks(2),
         Check::new(
             "data_parallel::uneven_shards_count_by_their_samples",
             uneven_shards_count_by_their_samples,
         )
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("data_parallel::replicas_are_bit_identical_after_every_step", replicas_are_bit_identical)
+            .calls(&["step"])
             .min_ranks(2),
         Check::new("data_parallel::the_loss_is_that_of_the_whole_batch", the_loss_is_that_of_the_whole_batch)
+            .calls(&["step"])
             .min_ranks(2),
     ]
 }
@@ -91,13 +98,12 @@ fn replicas_start_equal() -> anyhow::Result<()> {
         for (rank, start) in starts.iter().enumerate() {
             let Some(index) = first_difference(start, &initial[0]) else { continue };
             let cause = match initial.iter().position(|initial| first_difference(start, initial).is_none()) {
-                Some(own) if own == rank => "these are still its own: nothing was broadcast".to_owned(),
-                Some(other) => format!("these are rank {other}'s, and the root is rank 0"),
-                None => "these are no rank's".to_owned(),
+                Some(own) if own == rank => "\nthese are still its own: nothing was broadcast".to_owned(),
+                Some(other) => format!("\nthese are rank {other}'s, and the root is rank 0"),
+                None => String::new(),
             };
             bail!(
-                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0\n\
-                 likely cause: {cause}",
+                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0{cause}",
                 layout.part(index),
                 start[index],
                 initial[0][index]

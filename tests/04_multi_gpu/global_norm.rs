@@ -11,10 +11,18 @@ use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("global_norm::it_is_the_norm_of_all_parts", || on_all_worlds(check_norm)).min_ranks(2),
-        Check::new("global_norm::a_long_average_is_shortened", || on_all_worlds(check_long)).min_ranks(2),
-        Check::new("global_norm::a_short_average_stays", || on_all_worlds(check_short)).min_ranks(2),
-        Check::new("global_norm::softmax_is_over_all_parts", || on_all_worlds(check_softmax)).min_ranks(2),
+        Check::new("global_norm::it_is_the_norm_of_all_parts", || on_all_worlds(check_norm))
+            .calls(&["global_norm"])
+            .min_ranks(2),
+        Check::new("global_norm::a_long_average_is_shortened", || on_all_worlds(check_long))
+            .calls(&["average_and_clip"])
+            .min_ranks(2),
+        Check::new("global_norm::a_short_average_stays", || on_all_worlds(check_short))
+            .calls(&["average_and_clip"])
+            .min_ranks(2),
+        Check::new("global_norm::softmax_is_over_all_parts", || on_all_worlds(check_softmax))
+            .calls(&["softmax"])
+            .min_ranks(2),
         Check::new("global_norm::one_rank_is_a_world_too", || {
             rendezvous(&lab::streams(1)?, |comm| {
                 let kernels = Kernels::load(comm.stream().context())?;
@@ -23,7 +31,8 @@ pub(crate) fn checks() -> Vec<Check> {
                     .try_for_each(|check| check(&comm, &kernels))
             })?;
             Ok(())
-        }),
+        })
+        .calls(&["global_norm", "average_and_clip", "softmax"]),
         Check::new("global_norm::softmax_returns_at_once", || {
             rendezvous(&lab::streams(2)?, |comm| {
                 let (stream, kernels) = (comm.stream(), Kernels::load(comm.context())?);
@@ -32,6 +41,7 @@ pub(crate) fn checks() -> Vec<Check> {
             })?;
             Ok(())
         })
+        .calls(&["softmax"])
         .min_ranks(2),
     ]
 }
@@ -75,7 +85,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
-        (norms[rank], "this is the norm of its own part: the others' are missing"),
+        (norms[rank], "this is the norm of the rank's own part: the parts of the others are missing"),
         (norms.iter().sum(), "this is the sum of the parts' norms: norms can't be summed, their squares can"),
         (
             norms.iter().map(|norm| norm * norm).sum::<f64>(),
@@ -91,7 +101,7 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     ];
     ensure!(
         abs_diff_eq!(got, expected, epsilon = bound * expected),
-        "rank {rank} of {world_size}: the norm is {got:.6}, expected {expected:.6}{}",
+        "rank {rank} of {world_size}: global_norm returned {got:.6}, expected {expected:.6}{}",
         cause(got, bound, &mistakes)
     );
     Expected::new(rank, "the part", &parts[rank]).exactly(&on_gpu.read()?)
@@ -208,9 +218,9 @@ impl Clip {
         expected
             .if_instead(
                 &mean_of_clipped,
-                "each rank's gradient was clipped before the sum: average first, and clip what comes of it",
+                "each rank's gradient was clipped before the sum: average first, then clip the average",
             )
-            .if_instead(&clipped[self.rank], "these are its own values, clipped: nothing was averaged")
+            .if_instead(&clipped[self.rank], "these are the rank's own values, clipped: nothing was averaged")
             .if_instead(
                 &self.stretched((self.max_norm / self.summed_norm()).min(1.0)),
                 NORM_OF_THE_AVERAGE_SUMMED,
@@ -227,13 +237,13 @@ impl Clip {
         let (norm, world_size) = (length(&self.average), self.world_size());
         let relative = self.roundings() * UNIT_ROUNDOFF * world_size as f64;
         let mistakes = [
-            (norm.min(self.max_norm), "this is the norm after it was shortened: return that before"),
+            (norm.min(self.max_norm), "this is the norm after clipping: return that before it"),
             (norm * norm, "the root is missing"),
             (self.summed_norm(), NORM_OF_THE_AVERAGE_SUMMED),
         ];
         ensure!(
             abs_diff_eq!(told, norm, epsilon = relative * norm),
-            "rank {} of {world_size}: it returns a norm of {told:.6}, expected {norm:.6}{}",
+            "rank {} of {world_size}: average_and_clip returned a norm of {told:.6}, expected {norm:.6}{}",
             self.rank,
             cause(told, relative, &mistakes)
         );
@@ -276,20 +286,22 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
     if let Some(index) = got.iter().position(|value| !value.is_finite()) {
         anyhow::bail!(
-            "rank {rank} of {world_size}: the probability at index {index} is {}: exp({}) overflows; \
-             take the largest score off before",
+            "rank {rank} of {world_size}: the probability at index {index} is {}: exp({}) overflows; subtract the largest score first",
             got[index],
             parts[rank][index]
         );
     }
-    let mut expected = Expected::new(rank, "the part, as probabilities,", &right);
+    let mut expected = Expected::new(rank, "the part after `softmax`", &right);
     if world_size > 1 {
         expected = expected
             .if_instead(
                 &over(&local, local_total),
-                "the local maximum was taken off on each rank: the same number must come off everywhere",
+                "each rank subtracted the maximum of its own part: subtract the same number on every rank",
             )
-            .if_instead(&over(&own, own.iter().sum()), "its own part sums to 1: the sum is over all ranks")
+            .if_instead(
+                &over(&own, own.iter().sum()),
+                "the rank's own part sums to 1: divide by the sum over all ranks",
+            )
             .if_instead(
                 &over(&own, total / world_size as f64),
                 "the ranks' sums were averaged: all parts together sum to the world size",

@@ -20,24 +20,26 @@ static OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
 static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
 
 pub(crate) fn checks() -> Vec<Check> {
-    let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>| {
+    type Calls = &'static [&'static str];
+    let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>, calls: Calls| {
         let all = move || {
             // With wrong coordinates, ranks wait for each other where nobody comes.
             coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
-        Check::new(format!("hybrid::{name}"), all)
+        Check::new(format!("hybrid::{name}"), all).calls(calls)
     };
-    let of_four = |name, check| of(&OF_FOUR, name, check).min_ranks(4);
-    let of_six = |name, check| of(&OF_SIX, name, check).min_ranks(6);
+    let of_four = |name, check, calls| of(&OF_FOUR, name, check, calls).min_ranks(4);
+    let of_six = |name, check, calls| of(&OF_SIX, name, check, calls).min_ranks(6);
     vec![
-        Check::new("hybrid::coordinates_are_counted_row_by_row", coordinates_are_counted_row_by_row),
-        of_four("each_rank_meets_its_row_and_its_column", meets_its_groups),
-        of_six("rows_and_columns_may_differ_in_length", meets_its_groups),
-        of_four("all_rows_start_as_row_0", rows_start_equal),
-        of_six("all_rows_of_six_start_as_row_0", rows_start_equal),
-        of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
-        of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu),
+        Check::new("hybrid::coordinates_are_counted_row_by_row", coordinates_are_counted_row_by_row)
+            .calls(&["coordinates"]),
+        of_four("each_rank_meets_its_row_and_its_column", meets_its_groups, &["on_mesh"]),
+        of_six("rows_and_columns_may_differ_in_length", meets_its_groups, &["on_mesh"]),
+        of_four("all_rows_start_as_row_0", rows_start_equal, &["start_equal"]),
+        of_six("all_rows_of_six_start_as_row_0", rows_start_equal, &["start_equal"]),
+        of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
+        of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
     ]
 }
 
@@ -61,15 +63,15 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
             let cause = if are(&|rank| swapped(true_coordinates(rank, mesh))) {
                 "\n  likely cause: row and column are swapped"
             } else if are(&|rank| swapped(true_coordinates(rank, transposed))) {
-                "\n  likely cause: the mesh is transposed: counted column by column"
+                "\n  likely cause: the mesh is transposed: the ranks are counted column by column"
             } else if are(&|rank| true_coordinates(rank, transposed)) {
-                "\n  likely cause: a row is as long as there are tensor ranks, not data ranks"
+                "\n  likely cause: a row has as many ranks as there are tensor ranks, not data ranks"
             } else {
                 ""
             };
             ensure!(
                 got == expected,
-                "rank {rank} of {data} × {tensor}: data rank {}, tensor rank {}, expected {} and {}{cause}",
+                "coordinates({rank}, …) on a mesh of {data} × {tensor} is wrong\n  got data rank {} and tensor rank {}, expected {} and {}{cause}",
                 got.data_rank,
                 got.tensor_rank,
                 expected.data_rank,
@@ -112,7 +114,7 @@ fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
     })?;
     for (rank, (of_stream, row, column)) in met.into_iter().enumerate() {
         let told = format!("rank {rank} of {} × {}", mesh.data, mesh.tensor);
-        ensure!(of_stream == rank, "{told} works on the stream of rank {of_stream}");
+        ensure!(of_stream == rank, "{told}: its communicators are on the stream of rank {of_stream}");
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, mesh);
         let of_row: Vec<usize> = (0..mesh.tensor).map(|at| data_rank * mesh.tensor + at).collect();
         let of_column: Vec<usize> = (0..mesh.data).map(|at| at * mesh.tensor + tensor_rank).collect();
@@ -153,7 +155,7 @@ fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
         let mut expected = Expected::new(rank, "the model's part", &right);
         for row in 1..mesh.data {
             let cause = match row == data_rank {
-                true => "these are its own: nothing was broadcast to it".to_owned(),
+                true => "these are the rank's own: it received no broadcast".to_owned(),
                 false => format!("these are row {row}'s: the root is row 0, rank 0 of each data group"),
             };
             expected = expected.if_instead(&initial(row, tensor_rank), cause);

@@ -18,17 +18,23 @@ use release::{Spins, released};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("pools::the_report_is_of_the_stream_s_gpu", report_of_the_stream_s_gpu).min_ranks(2),
-        Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks),
-        Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done),
-        Check::new("pools::distances_are_right", distances_are_right),
-        Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing),
+        Check::new("pools::the_report_is_of_the_stream_s_gpu", report_of_the_stream_s_gpu)
+            .calls(&["report"])
+            .min_ranks(2),
+        Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks).calls(&["watch"]),
+        Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done)
+            .calls(&["watch"]),
+        Check::new("pools::distances_are_right", distances_are_right).calls(&["Distances::squared"]),
+        Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing)
+            .calls(&["Distances::squared"]),
         Check::new("pools::the_other_stream_is_done_before_the_free", || {
             released(Spins { own: 0, other: SPIN })
-        }),
+        })
+        .calls(&["release"]),
         Check::new("pools::its_own_stream_is_done_before_the_free", || {
             released(Spins { own: SPIN, other: 0 })
-        }),
+        })
+        .calls(&["release"]),
     ]
 }
 
@@ -86,7 +92,7 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
         }
         ensure!(
             got == expected,
-            "rank {rank}, on GPU {gpu}: the report is\n    {got:?}, and the pool says\n    {expected:?}{cause}"
+            "the report of GPU {gpu}, of rank {rank}, is wrong\n  expected {expected:?}\n  got {got:?}{cause}"
         );
     }
     Ok(())
@@ -107,7 +113,12 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
         drop(allocate(&stream, scratch[index])?);
         Ok(())
     })?;
-    ensure!(reports.len() == scratch.len(), "{} reports of {} times", reports.len(), scratch.len());
+    ensure!(
+        reports.len() == scratch.len(),
+        "watch(…) returned {} reports, expected {}",
+        reports.len(),
+        scratch.len()
+    );
     // What was in use at most, in each time until then.
     let mut earlier = vec![before + (99 * MIB) as u64];
     for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
@@ -120,8 +131,7 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     let (marks, now) = (after[1].reserved_high, after[1].reserved);
     ensure!(
         marks == now,
-        "a time in which nothing is done: the pool holds {now} bytes, and `reserved_high` is {marks}; both marks must be reset \
-         before each time"
+        "watch(…), where the work does nothing: `reserved_high` is {marks} bytes, expected {now}, which the pool holds\n  reset both marks before each call of the work"
     );
     Ok(())
 }
@@ -136,17 +146,17 @@ fn check_report(
     earlier: &[u64],
 ) -> anyhow::Result<()> {
     let is = |got: u64, expected: u64| (expected..=expected + ROUNDING).contains(&got);
-    ensure!(is(report.used, used), "{time} {} bytes are in use after it, expected {used}", report.used);
+    ensure!(is(report.used, used), "{time} `used` is {} bytes, expected {used}", report.used);
     ensure!(
         is(report.used_high, used_high),
-        "{time} the most in use is told to be {} bytes, expected {used_high}{}",
+        "{time} `used_high` is {} bytes, expected {used_high}{}",
         report.used_high,
         match report.used_high {
             high if earlier.iter().any(|&earlier| is(high, earlier)) => {
                 "\n  likely cause: the mark is that of an earlier time: reset it before each"
             }
             high if is(high, used) => {
-                "\n  likely cause: that is what is in use after it: the mark was reset after the work, not before it"
+                "\n  likely cause: that is what is in use at the end: the mark was reset after the work, not before it"
             }
             _ => "",
         }
@@ -168,7 +178,7 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
         let earlier = ends.last().map_or(Ok(true), cudarc::driver::CudaEvent::try_is_complete)?;
         ensure!(
             earlier,
-            "time {} begins, and the work of the one before is not done: wait for the stream before each report",
+            "watch(…) begins time {}, and the work of the time before is not done: wait for the stream before each report",
             index + 1
         );
         let scratch = allocate(&stream, 80 * MIB)?;
@@ -180,15 +190,14 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
     let done = ends.last().context("`watch` never called its work")?.try_is_complete()?;
     ensure!(
         done,
-        "`watch` came back, and the last time's work is not done: wait for the stream before each report"
+        "`watch` returned before the last time's work was done: wait for the stream before each report"
     );
     stream.synchronize()?;
     let (told, now) =
         (reports.last().map_or(0, |report| report.reserved), truth(stream.context().ordinal())?.reserved);
     ensure!(
         told <= now,
-        "the last report has {told} bytes reserved, and after a wait for the stream it is {now}: in the wait, the pool gives \
-         back what it needn't hold, so report after it"
+        "the last report of `watch` has `reserved` = {told} bytes, and the pool holds {now} once the stream is done: the pool returns memory while the host waits for the stream, so report after it"
     );
     Ok(())
 }
@@ -221,16 +230,20 @@ fn distances_are_right() -> anyhow::Result<()> {
             *left = a - b;
         }
         let cause = match () {
-            () if got == sum(|a, b| (a + b) * (a + b)) => "\n  likely cause: this is of a + b",
-            () if got == sum(|a, _| a * a) => "\n  likely cause: this is of a alone",
+            () if got == sum(|a, b| (a + b) * (a + b)) => "\n  likely cause: this is the square of a + b",
+            () if got == sum(|a, _| a * a) => "\n  likely cause: this is the square of a alone",
             () if got == left.iter().map(|left| left * left).sum::<f32>() => {
-                "\n  likely cause: what the vector before it left in the buffer is in it: take as much as this one needs"
+                "\n  likely cause: differences of an earlier, longer vector are in it: use only as many elements of the buffer as this vector has"
             }
             () => "",
         };
         // Whole numbers below 2²⁴: an f32 rounds nothing.
-        ensure!(got == expected, "vectors of {}: {got}, expected {expected}{cause}", LENGTHS[index]);
-        Expected::new(0, "a, which is only read,", &a_host).exactly(&stream.clone_dtoh(a)?)?;
+        ensure!(
+            got == expected,
+            "the squared distance of two vectors of {} elements is {got}, expected {expected}{cause}",
+            LENGTHS[index]
+        );
+        Expected::of("a, which is only read,", &a_host).exactly(&stream.clone_dtoh(a)?)?;
     }
     Ok(())
 }

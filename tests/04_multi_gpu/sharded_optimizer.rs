@@ -12,14 +12,22 @@ use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("sharded_optimizer::a_padded_length_has_equal_parts", padded_lengths),
+        Check::new("sharded_optimizer::a_padded_length_has_equal_parts", padded_lengths)
+            .calls(&["padded_len"]),
         Check::new("sharded_optimizer::each_rank_remembers_its_part_alone", each_rank_remembers_its_part)
+            .calls(&["ShardedOptimizer::new"])
             .min_ranks(2),
         Check::new("sharded_optimizer::each_step_is_that_of_one_optimizer", each_step_is_that_of_one)
+            .calls(&["ShardedOptimizer::step"])
             .min_ranks(2),
-        Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical).min_ranks(2),
-        Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too),
-        Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once).min_ranks(2),
+        Check::new("sharded_optimizer::replicas_stay_bit_identical", replicas_stay_identical)
+            .calls(&["ShardedOptimizer::step"])
+            .min_ranks(2),
+        Check::new("sharded_optimizer::one_rank_is_a_world_too", one_rank_is_a_world_too)
+            .calls(&["ShardedOptimizer::step"]),
+        Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once)
+            .calls(&["ShardedOptimizer::step"])
+            .min_ranks(2),
     ]
 }
 
@@ -56,13 +64,13 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
                 let expected = padded / world_size * size_of::<f32>();
                 let cause = match bytes {
                     _ if bytes == padded * size_of::<f32>() => {
-                        "\n  likely cause: it remembers the whole: each rank has only its part to step"
+                        "\n  likely cause: it keeps the velocities of the whole: each rank steps only its own part"
                     }
                     _ => "",
                 };
                 ensure!(
                     bytes == expected,
-                    "rank {} of {world_size}, buffers of {padded}: the optimizer keeps {bytes} bytes, expected {expected}{cause}",
+                    "rank {} of {world_size}: for buffers of {padded} parameters, the optimizer keeps {bytes} bytes, expected {expected}{cause}",
                     comm.rank()
                 );
                 Ok(())
@@ -169,7 +177,7 @@ fn compare(
     let mut serial = Serial::new(len);
     for (step, got) in steps.iter().enumerate() {
         let name = format!(
-            "the buffer of parameters after step {} of {STEPS}, {len} on {world_size} ranks,",
+            "the buffer of {len} parameters on {world_size} ranks, after step {} of {STEPS},",
             step + 1
         );
         let before = serial.clone();
@@ -218,7 +226,8 @@ fn with_mistakes<'a>(
     let stepped_alone = match gathered {
         true => format!("only rank {rank}'s part is new, on every rank: each must step its own"),
         false => {
-            "only its own part is new, the others' are those from before the step: gather after it".to_owned()
+            "only the rank's own part is new, those of the others are from before the step: gather after it"
+                .to_owned()
         }
     };
     expected
@@ -226,7 +235,7 @@ fn with_mistakes<'a>(
         .if_instead(&joined(right, &before), stepped_alone)
         .if_instead(
             &joined(&before, right),
-            "its own part is that from before the step: gather after it, not before",
+            "the rank's own part is from before the step: gather after it, not before",
         )
         .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
         .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")
@@ -255,7 +264,7 @@ fn a_step_returns_at_once() -> anyhow::Result<()> {
         let mut parameters = Guarded::new(&stream, &irregular::integers(0, LEN))?;
         let gradient = Guarded::new(&stream, &irregular::integers(seed(0, rank), LEN))?;
         let mut optimizer = ShardedOptimizer::new(&comm, LEN)?;
-        returns_at_once("step", &stream, || {
+        returns_at_once("ShardedOptimizer::step", &stream, || {
             optimizer.step(&comm, &mut parameters.view_mut(), &gradient.view(), LEARNING_RATE)
         })
     })?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
@@ -13,15 +13,23 @@ use crate::multi_gpu::single_process::SingleProcess;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("single_process::all_replicas_are_refreshed", all_replicas_are_refreshed).min_ranks(2),
-        Check::new("single_process::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu).min_ranks(2),
+        Check::new("single_process::all_replicas_are_refreshed", all_replicas_are_refreshed)
+            .calls(&["SingleProcess::refresh"])
+            .min_ranks(2),
+        Check::new("single_process::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["SingleProcess::step"])
+            .min_ranks(2),
         Check::new(
             "single_process::uneven_parts_count_by_their_samples",
             uneven_parts_count_by_their_samples,
         )
+        .calls(&["SingleProcess::step"])
         .min_ranks(2),
-        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0).min_ranks(2),
+        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0)
+            .calls(&["SingleProcess::step"])
+            .min_ranks(2),
         Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)
+            .calls(&["refresh", "scatter", "gather"])
             .min_ranks(2),
     ]
 }
@@ -56,12 +64,14 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
             first.stream().clone().memcpy_htod(&changed, &mut first.parameters_mut())?;
             for (index, replica) in run.replicas.iter().enumerate().skip(1) {
                 let got = replica.model.stream().clone_dtoh(&replica.model.parameters())?;
-                let name = format!("the buffer of parameters after refresh {time}, on {count} GPUs,");
-                Expected::new(index, &name, &right)
+                let name = format!(
+                    "the buffer of parameters of replica {index}, after call {time} of `refresh` on {count} GPUs,"
+                );
+                Expected::of(&name, &right)
                     .if_instead(&initial(index), "these are still its own: nothing was sent to it")
                     .if_instead(
                         &changed,
-                        "these are what GPU 0 had later: it did not wait until they were sent",
+                        "these are what GPU 0 had later: it did not wait until its parameters were sent",
                     )
                     .exactly(&got)?;
             }
@@ -92,12 +102,16 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
     let mut run = start(count, &batches)?;
     let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
     for (index, step) in steps(&samples, &batches, count).iter().enumerate() {
-        let loss = run.step(&on_gpu, &step.batch, LEARNING_RATE)?;
+        let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
+        let loss = run
+            .step(&on_gpu, &step.batch, LEARNING_RATE)
+            .with_context(|| format!("SingleProcess::step returned an error on {place}"))?;
         let first = &run.replicas[0].model;
         let parameters = first.stream().clone_dtoh(&first.parameters())?;
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
-        compare_parameters(&samples, step, count, &parameters).with_context(|| place.clone())?;
-        compare_loss(&samples, step, count, loss).context(place)?;
+        compare_parameters(&samples, step, count, &parameters)
+            .map_err(|error| anyhow!("{place}: {error}"))?;
+        compare_loss(&samples, step, count, loss).map_err(|error| anyhow!("{place}: {error}"))?;
     }
     Ok(())
 }
@@ -135,7 +149,7 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
-    let mut expected = Expected::new(0, "the buffer of parameters on GPU 0", &right)
+    let mut expected = Expected::of("the buffer of parameters on GPU 0", &right)
         .if_instead(&step.unchanged(), "nothing was stepped");
     if count > 1 {
         expected = expected
@@ -149,15 +163,15 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[..1]).1),
-                "it is along one replica's gradient, GPU 0's own: what the others have was not gathered",
+                "the step is along the gradient of one replica, GPU 0's own: gather those of the others",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "it is along one replica's gradient, the last one's: sum those of all",
+                "the step is along the gradient of one replica, the last one: sum those of all",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
-                "it is too small by the number of GPUs: the parts' shares sum to 1 without another division",
+                "the step is too small by the number of GPUs: the shares of the parts sum to 1 already",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
@@ -179,7 +193,7 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
-            "\n  likely cause: the loss of one shard, GPU 0's: the others' losses lie behind their gradients, gather both"
+            "\n  likely cause: this is the loss of one shard, GPU 0's: the loss of each replica is behind its gradient, gather both"
         }
         () => "",
     };

@@ -11,16 +11,21 @@ use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("staging::every_batch_arrives", every_batch_arrives),
-        Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory),
-        Check::new("staging::two_batches_are_under_way", two_batches_are_under_way),
+        Check::new("staging::every_batch_arrives", every_batch_arrives).calls(&["Feed::next"]),
+        Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory)
+            .calls(&["Feed::next"]),
+        Check::new("staging::two_batches_are_under_way", two_batches_are_under_way).calls(&["Feed::next"]),
         Check::new(
             "staging::a_batch_comes_while_another_is_worked_on",
             a_batch_comes_while_another_is_worked_on,
-        ),
-        Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once),
-        Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read),
-        Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory),
+        )
+        .calls(&["Feed::next"]),
+        Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once)
+            .calls(&["Results::fetch"]),
+        Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read)
+            .calls(&["Results::new"]),
+        Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory)
+            .calls(&["scaled_sum"]),
     ]
 }
 
@@ -75,22 +80,24 @@ fn every_batch_arrives() -> anyhow::Result<()> {
             kernels.spin(copies, copies_spin)?;
             let own = batch(index);
             let arrived = feed.next(|staged| staged.copy_from_slice(&own))?;
-            ensure!(arrived.len() == LEN, "a batch of {LEN} elements arrived as {}", arrived.len());
+            ensure!(
+                arrived.len() == LEN,
+                "Feed::next returned a batch of {} elements, expected {LEN}",
+                arrived.len()
+            );
             kernels.spin(compute, compute_spin)?;
             seen.push(compute.clone_dtod(arrived)?);
         }
         for (index, seen) in seen.iter().enumerate() {
             let right = batch(index);
             let name = format!("batch {index} as the GPU saw it");
-            let mut wanted = Expected::new(0, &name, &right)
-                .if_instead(&vec![0.0; LEN], "these are zeros, and not what `fill` wrote");
+            let mut wanted = Expected::of(&name, &right)
+                .if_instead(&vec![0.0; LEN], "these are zeros, not what `fill` wrote");
             for other in (0..5).filter(|&other| other != index) {
                 let cause = if other > index {
-                    format!(
-                        "this is batch {other}: it was written over the one before, which was still needed"
-                    )
+                    format!("this is batch {other}: it overwrote the batch before it, which was still needed")
                 } else {
-                    format!("this is batch {other} still")
+                    format!("this is still batch {other}")
                 };
                 wanted = wanted.if_instead(&batch(other), cause);
             }
@@ -138,7 +145,7 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
         };
         ensure!(
             !spun.try_is_complete()?,
-            "no copy could start yet, and `next` for batch {index} returned only when one could{cause}"
+            "the copy stream was busy for 20 ms, and `Feed::next` for batch {index} returned only after that: the host must not wait for it{cause}"
         );
     }
     bench.copies.synchronize()?;
@@ -165,9 +172,12 @@ fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
         }
         false => "",
     };
-    ensure!(!complete, "batch 1 was on the GPU no sooner than the work on batch 0 was done{cause}");
-    Expected::new(0, "batch 0 as the GPU saw it", &first)
-        .if_instead(&second, "this is batch 1: it was written over the one before, which was still needed")
+    ensure!(
+        !complete,
+        "batch 1 was on the GPU no sooner than the work on batch 0 was done, though it does not need that work{cause}"
+    );
+    Expected::of("batch 0 as the GPU saw it", &first)
+        .if_instead(&second, "this is batch 1: it overwrote batch 0, which was still needed")
         .exactly(&compute.clone_dtoh(&seen)?)
 }
 
@@ -184,8 +194,8 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
             !spun.try_is_complete()?,
             "`fetch` returned only when all work before the copy was done; it must return while that work runs"
         );
-        Expected::new(0, "what was fetched", &batch(index))
-            .if_instead(&vec![0.0; LEN], "nothing was copied to `landing`")
+        Expected::of("`landing` after `fetch`", &batch(index))
+            .if_instead(&vec![0.0; LEN], "these are zeros: nothing was copied to `landing`")
             .exactly(results.values()?)?;
     }
     Ok(())
@@ -194,11 +204,10 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
 fn results_are_fast_to_read() -> anyhow::Result<()> {
     let compute = &Bench::new()?.compute;
     let results = Results::new(compute, LEN)?;
-    let flags = flags(results.values()?).context("results come to pageable memory")?;
+    let flags = flags(results.values()?).context("`landing` is pageable memory, expected pinned memory")?;
     ensure!(
         flags & CU_MEMHOSTALLOC_WRITECOMBINED == 0,
-        "results come to write-combined memory, in which each read of the host goes all the way to memory; that is \
-         for what the host only writes"
+        "`landing` is write-combined memory, which is slow for the host to read: use that only for what the host only writes"
     );
     Ok(())
 }
@@ -215,13 +224,13 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
         let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
         let own: f32 = input.iter().sum();
         let cause = match sum == own {
-            true => "\n  likely cause: this is the sum of the input, and not of the products",
+            true => "\n  likely cause: this is the sum of the input, not of the products",
             false => "",
         };
-        ensure!(sum == own * factor, "the sum is {sum}, expected {}{cause}", own * factor);
+        ensure!(sum == own * factor, "scaled_sum returned {sum}, expected {}{cause}", own * factor);
         let products: Vec<f32> = input.iter().map(|value| value * factor).collect();
-        Expected::new(0, "`shared` after it", &products)
-            .if_instead(&input, "this is the input: the GPU has worked on a copy of it, and not on `shared`")
+        Expected::of("`shared` after scaled_sum", &products)
+            .if_instead(&input, "this is the input: the GPU worked on a copy of it, not on `shared`")
             .exactly(shared.as_slice()?)?;
     }
     Ok(())

@@ -18,16 +18,25 @@ use training::{STEPS, Serial, train};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("tensor_backward::back_through_columns", || on_all_worlds(check_columns)).min_ranks(2),
-        Check::new("tensor_backward::back_through_rows", || on_all_worlds(check_rows)).min_ranks(2),
-        Check::new("tensor_backward::back_through_two_layers", || on_all_worlds(check_mlp)).min_ranks(2),
-        Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+        Check::new("tensor_backward::back_through_columns", || on_all_worlds(check_columns))
+            .calls(&["column_backward"])
             .min_ranks(2),
-        Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_backward::back_through_rows", || on_all_worlds(check_rows))
+            .calls(&["row_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::back_through_two_layers", || on_all_worlds(check_mlp))
+            .calls(&["mlp_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+            .calls(&["mlp_backward"])
+            .min_ranks(2),
+        Check::new("tensor_backward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp))
+            .calls(&["mlp_backward"]),
         Check::new("tensor_backward::no_layer_waits_on_the_host", || {
             rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
+        .calls(&["column_backward", "row_backward", "mlp_backward"])
         .min_ranks(2),
     ]
 }
@@ -151,7 +160,7 @@ fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
 }
 
 const THE_WRONG_SIDE: &str =
-    "the ranks' gradients were summed on the wrong side: each rank has hidden units of its own";
+    "the ranks' gradients were summed on the wrong side of the hidden units: each rank has units of its own";
 
 /// What each rank has of `0..len`.
 fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
@@ -174,8 +183,7 @@ fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]
     if world_size > 1 {
         let sum = added(parts);
         let mean: Vec<f32> = sum.iter().map(|value| value / world_size as f32).collect();
-        let cause =
-            "was taken over all ranks, but each has weights of its own, and their gradients are its own too";
+        let cause = "was taken over all ranks, but each rank has weights of its own, so their gradients are its own, too";
         expected = expected
             .if_instead(&sum, format!("a sum {cause}"))
             .if_instead(&mean, format!("an average {cause}"));
@@ -217,7 +225,9 @@ fn compare_rows(
     let sum: Vec<f32> = bias.iter().map(|value| value * world_size as f32).collect();
     let mut expected = Expected::new(rank, "the gradient of the bias", &bias);
     if world_size > 1 {
-        let cause = format!("it is in it {world_size} times: every rank has the whole of it already");
+        let cause = format!(
+            "this is {world_size} times the gradient: every rank has all of it already, so there is nothing to sum"
+        );
         expected = expected.if_instead(&sum, cause);
     }
     expected.exactly(&read(case, shard.bias_gradient())?)
@@ -241,10 +251,9 @@ fn compare_input_of_columns(
         expected = expected
             .if_instead(
                 &own,
-                "this is what its own columns give back: the input goes into the columns of all ranks, \
-                 so its gradient is the sum over them",
+                "this is the gradient from the rank's own columns: the input goes into the columns of all ranks, so sum over them",
             )
-            .if_instead(&mean, "the ranks' terms were averaged: the gradient is their sum");
+            .if_instead(&mean, "the ranks' gradients were averaged: the gradient is their sum");
     }
     expected.exactly(got)
 }

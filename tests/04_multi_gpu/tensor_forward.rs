@@ -12,19 +12,25 @@ use crate::multi_gpu::tensor_forward::{column_parallel, column_shard, mlp, row_p
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("tensor_forward::a_column_shard_has_its_columns", a_column_shard_has_its_columns),
-        Check::new("tensor_forward::a_row_shard_has_its_rows", a_row_shard_has_its_rows),
+        Check::new("tensor_forward::a_column_shard_has_its_columns", a_column_shard_has_its_columns)
+            .calls(&["column_shard"]),
+        Check::new("tensor_forward::a_row_shard_has_its_rows", a_row_shard_has_its_rows)
+            .calls(&["row_shard"]),
         Check::new("tensor_forward::each_rank_computes_its_columns", each_rank_computes_its_columns)
+            .calls(&["column_parallel"])
             .min_ranks(2),
         Check::new("tensor_forward::rows_add_up_to_the_whole_output", rows_add_up_to_the_whole_output)
+            .calls(&["row_parallel"])
             .min_ranks(2),
         Check::new("tensor_forward::two_layers_are_those_of_one_gpu", two_layers_are_those_of_one_gpu)
+            .calls(&["mlp"])
             .min_ranks(2),
-        Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)),
+        Check::new("tensor_forward::one_rank_has_all_of_it", || on_all_ranks(1, check_mlp)).calls(&["mlp"]),
         Check::new("tensor_forward::no_layer_waits_on_the_host", || {
             rendezvous(&lab::streams(2)?, |comm| check_at_once(&Case { comm: &comm, sizes: ODD }))?;
             Ok(())
         })
+        .calls(&["column_parallel", "row_parallel", "mlp"])
         .min_ranks(2),
     ]
 }
@@ -32,12 +38,12 @@ pub(crate) fn checks() -> Vec<Check> {
 fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
     let Sizes { inputs, outputs, .. } = ODD;
     let whole = layer(0, inputs, outputs);
-    for (rank, columns) in [0..5, 5..6, 6..outputs, 0..outputs].into_iter().enumerate() {
+    for columns in [0..5, 5..6, 6..outputs, 0..outputs] {
         let shard = column_shard(&whole, columns.clone());
         let told = format!("columns {columns:?} of a layer of {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (inputs, columns.len()),
-            "{told}: the shard says {} inputs and {} outputs, expected {inputs} and {}{}",
+            "{told}: the shard has {} inputs and {} outputs, expected {inputs} and {}{}",
             shard.inputs,
             shard.outputs,
             columns.len(),
@@ -50,18 +56,17 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
         );
         let expected = with_columns(&whole, columns.clone());
         let in_a_row = &whole.weights[columns.start * inputs..columns.end * inputs];
-        Expected::new(rank, &format!("the weight matrix of {told}"), &expected.weights)
+        Expected::of(&format!("the weight matrix of {told}"), &expected.weights)
             .if_instead(
                 in_a_row,
-                "the wrong axis: these lie one behind the other in the buffer, so they are of rows; \
-                 a column has one element in each row",
+                "the wrong axis: these are contiguous in the buffer, so they are rows; a column has one element in each row",
             )
             .if_instead(
                 &columns
                     .clone()
                     .flat_map(|column| columns_of(&whole.weights, outputs, column..column + 1))
                     .collect::<Vec<_>>(),
-                "the shard is transposed, one column behind the other: it is row-major, as the whole is",
+                "the shard is transposed: it must be row-major, like the whole",
             )
             .exactly(&shard.weights)?;
         ensure!(
@@ -70,7 +75,7 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
             shard.bias.len(),
             columns.len()
         );
-        Expected::new(rank, &format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
+        Expected::of(&format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
     }
     Ok(())
 }
@@ -78,12 +83,12 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
 fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
     let Sizes { inputs, outputs, .. } = ODD;
     let whole = layer(0, inputs, outputs);
-    for (rank, rows) in [0..5, 5..6, 6..inputs, 0..inputs].into_iter().enumerate() {
+    for rows in [0..5, 5..6, 6..inputs, 0..inputs] {
         let shard = row_shard(&whole, rows.clone());
         let told = format!("rows {rows:?} of a layer of {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (rows.len(), outputs),
-            "{told}: the shard says {} inputs and {} outputs, expected {} and {outputs}{}",
+            "{told}: the shard has {} inputs and {} outputs, expected {} and {outputs}{}",
             shard.inputs,
             shard.outputs,
             rows.len(),
@@ -103,10 +108,10 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
         );
         let end = rows.end.min(outputs);
         let columns = rows.start.min(end)..end;
-        Expected::new(rank, &format!("the weight matrix of {told}"), &expected.weights)
+        Expected::of(&format!("the weight matrix of {told}"), &expected.weights)
             .if_instead(&columns_of(&whole.weights, outputs, columns), "the wrong axis: these are columns")
             .exactly(&shard.weights)?;
-        Expected::new(rank, &format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
+        Expected::of(&format!("the bias of {told}"), &expected.bias).exactly(&shard.bias)?;
     }
     Ok(())
 }
@@ -170,12 +175,12 @@ fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) 
         expected = expected
             .if_instead(
                 &biased(whole, &own, 1),
-                "this is the term of its own rows: the terms of all ranks must be summed",
+                "this is the product of the rank's own rows: sum those of all ranks",
             )
-            .if_instead(&own, "this is the term of its own rows, without the bias")
+            .if_instead(&own, "this is the product of the rank's own rows, without the bias")
             .if_instead(
                 &biased(whole, &mean, 1),
-                "the terms were averaged: a product over all rows is their sum",
+                "the ranks' products were averaged: a product over all rows is their sum",
             )
             .if_instead(
                 &biased(whole, &all, world_size),

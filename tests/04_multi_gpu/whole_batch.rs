@@ -109,7 +109,7 @@ pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<u
 
 /// What is said of a step along the right gradient, but too far or not far enough.
 pub(super) fn another_rate(rate: f64) -> String {
-    format!("the step takes off {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}")
+    format!("the step subtracts {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}")
 }
 
 /// A gradient times a factor.

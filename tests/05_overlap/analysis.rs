@@ -12,13 +12,18 @@ use crate::overlap::analysis::{Overlap, align, busy, measure, predicted};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("analysis::every_moment_counts_once", every_moment_counts_once),
-        Check::new("analysis::the_total_is_from_the_first_to_the_last", the_total_is_from_first_to_last),
-        Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1),
-        Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal),
-        Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock),
-        Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives),
+        Check::new("analysis::every_moment_counts_once", every_moment_counts_once).calls(&["busy"]),
+        Check::new("analysis::the_total_is_from_the_first_to_the_last", the_total_is_from_first_to_last)
+            .calls(&["measure"]),
+        Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1)
+            .calls(&["Overlap::efficiency"]),
+        Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal)
+            .calls(&["predicted"]),
+        Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock).calls(&["align"]),
+        Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives)
+            .calls(&["align"]),
         Check::new("analysis::what_ran_is_told_from_its_events", what_ran_is_told_from_its_events)
+            .calls(&["measure", "align"])
             .min_ranks(2),
     ]
 }
@@ -45,9 +50,9 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
         let all: f64 = times.iter().map(|(start, end)| end - start).sum();
         ensure!(
             abs_diff_eq!(got, expected, epsilon = ROUNDING),
-            "spans {times:?}: something runs for {expected} ms, got {got}{}",
+            "`busy` of spans {times:?} (start, end in ms) is wrong\n  expected {expected} ms in which at least one of them runs, got {got} ms{}",
             if abs_diff_eq!(got, all, epsilon = ROUNDING) {
-                "\n  likely cause: where two spans overlap, the time is counted twice; an efficiency above 1 comes of that"
+                "\n  likely cause: where two spans overlap, the time is counted twice; that leads to an efficiency above 1"
             } else {
                 ""
             }
@@ -70,8 +75,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 13.5 };
     ensure!(
         got.total != 6.0,
-        "T is {} ms: that is the longest span alone\n  likely cause: a maximum over the spans' lengths. The efficiency that comes of it is {:.2}, and \
-         none is above 1",
+        "`total` of `measure` is {} ms, expected 13.5 ms: that is the longest span alone\n  it leads to an efficiency of {:.2}, and none is above 1",
         got.total,
         got.efficiency().unwrap_or_default()
     );
@@ -83,13 +87,13 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     } else if in_their_order.iter().any(|&total| alike(got.total, total)) {
         "\n  likely cause: the spans come in any order: T is from the earliest start to the latest end"
     } else if alike(got.total, 13.0) {
-        "\n  likely cause: T is without the copy, which counts for it too"
+        "\n  likely cause: T is without the copy, which is a part of it, too"
     } else {
         ""
     };
     ensure!(
         alike(got.compute, 7.0) && alike(got.communication, 7.0) && alike(got.total, 13.5),
-        "from 2.5 ms, with a copy, to 16 ms, expected {expected:?}, got {got:?}{cause}"
+        "`measure` is wrong for spans from 2.5 ms (a copy) to 16 ms\n  expected {expected:?}\n  got {got:?}{cause}"
     );
     Ok(())
 }
@@ -108,19 +112,22 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
     for [compute, communication, total, expected] in CASES {
         let got = Overlap { compute, communication, total }
             .efficiency()
-            .context("there is something to overlap")?;
+            .with_context(|| format!("Overlap::efficiency returned None, expected Some({expected})"))?;
         ensure!(
             abs_diff_eq!(got, expected, epsilon = ROUNDING),
-            "C = {compute}, M = {communication}, T = {total} ms: η is {expected}, got {got}{}",
+            "Overlap::efficiency with C = {compute}, M = {communication}, T = {total} ms: expected η = {expected}, got {got}{}",
             if abs_diff_eq!(got, (compute + communication - total) / communication, epsilon = ROUNDING) {
-                "\n  likely cause: the time saved was divided by M. At most the shorter one can be hidden, and here that is C"
+                "\n  likely cause: the time saved was divided by M. At most the shorter of C and M can be hidden, and here that is C"
             } else {
                 ""
             }
         );
     }
     let nothing = Overlap { compute: 3.0, communication: 0.0, total: 3.0 }.efficiency();
-    ensure!(nothing.is_none(), "without communication there is nothing to overlap, but η is {nothing:?}");
+    ensure!(
+        nothing.is_none(),
+        "Overlap::efficiency with M = 0: expected None, since there is nothing to overlap, got {nothing:?}"
+    );
     Ok(())
 }
 
@@ -130,7 +137,7 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
         let ideal = Overlap { compute, communication, total }.ideal();
         ensure!(
             got > ideal - ROUNDING,
-            "C = {compute}, M = {communication} ms and η = {efficiency}: {got} ms is less than the longer one alone takes, {ideal}{}",
+            "predicted with C = {compute} ms, M = {communication} ms, and η = {efficiency}\n  expected {total} ms, got {got} ms, which is less than the longer one alone takes, {ideal} ms{}",
             match abs_diff_eq!(got, compute + communication * (1.0 - efficiency), epsilon = ROUNDING) {
                 true => "\n  likely cause: C + M · (1 − η) is right only where M is the shorter one",
                 false => "",
@@ -138,7 +145,7 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
         );
         ensure!(
             abs_diff_eq!(got, total, epsilon = ROUNDING),
-            "C = {compute}, M = {communication} ms and η = {efficiency}: T is {total} ms, got {got}"
+            "`predicted` with C = {compute} ms, M = {communication} ms, and η = {efficiency}: expected {total} ms, got {got} ms"
         );
     }
     Ok(())
@@ -170,7 +177,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     let clocks = [0.0, 5000.0, -37.25];
     let own: Vec<Vec<Span>> = expected.iter().zip(clocks).map(|(spans, by)| shifted(spans, by)).collect();
     let rows = align(own.clone())?;
-    ensure!(rows.len() == 3, "there are 3 GPUs, but {} rows", rows.len());
+    ensure!(rows.len() == 3, "align(…) returned {} rows for 3 GPUs", rows.len());
     let alike = |one: &Span, other: &Span| {
         abs_diff_eq!(one.start, other.start, epsilon = ROUNDING)
             && abs_diff_eq!(one.end, other.end, epsilon = ROUNDING)
@@ -178,7 +185,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     for (gpu, (row, expected)) in rows.iter().zip(&expected).enumerate() {
         ensure!(
             row.spans.len() == expected.len(),
-            "GPU {gpu} has {} spans of {}",
+            "GPU {gpu} has {} spans after `align`, expected {}",
             row.spans.len(),
             expected.len()
         );
@@ -194,8 +201,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
             "\n  likely cause: its times are still by its own clock, and can't be compared with those of GPU 0".to_owned()
         } else if let Some(at) = (0..of_this.len()).find(by_the_start_of) {
             format!(
-                "\n  likely cause: the clocks were compared at another moment, the start of collective {at}. GPUs come to a \
-                 collective when they will; they leave it together"
+                "\n  likely cause: the clocks were compared at another moment, the start of collective {at}. GPUs come to a collective at different times; they leave it together"
             )
         } else {
             String::new()
@@ -203,7 +209,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
         for (got, expected) in row.spans.iter().zip(expected) {
             ensure!(
                 alike(got, expected),
-                "GPU {gpu}: {:?} from {} to {} ms by its own clock is from {} to {} ms by that of GPU 0, got {:.3} to {:.3}{cause}",
+                "`align` is wrong on GPU {gpu}: {:?} from {} to {} ms by its own clock\n  expected from {} to {} ms by the clock of GPU 0, got from {:.3} to {:.3} ms{cause}",
                 got.kind,
                 expected.start + clocks[gpu],
                 expected.end + clocks[gpu],
@@ -217,7 +223,7 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     for (gpu, (row, apart)) in rows.iter().zip([0.0, 0.004, 0.002]).enumerate() {
         ensure!(
             abs_diff_eq!(row.uncertainty, apart, epsilon = ROUNDING),
-            "GPU {gpu}: its collectives end up to {apart} ms from those of GPU 0, but its times are said to be uncertain by {} ms",
+            "`uncertainty` of GPU {gpu} is {} ms, expected {apart} ms\n  its collectives end up to {apart} ms before or after those of GPU 0",
             row.uncertainty
         );
     }
@@ -228,12 +234,12 @@ fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
     let mut gpus = run_of_three();
     gpus[2].pop();
     let differing = without_panic("align, where GPU 2 has one collective less,", || align(gpus))?;
-    ensure!(differing.is_err(), "GPU 2 has one collective less, and align says Ok");
+    ensure!(differing.is_err(), "GPU 2 has one collective less, and `align` returned Ok; expected an error");
     let compute = vec![span(Kind::Compute, 0.0, 1.0)];
     let none =
         without_panic("align, where there is no collective,", || align(vec![compute.clone(), compute]))?;
-    ensure!(none.is_err(), "there is no collective, and align says Ok");
-    ensure!(align(Vec::new())?.is_empty(), "no GPU, but a row");
+    ensure!(none.is_err(), "there is no collective, and `align` returned Ok; expected an error");
+    ensure!(align(Vec::new())?.is_empty(), "`align` of no GPUs returned a row, expected none");
     Ok(())
 }
 
@@ -280,7 +286,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
             let efficiency = overlap.efficiency().context("it has computed and communicated")?;
             ensure!(
                 (efficiency > 0.25) == overlaps && efficiency <= 1.0 + ROUNDING,
-                "rank {rank}: {} buckets were summed {}, but η is {efficiency:.2} ({overlap:.2?})",
+                "rank {rank}: {} buckets were summed {}, and η of what was measured is {efficiency:.2} ({overlap:.2?})",
                 BUCKETS,
                 if overlaps { "in parallel with the next computation" } else { "one after the other" }
             );
@@ -290,7 +296,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
             ensure!(
                 lab::attach(2)? != Tier::Virtual
                     || abs_diff_eq!(overlap.total / formula, 1.0, epsilon = 0.03),
-                "rank {rank}: T is {:.2} ms, the formula for {buckets} buckets says {formula:.2}",
+                "rank {rank}: T of what was measured is {:.2} ms, expected {formula:.2} ms by the formula for {buckets} buckets",
                 overlap.total
             );
         }
@@ -310,8 +316,7 @@ fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
             let uncertain = rows[one].uncertainty + rows[other].uncertainty;
             ensure!(
                 left + uncertain >= came,
-                "sum {at}: GPU {one} left it at {left:.3} ms, and GPU {other} came to it at {came:.3} ms by the common clock, which is said to be \
-                 uncertain by {uncertain:.3} ms: no sum is done before all have come"
+                "sum {at}: GPU {one} left it at {left:.3} ms, and GPU {other} came to it at {came:.3} ms by the common clock, whose `uncertainty` is {uncertain:.3} ms: no sum is done before all GPUs have come"
             );
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str)
     let (first, second) = (span(spans, one)?, span(spans, other)?);
     ensure!(
         first.overlap(second) > 0.0,
-        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both",
+        "rank {rank}: {one} ran from {:.1} to {:.1} ms, and {other} from {:.1} to {:.1} ms: at no time both, though they must overlap",
         first.start,
         first.end,
         second.start,
@@ -60,10 +60,10 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
     lengths.iter().sum::<f64>() / lengths.len() as f64
 }
 
-/// How far a formula may be off, where times are modelled.
+/// How far a formula may be off, where times are modeled.
 const WITHIN: f64 = 0.03;
 
-/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modelled:
+/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modeled:
 /// how fast a real GPU is plays no part.
 pub(super) fn ensure_takes(
     rank: usize,
@@ -79,7 +79,7 @@ pub(super) fn ensure_takes(
     let took = end - start;
     ensure!(
         abs_diff_eq!(took / milliseconds, 1.0, epsilon = WITHIN),
-        "rank {rank}: it took {took:.2} ms, but {formula} is {milliseconds:.2} ms"
+        "rank {rank}: the run took {took:.2} ms, expected {milliseconds:.2} ms, which is {formula}"
     );
     Ok(())
 }

@@ -20,36 +20,46 @@ const CAP: usize = 1500;
 pub(crate) fn checks() -> Vec<Check> {
     let own = |comm: &Comm, model: &mut Known| step(comm, model, &plan(&layout(&LENGTHS), CAP));
     vec![
-        Check::new("buckets::the_plan_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards),
+        Check::new("buckets::the_plan_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards)
+            .calls(&["plan"]),
         Check::new(
             "buckets::a_large_parameter_has_a_bucket_of_its_own",
             a_large_parameter_has_a_bucket_of_its_own,
-        ),
+        )
+        .calls(&["plan"]),
         Check::new("buckets::each_step_is_that_of_one_gpu", move || {
             training::each_step_is_that_of_one_gpu(&own)
-        }),
+        })
+        .calls(&["step"]),
         Check::new("buckets::what_one_rank_does_not_use_is_averaged_too", move || {
             training::what_one_rank_does_not_use_is_averaged_too(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::a_late_gradient_is_waited_for", move || {
             training::a_late_gradient_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::a_late_average_is_waited_for", move || {
             training::a_late_average_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::communication_runs_beside_the_backward_pass", move || {
             training::communication_runs_beside_the_backward_pass(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::it_returns_with_everything_enqueued", move || {
             training::it_returns_with_everything_enqueued(&own)
-        }),
-        Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce),
-        Check::new("buckets::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson),
+        })
+        .calls(&["step"]),
+        Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce).calls(&["step"]),
+        Check::new("buckets::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson)
+            .calls(&["predicted", "best_number"]),
         Check::new("buckets::a_sweep_takes_what_was_predicted", a_sweep_takes_what_was_predicted)
+            .calls(&["step", "predicted"])
             .min_ranks(2),
     ]
 }
@@ -127,8 +137,7 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     counts.sort_unstable();
     ensure!(
         counts == expected,
-        "the buckets {buckets:?} of parameters of {LENGTHS:?} floats: the all-reduces of all ranks have {counts:?} elements, \
-         expected {expected:?}"
+        "`step` made other all-reduces than one for each of the buckets {buckets:?}, of parameters of {LENGTHS:?} floats\n  elements of those of all ranks: expected {expected:?}, got {counts:?}"
     );
     Ok(())
 }
@@ -144,24 +153,24 @@ fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
 fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
     // One bucket: nothing overlaps.
     check_close(
-        "1 bucket, compute 8, communication 12, latency 1: the time",
+        "predicted(1 bucket, compute 8, communication 12, latency 1)",
         predicted(1.0, 8.0, 12.0, 1.0),
         21.0,
     )?;
     // Communication is the longer part: 2 + 4 · (3 + 1).
     check_close(
-        "4 buckets, compute 8, communication 12, latency 1: the time",
+        "predicted(4 buckets, compute 8, communication 12, latency 1)",
         predicted(4.0, 8.0, 12.0, 1.0),
         18.0,
     )?;
     // Computation is: 5 + 3 · 5 + (1 + 1).
     check_close(
-        "4 buckets, compute 20, communication 4, latency 1: the time",
+        "predicted(4 buckets, compute 20, communication 4, latency 1)",
         predicted(4.0, 20.0, 4.0, 1.0),
         22.0,
     )?;
-    check_close("compute 900, latency 9: the best number of buckets", best_number(900.0, 9.0), 10.0)?;
-    check_close("compute 8, latency 0.5: the best number of buckets", best_number(8.0, 0.5), 4.0)
+    check_close("best_number(compute 900, latency 9)", best_number(900.0, 9.0), 10.0)?;
+    check_close("best_number(compute 8, latency 0.5)", best_number(8.0, 0.5), 4.0)
 }
 
 /// Equal parameters, each computed by a spin.
@@ -289,7 +298,7 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
         // The sweep goes in steps of 2: the best one lies no further away than that.
         ensure!(
             (wanted / 2.0..=wanted * 2.0).contains(&(best as f64)) || !lab::tier::times_are_modeled(),
-            "rank {}: {took:?} (buckets, ms): the best are {best} buckets, and best_number says {wanted:.1}",
+            "rank {}: of the measured {took:?} (buckets, ms), {best} buckets are the fastest, and best_number returned {wanted:.1}",
             rank.number()
         );
         Ok(())

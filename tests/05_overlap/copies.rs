@@ -13,15 +13,26 @@ use crate::overlap::copies::{Streams, Work, stream_through};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("copies::every_batch_arrives", every_batch_arrives).min_ranks(2),
-        Check::new("copies::a_late_copy_is_waited_for", a_late_copy_is_waited_for).min_ranks(2),
-        Check::new("copies::a_late_computation_is_waited_for", a_late_computation_is_waited_for).min_ranks(2),
-        Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("copies::every_batch_arrives", every_batch_arrives)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_copy_is_waited_for", a_late_copy_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_computation_is_waited_for", a_late_computation_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
+        Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for)
+            .calls(&["stream_through"])
+            .min_ranks(2),
         Check::new("copies::the_next_batch_is_computed_beside_the_sum", the_next_batch_is_computed_beside_it)
+            .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::the_copies_are_in_their_own_stream", the_copies_are_in_their_own_stream)
+            .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["stream_through"])
             .min_ranks(2),
     ]
 }
@@ -121,10 +132,13 @@ impl<'a> Bench<'a> {
             let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
             Expected::new(rank, &format!("the output of batch {batch}"), &expected)
                 .if_instead(&stale(batch), "it is what it held before: nothing was copied into it")
-                .if_instead(&doubled, "only this rank's values: no other rank's are in it")
-                .if_instead(&own, "the batch as it came in, neither computed nor summed")
-                .if_instead(&halved, "the sum of the batches as they came in, which were not computed")
-                .if_instead(&sum(batch + 1), "it is the next batch's")
+                .if_instead(&doubled, "these are this rank's values alone: those of the others are missing")
+                .if_instead(&own, "this is the batch as it was copied in, neither computed nor summed")
+                .if_instead(
+                    &halved,
+                    "this is the sum of the batches as they were copied in, without their computation",
+                )
+                .if_instead(&sum(batch + 1), "this is the output of the next batch")
                 .exactly(output.as_slice()?)?;
         }
         self.buffers.iter().try_for_each(|buffer| buffer.read().map(drop))

@@ -17,14 +17,20 @@ use crate::overlap::interleave::Stages;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("depth::each_depth_gives_the_serial_result", each_depth_gives_the_serial_result)
+            .calls(&["run"])
             .min_ranks(2),
-        Check::new("depth::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
-        Check::new("depth::buffers_outlive_their_last_use", buffers_outlive_their_last_use).min_ranks(2),
+        Check::new("depth::a_late_sum_is_waited_for", a_late_sum_is_waited_for).calls(&["run"]).min_ranks(2),
+        Check::new("depth::buffers_outlive_their_last_use", buffers_outlive_their_last_use)
+            .calls(&["run"])
+            .min_ranks(2),
         Check::new("depth::computation_runs_ahead_by_the_depth", computation_runs_ahead_by_the_depth)
+            .calls(&["run"])
             .min_ranks(2),
-        Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued),
-        Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers),
-        Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream),
+        Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["run"]),
+        Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers).calls(&["run"]),
+        Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream)
+            .calls(&["run"]),
     ]
 }
 
@@ -89,10 +95,10 @@ impl<'a> Pipeline<'a> {
             let expected = times(6.0, &sums[iteration]);
             let name = format!("depth {depth}: the result of iteration {iteration}");
             let mut comparison = Expected::new(rank.number(), &name, &expected)
-                .if_instead(&stale(iteration), "it was never postprocessed")
+                .if_instead(&stale(iteration), "it holds what it held before: it was never postprocessed")
                 .if_instead(
                     &times(6.0, &input(rank.number(), iteration)),
-                    "only this rank's values: no other rank's are in it",
+                    "these are this rank's values alone: those of the others are missing",
                 );
             for (later, sum) in sums.iter().enumerate().skip(iteration + 1) {
                 let cause = format!(
@@ -208,8 +214,7 @@ fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
                 let ahead = iteration + depth - 1;
                 ensure!(
                     sum.overlap(preprocessed[ahead]) > 0.0,
-                    "rank {}: with {depth} buffers, the all-reduce of iteration {iteration} ran {sum}, and the preprocessing of \
-                     iteration {ahead} {}: at no time both",
+                    "rank {}: with {depth} buffers, the all-reduce of iteration {iteration} ran {sum}, and the preprocessing of iteration {ahead} {}: at no time both, though they must overlap",
                     rank.number(),
                     preprocessed[ahead]
                 );
@@ -226,7 +231,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         pipeline.run(2)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and run returned only after that: the host must not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, and `run` returned only after that: the host must not wait for it",
             rank.number()
         );
         pipeline.compare(2)
@@ -276,7 +281,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
                 rank.number(),
                 match abs_diff_eq!(used, ITERATIONS as f64, epsilon = 0.49) {
                     true =>
-                        "\n  likely cause: each of the 8 iterations has a buffer of its own, and not that of an earlier one",
+                        "\n  likely cause: each of the 8 iterations has a buffer of its own, not that of an earlier one",
                     false => "",
                 }
             );

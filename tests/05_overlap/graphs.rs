@@ -16,13 +16,18 @@ use crate::overlap::graphs::{capture, replay};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("graphs::nothing_runs_before_the_launch", nothing_runs_before_the_launch).min_ranks(2),
+        Check::new("graphs::nothing_runs_before_the_launch", nothing_runs_before_the_launch)
+            .calls(&["capture"])
+            .min_ranks(2),
         Check::new("graphs::every_input_runs_through_the_graph", every_input_runs_through_the_graph)
+            .calls(&["replay"])
             .min_ranks(2),
         Check::new("graphs::another_thread_may_allocate_meanwhile", another_thread_may_allocate_meanwhile)
+            .calls(&["capture"])
             .min_ranks(2),
-        Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture),
+        Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture).calls(&["capture"]),
         Check::new("graphs::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["replay"])
             .min_ranks(2),
     ]
 }
@@ -102,13 +107,12 @@ impl<'a> Bench<'a> {
             Expected::new(rank, &name, &right)
                 .if_instead(
                     &output(rank, world_size, 0),
-                    "it is the output of round 0: the graph works on the addresses and values of its capture, and the new \
-                     input is not in that buffer",
+                    "it is the output of round 0: the graph works on the addresses of its capture, and the new input was not copied to that buffer",
                 )
                 .if_instead(&stale(round), "it is what it held before: nothing was copied into it")
                 .if_instead(
                     &output(rank, world_size, AT_FIRST),
-                    "it comes from what was in the buffer at first: the input never came into it",
+                    "it comes from what was in the buffer at first: the input was never copied into it",
                 )
                 .if_instead(&input(rank, round), "it is the input: nothing was computed")
                 .exactly(&self.compute.clone_dtoh(got)?)?;
@@ -134,7 +138,7 @@ fn nothing_runs_before_the_launch() -> anyhow::Result<()> {
             )
             .exactly(&buffer.read()?)?;
         graph.launch()?;
-        Expected::new(rank, "the buffer behind the launch", &output(rank, world_size, AT_FIRST))
+        Expected::new(rank, "the buffer after the launch", &output(rank, world_size, AT_FIRST))
             .if_instead(&input(rank, AT_FIRST), "it is as before the launch: nothing has run")
             .exactly(&buffer.read()?)
     })
@@ -161,7 +165,7 @@ fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
     let graph = graph?;
     ensure!(
         calls == 1,
-        "rank {rank}: the pipeline was enqueued {calls} times for {rounds} inputs: here it was not captured once and replayed"
+        "rank {rank}: `replay` enqueued the pipeline {calls} times for {rounds} inputs, expected once: it was not captured once and replayed"
     );
     Ok(Replayed { _graph: graph, buffer, outputs })
 }
@@ -191,13 +195,13 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
                 // In the other modes, only the capturing thread is refused such a call.
                 let cause = match &allocated {
                     Err(error) if error.0 == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => {
-                        "\n  likely cause: the capture's mode is global, and minds what other threads do"
+                        "\n  likely cause: the capture's mode is global, and forbids such calls in other threads"
                     }
                     _ => "",
                 };
                 allocated.with_context(|| {
                     format!(
-                        "rank {rank}: while a stream was captured, another thread was refused pinned memory{cause}"
+                        "rank {rank}: while `capture` captured a stream, another thread was refused pinned memory{cause}"
                     )
                 })
             })
@@ -219,15 +223,16 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
             bail!("no weights for this layer")
         })
     })?;
-    let Err(error) = failed else { bail!("the pipeline failed to be enqueued, but capture says Ok") };
+    let Err(error) = failed else {
+        bail!("the pipeline returned an error, and `capture` returned Ok; expected that error")
+    };
     ensure!(
         format!("{error:#}").contains("no weights for this layer"),
-        "the pipeline's own error is lost: {error:#}"
+        "the error of `capture` must have that of the pipeline, `no weights for this layer`; it says: {error:#}"
     );
     ensure!(
         stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
-        "the stream is still captured, and what is enqueued on it from now on never runs: end the capture also where the \
-         pipeline fails"
+        "the stream is still captured after `capture` returned an error, and what is enqueued on it from now on never runs: end the capture also where the pipeline fails"
     );
     Ok(())
 }
@@ -241,7 +246,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         let replayed = replayed(&bench, 2)?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the stream was busy for 5 ms, and replay returned only after that: the host must not wait for it",
+            "rank {}: the stream was busy for 5 ms, and `replay` returned only after that: the host must not wait for it",
             comm.rank()
         );
         bench.compare(&replayed)

@@ -13,27 +13,34 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("hooks::each_step_is_that_of_one_gpu", move || {
             training::each_step_is_that_of_one_gpu(&own)
-        }),
+        })
+        .calls(&["step"]),
         Check::new("hooks::what_one_rank_does_not_use_is_averaged_too", move || {
             training::what_one_rank_does_not_use_is_averaged_too(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("hooks::a_late_gradient_is_waited_for", move || {
             training::a_late_gradient_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("hooks::a_late_average_is_waited_for", move || {
             training::a_late_average_is_waited_for(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("hooks::communication_runs_beside_the_backward_pass", move || {
             training::communication_runs_beside_the_backward_pass(&own)
         })
+        .calls(&["step"])
         .min_ranks(2),
         Check::new("hooks::it_returns_with_everything_enqueued", move || {
             training::it_returns_with_everything_enqueued(&own)
-        }),
-        Check::new("hooks::each_gradient_has_an_all_reduce", each_gradient_has_an_all_reduce),
+        })
+        .calls(&["step"]),
+        Check::new("hooks::each_gradient_has_an_all_reduce", each_gradient_has_an_all_reduce)
+            .calls(&["step"]),
     ]
 }
 
@@ -51,8 +58,8 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
     let got = counts.len() / ranks - 1;
     ensure!(
         counts == expected,
-        "{} parameters, and each rank called {got} all-reduces; those of all ranks, by their elements: {counts:?}, expected \
-         {expected:?}",
+        "`step` made {got} all-reduces on each rank, expected {}, one for each parameter\n  \
+         elements of those of all ranks: expected {expected:?}, got {counts:?}",
         LENGTHS.len()
     );
     Ok(())

@@ -11,18 +11,26 @@ use pipeline::{Delays, Interval, Pipeline};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("interleave::the_result_is_the_serial_one", the_result_is_the_serial_one).min_ranks(2),
-        Check::new("interleave::a_late_preprocess_is_waited_for", a_late_preprocess_is_waited_for)
+        Check::new("interleave::the_result_is_the_serial_one", the_result_is_the_serial_one)
+            .calls(&["interleave"])
             .min_ranks(2),
-        Check::new("interleave::a_late_sum_is_waited_for", a_late_sum_is_waited_for).min_ranks(2),
+        Check::new("interleave::a_late_preprocess_is_waited_for", a_late_preprocess_is_waited_for)
+            .calls(&["interleave"])
+            .min_ranks(2),
+        Check::new("interleave::a_late_sum_is_waited_for", a_late_sum_is_waited_for)
+            .calls(&["interleave"])
+            .min_ranks(2),
         Check::new("interleave::the_comm_stream_comes_after_it_too", the_comm_stream_comes_after_it_too)
+            .calls(&["interleave"])
             .min_ranks(2),
         Check::new(
             "interleave::communication_runs_beside_computation",
             communication_runs_beside_computation,
         )
+        .calls(&["interleave"])
         .min_ranks(2),
         Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["interleave"])
             .min_ranks(2),
     ]
 }
@@ -101,7 +109,7 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         // The report of a race names the line of the check that reads.
         pipeline
             .compare(&buffers)
-            .context("read in the comm stream, which has to come after the last postprocessing too")
+            .context("the comm stream read the buffer: interleave must let the comm stream, too, wait for the last postprocessing")
     })
 }
 
@@ -125,7 +133,7 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
             ensure!(
                 both > 0.0,
                 "rank {}: the all-reduce of iteration {iteration} ran from {:.1} to {:.1} ms, and the preprocessing of \
-                 iteration {} from {:.1} to {:.1} ms: at no time both; {why}",
+                 iteration {} from {:.1} to {:.1} ms: at no time both, though they must overlap; {why}",
                 comm.rank(),
                 sum.start,
                 sum.end,
@@ -151,7 +159,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         let buffers = pipeline.run(&compute)?;
         ensure!(
             !pipeline.first_is_done()?,
-            "rank {}: when interleave returned, the first stage, of {} ms, was already over: the host must not wait for it",
+            "rank {}: interleave returned only when the first stage, of {} ms, was over: the host must not wait for it",
             comm.rank(),
             delays.preprocess / MILLISECOND
         );

@@ -17,13 +17,22 @@ use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("layerwise::the_states_are_those_of_one_gpu", the_states_are_those_of_one_gpu)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::late_sums_are_waited_for", late_sums_are_waited_for).min_ranks(2),
-        Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for).min_ranks(2),
+        Check::new("layerwise::late_sums_are_waited_for", late_sums_are_waited_for)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
+        Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
         Check::new("layerwise::a_sum_runs_beside_the_other_half", a_sum_runs_beside_the_other_half)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending).min_ranks(2),
+        Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
         Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
+            .calls(&["forward", "finish"])
             .min_ranks(2),
     ]
 }
@@ -172,11 +181,15 @@ impl<'a> Model<'a> {
         self.compute.synchronize()?;
         for (half, name) in HALVES.iter().enumerate() {
             // Halves of whole numbers, with few binary places: nothing rounds.
-            Expected::new(rank, &format!("the states of half {name}"), &serial(world_size, half, LAYERS))
-                .if_instead(&states(half), "they are what they were at first: no sum was ever added")
-                .if_instead(&serial(world_size, half, LAYERS - 1), "they are those of one layer less")
-                .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
-                .exactly(&self.halves[half].states.read()?)?;
+            Expected::new(
+                rank,
+                &format!("the buffer of states of half {name}"),
+                &serial(world_size, half, LAYERS),
+            )
+            .if_instead(&states(half), "they are as they were at first: no sum was ever added")
+            .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer less")
+            .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
+            .exactly(&self.halves[half].states.read()?)?;
             self.halves[half].partial.read()?;
         }
         Ok(())
@@ -304,7 +317,7 @@ fn the_last_sums_are_pending() -> anyhow::Result<()> {
             .collect();
         ensure!(
             missing.is_empty(),
-            "rank {}: nothing is pending for half {} when a layer returns, expected the event of each half's last all-reduce",
+            "rank {}: nothing is pending for half {} when `forward` returns, expected the event of each half's last all-reduce",
             comm.rank(),
             missing.join(" and half ")
         );
@@ -323,7 +336,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         model.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the compute stream was busy for 5 ms, and two layers were enqueued only after that: the host must \
+            "rank {}: the compute stream was busy for 5 ms, and `forward` returned only after that: the host must \
              not wait for it",
             comm.rank()
         );

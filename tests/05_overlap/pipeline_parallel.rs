@@ -17,18 +17,25 @@ use crate::overlap::pipeline_parallel::{Stage, bubble, run_stage};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("pipeline_parallel::every_micro_batch_goes_through", every_micro_batch_goes_through)
+            .calls(&["run_stage"])
             .min_ranks(2),
-        Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for).min_ranks(3),
+        Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for)
+            .calls(&["run_stage"])
+            .min_ranks(3),
         Check::new("pipeline_parallel::slow_messages_are_waited_for", slow_messages_are_waited_for)
+            .calls(&["run_stage"])
             .min_ranks(2),
         Check::new(
             "pipeline_parallel::the_next_comes_in_beside_computing",
             the_next_comes_in_beside_computing,
         )
+        .calls(&["run_stage"])
         .min_ranks(3),
         Check::new("pipeline_parallel::it_returns_with_everything_enqueued", it_returns_with_all_enqueued)
+            .calls(&["run_stage"])
             .min_ranks(2),
-        Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle),
+        Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle)
+            .calls(&["bubble"]),
     ]
 }
 
@@ -121,10 +128,10 @@ impl<'a> Line<'a> {
         for (at, output) in self.outputs.iter().enumerate().filter(|_| self.is_last()) {
             let input = input(at, micro_batches);
             Expected::new(rank, &format!("the result of micro-batch {at}"), &serial(input.clone(), stages))
-                .if_instead(&stale(input.len()), "it is what it held before")
+                .if_instead(&stale(input.len()), "it holds what it held before")
                 .if_instead(
                     &serial(input, stages - 1),
-                    "it is what the last stage received, and not what it computed",
+                    "it is what the last stage received, not what it computed",
                 )
                 .exactly(&self.comm.stream().clone_dtoh(output)?)?;
         }
@@ -138,7 +145,7 @@ impl<'a> Line<'a> {
     fn ensure_there_is(&self, micro_batch: usize) -> anyhow::Result<()> {
         ensure!(
             micro_batch < self.inputs.len(),
-            "stage {}: receives micro-batch {micro_batch}, but there are {}, from 0: no stage sends it, and the receive never ends",
+            "stage {}: `receive` was called for micro-batch {micro_batch}, but there are {}, from 0: no stage sends it, and the receive never ends",
             self.comm.rank(),
             self.inputs.len()
         );
@@ -257,7 +264,7 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         let steps = (MICRO_BATCHES + stages - 1) as f64;
         ensure_takes(rank, &spans, steps * computing, "(m + p − 1) · t")?;
         let whole = MICRO_BATCHES as f64 * computing / (1.0 - bubble(stages, MICRO_BATCHES));
-        ensure_takes(rank, &spans, whole, "m · t, and the bubble")
+        ensure_takes(rank, &spans, whole, "m · t / (1 − bubble)")
     })
 }
 
@@ -282,8 +289,7 @@ fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
         let (expected, got) = (f64::from(idle) / f64::from(steps), bubble(stages, micro_batches));
         ensure!(
             abs_diff_eq!(got, expected, epsilon = 1e-12),
-            "{stages} stages and {micro_batches} micro-batches: the last one is done after {steps} steps, and each stage is \
-             idle in {idle} of them, which is {expected:.4}. Got {got:.4}"
+            "bubble({stages}, {micro_batches}): expected {expected:.4}, got {got:.4}\n  the last micro-batch is done after {steps} steps, and each stage is idle in {idle} of them"
         );
     }
     Ok(())

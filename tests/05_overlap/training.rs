@@ -124,8 +124,8 @@ impl<'a> Known<'a> {
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);
             let name = format!(
-                "{world_size} ranks: parameter {parameter}, used by ranks {users:?}, after step {}",
-                run.step
+                "parameter {parameter}, which ranks {users:?} of {world_size} use, after step {} of {STEPS},",
+                run.step + 1
             );
             let at = |values: &[f32]| values[place.clone()].to_vec();
             let expected = at(&run.along(&run.average));
@@ -184,15 +184,15 @@ impl<'a> SerialStep<'a> {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
         [
-            (self.before.clone(), "it has not changed in this step"),
-            (self.along(&own), "it went by this rank's own gradient, and not by the average"),
+            (self.before.clone(), "it is as it was before this step"),
+            (self.along(&own), "it was updated with this rank's own gradient, not with the average"),
             (
                 self.along(&sum(*unused, rank.comm.world_size(), self.step)),
-                "it went by the sum of the gradients, not by their average",
+                "it was updated with the sum of the gradients, not with their average",
             ),
             (
                 self.along(&self.not_cleared()),
-                "where a rank does not use it, what lay there before was averaged too: it has to be cleared",
+                "a rank that does not use the parameter averaged what was in its gradient before: clear the gradients first",
             ),
         ]
     }
@@ -316,7 +316,7 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
         step(&rank.comm, &mut known)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and step returned only after that: the host must not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, and `step` returned only after that: the host must not wait for it",
             rank.number()
         );
         known.compare(1)
@@ -341,7 +341,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             ensure!(
                 hook.overlap(*next) > 0.0,
                 "rank {number}: the hook of parameter {parameter} kept the comm stream busy {hook}, and the gradient of \
-                 parameter {} was computed {next}: at no time both; {}",
+                 parameter {} was computed {next}: at no time both, though they must overlap; {}",
                 parameter - 1,
                 match known.host_waited[call] {
                     true => "the host waited in the hook",
@@ -354,8 +354,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             let own = &gradient(all_used, number, 0)[place.clone()];
             ensure!(
                 world_size == 1 || snapshot[place.clone()] != *own,
-                "rank {number}: every gradient was ready, the backward pass was over, and that of parameter {parameter} was \
-                 still this rank's own: no all-reduce of it was in the comm stream by then"
+                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: no all-reduce of it was in the comm stream by then"
             );
         }
         Ok(())

@@ -160,16 +160,16 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// How far a modelled time may be from its formula.
+/// How far a modeled time may be from its formula.
 const WITHIN: f32 = 0.03;
 
-/// Compares a time with a formula of times that events measured in the same run. Where times are modelled, within 3 %. A GPU
+/// Compares a time with a formula of times that events measured in the same run. Where times are modeled, within 3 %. A GPU
 /// may be slower for reasons of its own, and is not compared.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
         abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
-        "rank {}: {what} took {measured:.3} ms, and {formula:.3} ms are what its parts come to ({:+.1} %, at most 3 %)",
+        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms from the times of its parts ({:+.1} %, allowed are 3 %)",
         rank.number(),
         100.0 * off
     );

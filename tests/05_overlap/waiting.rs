@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
@@ -15,14 +15,32 @@ use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, poll
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back),
-        Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way),
-        Check::new("waiting::a_late_filling_is_waited_for", a_late_filling_is_waited_for).min_ranks(2),
-        Check::new("waiting::a_late_average_is_waited_for", a_late_average_is_waited_for).min_ranks(2),
-        Check::new("waiting::no_host_waits", no_host_waits),
-        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average).min_ranks(2),
-        Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete),
-        Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error),
+        Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back)
+            .calls(&["Pending::average", "Pending::wait"]),
+        Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way).calls(&[
+            "at_once",
+            "before_use",
+            "all_at_the_end",
+            "polling",
+        ]),
+        Check::new("waiting::a_late_filling_is_waited_for", a_late_filling_is_waited_for)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::a_late_average_is_waited_for", a_late_average_is_waited_for)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::no_host_waits", no_host_waits).calls(&[
+            "at_once",
+            "before_use",
+            "all_at_the_end",
+            "polling",
+        ]),
+        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average)
+            .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
+            .min_ranks(2),
+        Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete)
+            .calls(&["polling"]),
+        Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error).calls(&["polling"]),
     ]
 }
 
@@ -118,22 +136,22 @@ impl Data {
     }
 
     fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
-        rank.synchronize()?;
+        rank.synchronize().with_context(|| format!("the GPU failed after `{way}`"))?;
         let world_size = rank.comm.world_size();
         for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
             let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();
             let sum = |at: usize| inputs.iter().map(|input| input[at]).sum::<f32>();
             let sums: Vec<f32> = (0..LEN).map(sum).collect();
             let averages: Vec<f32> = sums.iter().map(|sum| sum / world_size as f32).collect();
-            let name = |what: &str| format!("{way}, {world_size} ranks: {what} {index}");
+            let name = |what: &str| format!("{what} {index} after `{way}` on {world_size} ranks");
             let compare = |what: &str, got: &[f32]| {
                 Expected::new(rank.number(), &name(what), &averages)
                     .if_instead(&sums, "this is the sum, not the average")
                     .if_instead(
                         &input(rank.number(), index),
-                        "these are the rank's own values, and not the average",
+                        "these are the rank's own values, not the average",
                     )
-                    .if_instead(&stale(index), "it is what was there before")
+                    .if_instead(&stale(index), "it holds what it held before")
                     .within(bound(world_size), got)
             };
             compare("what was read of buffer", &rank.compute.clone_dtoh(output)?)?;
@@ -154,12 +172,12 @@ fn the_handle_gives_the_average_back() -> anyhow::Result<()> {
             let average = pending.wait(&rank.compute)?;
             ensure!(
                 average.len() == LEN,
-                "a buffer of {LEN} elements came back with {} elements",
+                "Pending::wait returned a buffer of {} elements, expected {LEN}",
                 average.len()
             );
             rank.compute.memcpy_dtod(&average, output)?;
         }
-        data.compare(rank, "Pending")
+        data.compare(rank, "Pending::wait")
     })
 }
 
@@ -175,7 +193,7 @@ fn the_average_arrives_in_each_way() -> anyhow::Result<()> {
             data.go(rank, way, || Ok(()), count)?;
             ensure!(
                 used.get() == BUFFERS,
-                "{way}: {BUFFERS} buffers, and `dependent` was called {} times",
+                "`{way}` called `dependent` {} times for {BUFFERS} buffers",
                 used.get()
             );
             data.compare(rank, &way.to_string())?;
@@ -246,7 +264,7 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
             ensure!(
                 worked.overlap(communicated) > 0.0,
-                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both",
+                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both, though they must overlap",
                 rank.number()
             );
             ensure!(
@@ -276,14 +294,13 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
         })?;
         ensure!(
             complete_at_use.get(),
-            "rank {}: the average could not be there for 10 ms; `independent` was called {} times, and then the average was \
-             used before it was complete",
+            "rank {}: `polling` called `independent` {} times, and then used the average before it was complete",
             rank.number(),
             pieces.get()
         );
         ensure!(
             pieces.get() > 1,
-            "rank {}: the average took 10 ms, and polling called `independent` {} times meanwhile, not again and again",
+            "rank {}: the average took 10 ms, and `polling` called `independent` {} times meanwhile; expected a call each time that the average is not complete",
             rank.number(),
             pieces.get()
         );

@@ -29,7 +29,7 @@ pub fn returns_at_once(
     called?;
     ensure!(
         was_blocked,
-        "the stream was blocked for {} s, and {name} returned only after that: it must enqueue its work and return, and something in it waits on the host",
+        "`{name}` returned only when its stream was done, {} s later: something in it waits on the host\n  it must enqueue its work and return",
         LONGEST.as_secs()
     );
     Ok(())

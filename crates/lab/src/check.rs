@@ -6,6 +6,7 @@
 mod child;
 mod definition;
 mod failure;
+mod function;
 mod harness;
 mod limits;
 mod order;

@@ -8,12 +8,12 @@ use approx::AbsDiffEq;
 
 pub(crate) use element::show;
 pub use element::{Compared, Element, UNIT_ROUNDOFF};
-pub(crate) use picture::is_picture;
 
 /// What a buffer of one rank should hold, and what it may hold by mistake.
 #[derive(Debug)]
 pub struct Expected<'a, T> {
-    rank: usize,
+    /// How its messages start.
+    owner: String,
     buffer: &'a str,
     values: &'a [T],
     mistakes: Vec<(Vec<T>, String)>,
@@ -22,10 +22,15 @@ pub struct Expected<'a, T> {
 impl<'a, T: Element> Expected<'a, T> {
     /// Expects `values` in the `buffer` (its name, for the message) of `rank`.
     pub fn new(rank: usize, buffer: &'a str, values: &'a [T]) -> Self {
-        Self { rank, buffer, values, mistakes: Vec::new() }
+        Self { owner: format!("rank {rank}: "), ..Self::of(buffer, values) }
     }
 
-    /// If the buffer holds these values instead, `cause` is likely why.
+    /// Expects `values` in the `buffer` of a check without ranks.
+    pub fn of(buffer: &'a str, values: &'a [T]) -> Self {
+        Self { owner: String::new(), buffer, values, mistakes: Vec::new() }
+    }
+
+    /// If the buffer holds these values instead, `cause` says what they are, or why they are there.
     #[must_use]
     pub fn if_instead(mut self, values: &[T], cause: impl Into<String>) -> Self {
         self.mistakes.push((values.to_vec(), cause.into()));
@@ -35,7 +40,7 @@ impl<'a, T: Element> Expected<'a, T> {
     /// Compares every bit: for data on which the computation rounds nothing.
     ///
     /// # Errors
-    /// `got` differs: rank, number of wrong elements, first index, expected, got and the likely cause. A table shows the elements
+    /// `got` differs: rank, which elements are wrong, expected, got and the cause that explains all of them. A table shows the elements
     /// around the first wrong one.
     pub fn exactly(&self, got: &[T]) -> anyhow::Result<()> {
         self.check(got, |expected, got| Compared(expected) == Compared(got))
@@ -50,9 +55,9 @@ impl<'a, T: Element> Expected<'a, T> {
     }
 
     fn check(&self, got: &[T], same: impl Fn(T, T) -> bool) -> anyhow::Result<()> {
-        let Self { rank, buffer, values, .. } = self;
+        let Self { owner, buffer, values, .. } = self;
         if got.len() != values.len() {
-            bail!("rank {rank}: {buffer} has {} elements, expected {}", got.len(), values.len());
+            bail!("{owner}{buffer} has {}, expected {}", elements(got.len()), values.len());
         }
         let all_same = |expected: &[T]| {
             expected.len() == got.len()
@@ -61,19 +66,53 @@ impl<'a, T: Element> Expected<'a, T> {
         let wrong: Vec<usize> = (0..got.len()).filter(|&index| !same(values[index], got[index])).collect();
         let Some(&first) = wrong.first() else { return Ok(()) };
         let (expected, found) = show(values[first], got[first]);
+        let index = if wrong.len() > 1 { format!("index {first}: ") } else { String::new() };
         let mut text = format!(
-            "rank {rank}: {buffer} is wrong at {} of {} elements, first at index {first}: expected {expected}, got {found}",
-            wrong.len(),
-            got.len()
+            "{owner}{buffer} is wrong{}\n  {index}expected {expected}, got {found}",
+            places(&wrong, got.len())
         );
         if let Some((_, cause)) = self.mistakes.iter().find(|(values, _)| all_same(values)) {
-            text.push_str(&format!("\n  likely cause: {cause}"));
-        } else if first > 0 {
-            text.push_str(&format!("\n  the {first} elements before it are right"));
+            text.push_str(&format!("\n  {}{cause}", label(cause)));
         }
         text.push_str(&picture::picture(values, got, &wrong));
         bail!(text)
     }
+}
+
+/// Which of a buffer's elements are wrong, behind the words that it is.
+fn places(wrong: &[usize], len: usize) -> String {
+    match *wrong {
+        _ if len == 1 => String::new(),
+        _ if wrong.len() == len => format!(" at all {len} elements"),
+        [only] => format!(" at index {only}, and right at the other {}", elements(len - 1)),
+        [first, .., last] if last - first + 1 == wrong.len() => {
+            format!(" from index {first} to {last} ({} of {len} elements)", wrong.len())
+        }
+        _ => format!(" at {} of {len} elements", wrong.len()),
+    }
+}
+
+/// `1 element`, `2 elements`.
+pub(crate) fn elements(count: usize) -> String {
+    format!("{count} element{}", if count == 1 { "" } else { "s" })
+}
+
+/// What stands in front of a cause. All values fit it; but what the values are is a fact, and why they are there is not.
+fn label(cause: &str) -> &'static str {
+    const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];
+    if FACTS.iter().any(|words| cause.starts_with(words)) { "" } else { "likely cause: " }
+}
+
+/// Whether a line of a message has values of one buffer: ranks that fail alike differ in them.
+pub(crate) fn is_detail(line: &str) -> bool {
+    let is_value = |line: &str| {
+        let line = line
+            .split_once(": ")
+            .filter(|(index, _)| index.starts_with("index "))
+            .map_or(line, |(_, line)| line);
+        line.starts_with("expected ") && line.contains(", got ")
+    };
+    picture::is_picture(line) || is_value(line.trim_start())
 }
 
 #[cfg(test)]
@@ -88,8 +127,9 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "rank 2: the sum is wrong at 2 of 3 elements, first at index 1: expected 7.0, got 2.0\n  \
-             likely cause: these are rank 2's own values\n  \
+            "rank 2: the sum is wrong from index 1 to 2 (2 of 3 elements)\n  \
+             index 1: expected 7.0, got 2.0\n  \
+             these are rank 2's own values\n  \
              index    │   0    1    2\n  \
              expected │ 6.0  7.0  8.0\n  \
              got      │ 6.0  2.0  3.0\n           \
@@ -117,6 +157,33 @@ mod tests {
     #[test]
     fn a_length_is_compared_before_any_value() {
         let error = Expected::new(1, "it", &[1_u8, 2]).exactly(&[1]).unwrap_err().to_string();
-        assert_eq!(error, "rank 1: it has 1 elements, expected 2");
+        assert_eq!(error, "rank 1: it has 1 element, expected 2");
+    }
+
+    #[test]
+    fn the_wrong_places_are_named_in_the_fewest_words() {
+        for (wrong, expected) in [
+            (vec![3], " at index 3, and right at the other 8 elements"),
+            (vec![0, 1, 2, 3, 4, 5, 6, 7, 8], " at all 9 elements"),
+            (vec![7, 8], " from index 7 to 8 (2 of 9 elements)"),
+            (vec![0, 2], " at 2 of 9 elements"),
+        ] {
+            assert_eq!(places(&wrong, 9), expected);
+        }
+        assert_eq!(places(&[0], 1), "");
+    }
+
+    #[test]
+    fn one_element_has_no_index_and_a_cause_is_labeled() {
+        let error = Expected::of("it", &[1_u8]).if_instead(&[2], "one was added").exactly(&[2]).unwrap_err();
+        assert_eq!(error.to_string(), "it is wrong\n  expected 1, got 2\n  likely cause: one was added");
+    }
+
+    #[test]
+    fn values_are_told_from_words() {
+        assert!(is_detail("  index 0: expected 1.0, got 2.0") && is_detail("    expected 1.0, got 2.0"));
+        assert!(
+            !is_detail("rank 0: 3 ranks, expected 2, got 3") && !is_detail("  likely cause: it was expected")
+        );
     }
 }

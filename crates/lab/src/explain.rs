@@ -27,15 +27,16 @@ impl<T> Readable<T> for Result<T, NcclError> {
     fn readable(self) -> anyhow::Result<T> {
         let caller = Location::caller();
         self.map_err(|NcclError(code)| {
+            let details = last_error().or_else(|| error_string(code));
+            // A report of the virtual NCCL says where the call is and what to do; a guess from the code alone would lead away from it.
+            if let Some(report) = details.as_deref().filter(|_| attached() == Some(Tier::Virtual)) {
+                return anyhow!("{code:?}: {report}");
+            }
             let mut text = format!("{code:?} at {}:{}", caller.file(), caller.line());
-            for (label, part) in [("", error_string(code)), ("NCCL: ", last_error())] {
+            for (label, part) in [("", details.as_deref()), ("help: ", help(code))] {
                 if let Some(part) = part {
                     text += &format!("\n{label}{part}");
                 }
-            }
-            // The virtual NCCL says itself what is wrong; a guess from the code alone would lead away from it.
-            if let Some(help) = help(code).filter(|_| attached() != Some(Tier::Virtual)) {
-                text += &format!("\nhelp: {help}");
             }
             anyhow!(text)
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 
-use crate::compare::{Element, show};
+use crate::compare::{Element, elements, show};
 
 /// Elements on each side that nobody may touch. Odd, so that the buffer starts where no whole allocation does.
 const GUARD: usize = 67;
@@ -62,11 +62,14 @@ fn check_guards<T: Element>(whole: &[T], len: usize) -> anyhow::Result<()> {
         if expected.bits() != got.bits() {
             let (expected, got) = show(expected, got);
             let place = if index < GUARD {
-                format!("{} elements in front of", GUARD - index)
+                format!("{} before its start", elements(GUARD - index))
             } else {
-                format!("{} elements past the last one of", index - GUARD + 1)
+                format!("{} past its end", elements(index - GUARD + 1))
             };
-            bail!("something wrote {place} the buffer of {len}: expected the guard {expected}, got {got}");
+            bail!(
+                "something wrote outside of a buffer of {}, {place}\n  expected the guard value {expected}, got {got}",
+                elements(len)
+            );
         }
     }
     Ok(())
@@ -85,9 +88,9 @@ mod tests {
     fn a_write_on_either_side_is_reported_with_its_distance() {
         assert!(check_guards(&whole(5), 5).is_ok());
         for (index, words) in [
-            (GUARD - 1, "1 elements in front of the buffer of 5"),
-            (GUARD + 5, "1 elements past the last one of the buffer of 5"),
-            (0, "67 elements in front"),
+            (GUARD - 1, "outside of a buffer of 5 elements, 1 element before its start"),
+            (GUARD + 5, "outside of a buffer of 5 elements, 1 element past its end"),
+            (0, "67 elements before its start"),
             (2 * GUARD + 4, "67 elements past"),
         ] {
             let mut values = whole(5);

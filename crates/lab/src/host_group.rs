@@ -42,7 +42,9 @@ impl HostGroup {
         let ranks = round.parts.len();
         match round.parts.get_mut(rank) {
             Some(place @ None) => *place = Some(values),
-            Some(_) => bail!("rank {rank} is in the host's exchange already: two threads with one rank"),
+            Some(_) => bail!(
+                "rank {rank} has called HostGroup::all_gather already in this round: two threads have one rank"
+            ),
             None => bail!("rank {rank} is no rank of {ranks}"),
         }
         if round.parts.iter().all(Option::is_some) {
@@ -56,9 +58,7 @@ impl HostGroup {
         if round.number == number {
             let missing: Vec<usize> = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
             round.parts[rank] = None;
-            bail!(
-                "rank {rank} has given its values to the host's exchange, and ranks {missing:?} never came"
-            );
+            bail!("rank {rank} called HostGroup::all_gather, and ranks {missing:?} never called it");
         }
         Ok(round.last.clone())
     }
@@ -87,7 +87,7 @@ mod tests {
     fn who_never_comes_is_named() {
         let group = HostGroup { timeout: Duration::from_millis(50), ..HostGroup::new(3) };
         let error = group.all_gather(1, vec![1.0]).unwrap_err().to_string();
-        assert!(error.ends_with("ranks [0, 2] never came"), "{error}");
+        assert!(error.ends_with("ranks [0, 2] never called it"), "{error}");
         assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("no rank of 3"));
         // Nothing is left of the attempt.
         let results = each_rank(3, |rank| group.all_gather(rank, vec![rank as f32])).unwrap();

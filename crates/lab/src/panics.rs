@@ -47,7 +47,7 @@ fn in_words(message: &str) -> String {
             "a part of a buffer whose range goes beyond the buffer's end"
         }
         "assertion failed: self.len.is_multiple_of(chunk_size)" => {
-            "chunks of a buffer whose length is no multiple of the chunk's"
+            "chunks of a buffer whose length is not a multiple of the chunk length"
         }
         _ => return message.to_owned(),
     };

@@ -138,7 +138,11 @@ impl Perceptron {
     /// As [`forward`](Self::forward).
     pub fn forward_units(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
         let rows = batch.len();
-        ensure!(rows <= self.max_batch, "a batch of {rows} samples, but buffers for {}", self.max_batch);
+        ensure!(
+            rows <= self.max_batch,
+            "a batch of {rows} samples, but the model has buffers for {}",
+            self.max_batch
+        );
         let (layout, units) = (self.layout, self.layout.hidden);
         let (kernels, stream, parameters) = (&self.kernels, &*self.stream, &self.parameters);
         self.forwarded = Some(rows);

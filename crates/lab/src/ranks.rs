@@ -5,8 +5,8 @@ use std::thread;
 
 use anyhow::bail;
 
-use crate::compare::is_picture;
-use crate::explain::error_text;
+use crate::compare::is_detail;
+use crate::explain::cause_text;
 
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
 /// Returns their results in the order of ranks.
@@ -20,7 +20,7 @@ pub fn each_rank<T: Send>(
 ) -> anyhow::Result<Vec<T>> {
     let work = &work;
     // The driver is asked what a code means when the error is printed, and tells the asking thread's last one.
-    let run = move |rank| work(rank).map_err(|error| error_text(&error));
+    let run = move |rank| work(rank).map_err(|error| joined_text(&error));
     let ended: Vec<Result<T, String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..world_size)
             .map(|rank| {
@@ -37,6 +37,16 @@ pub fn each_rank<T: Send>(
         None => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
         Some(failures) => bail!("{failures}"),
     }
+}
+
+/// An error with its causes on one line; behind a text of several lines, on lines of their own.
+fn joined_text(error: &anyhow::Error) -> String {
+    let mut causes = error.chain().map(cause_text);
+    let first = causes.next().unwrap_or_default();
+    causes.fold(first, |text, cause| match text.contains('\n') {
+        true => format!("{text}\n  because: {}", cause.replace('\n', "\n  ")),
+        false => format!("{text}: {cause}"),
+    })
 }
 
 /// What went wrong, and on which ranks.
@@ -74,8 +84,9 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
         let text = if index > 0 && all_waited { in_short(text) } else { text.clone() };
         match ranks.as_slice() {
             [first, others @ ..] if !others.is_empty() && *differs => {
-                let text = text.strip_prefix(&format!("rank {first}: ")).unwrap_or(&text);
-                format!("rank {first} ({} alike): {text}", named(others))
+                let own = [format!("rank {first}: "), format!("rank {first} of {}: ", ended.len())];
+                let text = own.iter().find_map(|own| text.strip_prefix(own)).unwrap_or(&text);
+                format!("rank {first} (likewise {}): {text}", named(others))
             }
             _ => with_ranks(&named(ranks), &text),
         }
@@ -89,10 +100,10 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     }
 }
 
-/// A rank's words without its number, that of its GPU, and the picture of its buffer, so that ranks to which the same happened are
+/// A rank's words without its number, that of its GPU, and the values of its buffer, so that ranks to which the same happened are
 /// reported together.
 fn without_own_number(text: &str, rank: usize) -> String {
-    let mut key = text.lines().filter(|line| !is_picture(line)).collect::<Vec<_>>().join("\n");
+    let mut key = text.lines().filter(|line| !is_detail(line)).collect::<Vec<_>>().join("\n");
     for what in ["rank", "GPU"] {
         let own = format!("{what} {rank}");
         let mut from = 0;
@@ -113,8 +124,8 @@ fn in_short(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
     match lines.find_map(|line| Some(line.split_once("virtual GPU: ")?.1)) {
-        Some(headline) => format!("{first}: {headline}"),
-        None => first.to_owned(),
+        Some(headline) if !first.contains("virtual GPU: ") => format!("{first}: {headline}"),
+        _ => first.to_owned(),
     }
 }
 
@@ -219,7 +230,7 @@ mod tests {
         assert_eq!(
             text,
             "11 of 12 ranks failed\n  rank 1: the sum on GPU 1 is wrong\n  help: wait for GPU 1\n  \
-             rank 2 (ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11 alike): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
+             rank 2 (likewise ranks 3, 4, 5, 6, 7, 8, 9, 10 and 11): the sum on GPU 2 is wrong\n  help: wait for GPU 1"
         );
     }
 
@@ -230,21 +241,21 @@ mod tests {
             Expected::new(rank, "the sum", &[6.0, other, 8.0]).exactly(&[5.0, other, 8.0])
         });
         let text = failed.unwrap_err().to_string();
-        assert!(text.starts_with("rank 0 (ranks 1 and 2 alike): the sum is wrong at 1 of 3 "), "{text}");
+        assert!(text.starts_with("rank 0 (likewise ranks 1 and 2): the sum is wrong at index 0"), "{text}");
         assert_eq!(text.matches("got      │ 5.0  0.0  8.0").count(), 1, "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 120) && text.lines().count() == 5, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120) && text.lines().count() == 6, "{text}");
     }
 
     #[test]
     fn of_ranks_that_all_waited_in_vain_only_the_first_says_all() {
         let failed = each_rank(2, |rank| -> anyhow::Result<()> {
-            bail!("ncclTimeout\nNCCL: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
+            bail!("ncclTimeout: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(
             text,
-            "2 of 2 ranks failed\n  rank 0: ncclTimeout\n  NCCL: virtual GPU: rank 1 never came\n    help: one id\n  \
-             rank 1: ncclTimeout: rank 0 never came"
+            "2 of 2 ranks failed\n  rank 0: ncclTimeout: virtual GPU: rank 1 never came\n    help: one id\n  \
+             rank 1: ncclTimeout: virtual GPU: rank 0 never came"
         );
     }
 
@@ -275,6 +286,13 @@ mod tests {
             text,
             "2 of 11 ranks failed\n  rank 0: the buffer is wrong\n  rank 1: rank 10: the buffer is wrong"
         );
+    }
+
+    #[test]
+    fn the_cause_of_several_lines_gets_its_own() {
+        let error =
+            anyhow::anyhow!("no memory").context("it failed\n  likely cause: a leak").context("rank 1");
+        assert_eq!(joined_text(&error), "rank 1: it failed\n  likely cause: a leak\n  because: no memory");
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn a_hang_ends_with_all_that_it_started() -> anyhow::Result<()> {
     ensure!(started.elapsed() < Duration::from_secs(20), "it took {:?}", started.elapsed());
     in_order(
         &text,
-        &["---- fate::hangs ----\nThe check was still running after 1 s", "LAB_TIMEOUT", "sleeper "],
+        &["---- fate::hangs ----\nthe check was still running after 1 s", "LAB_TIMEOUT", "sleeper "],
     )?;
     let sleeper =
         text.split("sleeper ").nth(1).and_then(|rest| rest.split_whitespace().next()).context("its id")?;
@@ -287,7 +287,7 @@ fn timelines_are_kept_where_a_folder_is_named() -> anyhow::Result<()> {
     // The streams of a check that measures nothing come from the trace of the virtual GPU.
     if text.contains("tier: virtual") {
         let traced = Timelines::of(&folder, "fate::delays").context(text)?;
-        ensure!(traced.note.starts_with("Times are modelled for "), "{traced:?}");
+        ensure!(traced.note.starts_with("Times are modeled for "), "{traced:?}");
         ensure!(traced.names.len() == 2 && traced.rows.iter().all(|row| row.spans.len() == 1), "{traced:?}");
     }
     let kept = std::fs::read_dir(&folder)?.count();

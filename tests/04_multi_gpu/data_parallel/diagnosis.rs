@@ -78,7 +78,7 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
     } else if alike(losses.iter().sum::<f64>() / world_size as f64) {
         Some("the mean of the shards' means: a shard of more samples must count for more".to_owned())
     } else if let Some(rank) = (0..world_size).find(is_of_shard) {
-        Some(format!("the loss of samples {:?} alone: average it like the gradient", shards[rank]))
+        Some(format!("this is the loss of samples {:?} alone: average it like the gradient", shards[rank]))
     } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
         Some(of_factor(factor, world_size))
     } else {
@@ -92,9 +92,9 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     if is(1.0) {
         "this step is right, an earlier one went astray".to_owned()
     } else if is(worlds) {
-        format!("exactly {world_size} times too large, the world size")
+        format!("it is exactly {world_size} times too large, the world size")
     } else if is(1.0 / worlds) {
-        format!("exactly {world_size} times too small, the world size")
+        format!("it is exactly {world_size} times too small, the world size")
     } else if is(-1.0) {
         "the step goes up the gradient instead of down".to_owned()
     } else {

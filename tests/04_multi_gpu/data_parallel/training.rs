@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use anyhow::Context;
 use init::rendezvous::rendezvous;
 use lab::Perceptron;
 use lab::compare::UNIT_ROUNDOFF;
@@ -77,7 +78,10 @@ impl Training {
             let start = stream.clone_dtoh(&model.parameters())?;
             let mut steps = Vec::new();
             for batch in &batches {
-                let loss = step(&comm, &mut model, &device_samples, batch.clone(), LEARNING_RATE)?;
+                let loss = step(&comm, &mut model, &device_samples, batch.clone(), LEARNING_RATE)
+                    .with_context(|| {
+                        format!("step returned an error, with a model for one shard of {room} samples")
+                    })?;
                 steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
             }
             stream.synchronize()?;

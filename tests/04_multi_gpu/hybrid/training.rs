@@ -175,7 +175,7 @@ impl Training {
         let cause = if explains(of_units(own_row.clone())) {
             "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
         } else if explains(alone(&part_only, batch, 1.0)) {
-            "its own hidden units' scores were used alone: sum them over the row, before `finish_scores`"
+            "the scores are those of the rank's own hidden units alone: sum them over the row, before `finish_scores`"
         } else if explains(vec![0.0; start.len()]) {
             "the step changed nothing"
         } else if explains(over_the_row()) {

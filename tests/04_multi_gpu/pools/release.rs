@@ -76,7 +76,7 @@ impl Streams {
         let names = ["its own stream", "the other stream"];
         for ((stream, name), read) in self.both().into_iter().zip(names).zip(read) {
             let name = format!("what {name} read from the buffer");
-            Expected::new(0, &name, values)
+            Expected::of(&name, values)
                 .if_instead(&vec![LATER; LEN], REUSED)
                 .if_instead(&vec![0.0; LEN], REUSED)
                 .exactly(&stream.clone_dtoh(read)?)?;

@@ -114,7 +114,7 @@ impl<'a> Pipeline<'a> {
                 .if_instead(&each(&sum), "this is the sum, without its postprocessing")
                 .if_instead(
                     &each(&|index| 7.0 * own[index]),
-                    "only this rank's values: no other rank's are in it",
+                    "these are this rank's values alone: those of the others are missing",
                 )
                 .if_instead(
                     &each(&|index| 3.5 * sum(index)),

@@ -13,6 +13,7 @@ pub struct Check {
     function: Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
     process: Option<Process>,
     program: Option<&'static str>,
+    functions: &'static [&'static str],
 }
 
 impl Check {
@@ -22,7 +23,21 @@ impl Check {
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), min_ranks: 1, function: Arc::new(function), process: None, program: None }
+        Self {
+            name: name.into(),
+            min_ranks: 1,
+            function: Arc::new(function),
+            process: None,
+            program: None,
+            functions: &[],
+        }
+    }
+
+    /// Says which functions of the exercise the check calls. A failure that names none of them gets their names.
+    #[must_use]
+    pub fn calls(mut self, functions: &'static [&'static str]) -> Self {
+        self.functions = functions;
+        self
     }
 
     /// Asks for a tier on which at least `ranks` ranks can run. Where there is none, the check is reported as ignored.
@@ -56,6 +71,10 @@ impl Check {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn functions(&self) -> &'static [&'static str] {
+        self.functions
     }
 
     pub(super) fn ranks(&self) -> usize {

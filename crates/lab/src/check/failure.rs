@@ -23,27 +23,24 @@ pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<
     let mut parts: Vec<String> = Vec::new();
     if let Some(timeout) = timed_out {
         let seconds = timeout.as_secs();
-        let doing = if passed { "The check was done, but its process was" } else { "The check was" };
+        let what = if passed { "the check was done, but its process was" } else { "the check was" };
         parts.push(format!(
-            "{doing}{STILL_RUNNING}{seconds} s, and was ended. Does one rank wait for another that never comes? \
-             (LAB_TIMEOUT=SECONDS waits longer.)"
+            "{what}{STILL_RUNNING}{seconds} s, and was stopped (LAB_TIMEOUT=SECONDS allows more)"
         ));
     } else if passed {
         if status.success() {
             return None;
         }
-        parts.push(format!("The check was done, but then its process ended with {}.", describe(status)));
+        parts.push(format!("the check was done, but then its process ended with {}", describe(status)));
     } else if verdict.is_none() && panics.is_empty() {
-        parts.push(format!(
-            "The check's process ended in the middle of the check, with {}.",
-            describe(status)
-        ));
+        parts
+            .push(format!("the check's process ended in the middle of the check, with {}", describe(status)));
     }
     let error = verdict.filter(|text| !text.is_empty());
     parts.extend(error.map(str::to_owned));
     parts.extend(merge(&panics, error.unwrap_or_default()));
     if verdict.is_none() && !panics.is_empty() && timed_out.is_none() {
-        parts.push(format!("Then the check's process ended with {}.", describe(status)));
+        parts.push(format!("then the check's process ended with {}", describe(status)));
     }
     Some(parts.join("\n"))
 }
@@ -108,7 +105,7 @@ mod tests {
     fn what_other_threads_say_while_the_process_ends_is_not_the_cause() {
         let late = Record::Panic("the driver is shutting down\n  at a.rs:3:5".to_owned());
         let text = failure(&[Record::Leaving, late.clone()], exit(1), None).unwrap();
-        assert_eq!(text, "The check's process ended in the middle of the check, with exit code 1.");
+        assert_eq!(text, "the check's process ended in the middle of the check, with exit code 1");
         assert_eq!(failure(&[Record::Passed, Record::Leaving, late], exit(0), None), None);
         assert!(failure(&[Record::Leaving, Record::Passed], exit(0), None).is_some());
     }
@@ -139,6 +136,6 @@ mod tests {
     #[test]
     fn a_timeout_is_said_first() {
         let text = failure(&[], ExitStatus::from_raw(libc::SIGKILL), Some(Duration::from_secs(60))).unwrap();
-        assert!(text.starts_with("The check was still running after 60 s, and was ended."), "{text}");
+        assert!(text.starts_with("the check was still running after 60 s, and was stopped"), "{text}");
     }
 }

@@ -9,6 +9,7 @@ use anyhow::ensure;
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
 use super::definition::Check;
+use super::function::with_function;
 use super::order::Order;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, process, processes, variables};
@@ -105,11 +106,8 @@ impl Supervisor {
         let ended = process::run(check.name(), self.timeout, self.capture)
             .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
         if let Some(failure) = ended.failure {
-            let output = unreported(&failure, &ended.output);
-            return Err(Failed::from(match output.trim_end() {
-                "" => failure,
-                output => format!("{failure}\n\nprinted by the check:\n{output}"),
-            }));
+            let printed = printed_after(&failure, &ended.output);
+            return Err(Failed::from(with_function(check.functions(), &failure) + &printed));
         }
         if self.show_passed && !ended.output.is_empty() {
             let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
@@ -119,37 +117,101 @@ impl Supervisor {
     }
 }
 
-/// What a check printed, without the reports of the virtual GPU that its failure repeats already. A report is a line and
-/// the indented lines below it.
-fn unreported(failure: &str, output: &str) -> String {
-    let reported: Vec<&str> = failure.lines().map(str::trim).collect();
+/// What a check printed besides its failure, to be shown after it: the program's own output, and reports of the virtual GPU that may
+/// be the cause. Empty where there is nothing to add.
+///
+/// A report that the failure repeats is left out, and so are those after it: they are consequences. A report that ends in a release is
+/// left out as well, since a check that fails releases its buffers while they are in use.
+fn printed_after(failure: &str, output: &str) -> String {
+    // Ranks that fail alike are reported once, though their numbers and lengths differ.
+    let without_digits = |line: &str| line.trim().replace(|next: char| next.is_ascii_digit(), "");
+    let reported: Vec<String> = failure.lines().map(without_digits).collect();
+    let is_repeated = |report: &[&str]| {
+        let mut lines = report.iter().map(|line| without_digits(line));
+        lines.all(|line| reported.iter().any(|reported| reported.ends_with(&line)))
+    };
     let mut lines = output.lines().peekable();
-    let mut kept = Vec::new();
+    let (mut own, mut reports) = (Vec::new(), Vec::new());
+    let mut is_consequence = false;
     while let Some(line) = lines.next() {
-        let mut report = vec![line];
-        if line.starts_with("virtual GPU: ") {
-            while let Some(next) = lines.next_if(|next| next.starts_with("  ")) {
-                report.push(next);
-            }
-            if report.iter().all(|line| reported.iter().any(|reported| reported.ends_with(line.trim()))) {
-                continue;
-            }
+        if !line.starts_with(REPORT) {
+            own.push(line);
+            continue;
         }
-        kept.extend(report);
+        let mut report = vec![line];
+        while let Some(next) = lines.next_if(|next| next.starts_with("  ")) {
+            report.push(next);
+        }
+        is_consequence |= is_repeated(&report);
+        if !is_consequence && !is_release(&report) {
+            reports.extend(report);
+        }
     }
-    kept.join("\n")
+    let own = own.join("\n");
+    let own = own.trim_end();
+    let mut text = String::new();
+    if !own.is_empty() || !reports.is_empty() {
+        text.push_str("\n\nprinted by the check:");
+    }
+    if !reports.is_empty() {
+        text += &format!(
+            "\n(the virtual GPU also reported this, perhaps as a consequence)\n{}",
+            reports.join("\n")
+        );
+    }
+    if !own.is_empty() {
+        text += &format!("\n{own}");
+    }
+    text
+}
+
+/// How a report of the virtual GPU starts. It is a line and the indented lines below it.
+const REPORT: &str = "virtual GPU: ";
+
+/// Whether a report is about what the check itself released while work needed it, or never.
+fn is_release(report: &[&str]) -> bool {
+    let mut is_of_check = false;
+    report.iter().any(|line| {
+        if let Some((_, place)) = line.split_once("--> ").or_else(|| line.split_once("::: ")) {
+            is_of_check = place.starts_with("tests/");
+        }
+        let is_released =
+            ["^ freed ", "ncclCommAbort (dropping", "- freed "].iter().any(|words| line.contains(words));
+        is_of_check && is_released || line.ends_with("as the program ends")
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RACE: &str = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
+
     #[test]
-    fn a_report_that_the_failure_tells_is_not_printed_again() {
+    fn a_report_that_the_failure_tells_is_not_printed_again_nor_what_follows_it() {
         let failure = "rank 1: CUDA_ERROR_LAUNCH_FAILED: virtual GPU: data race on GPU 1\n    bytes 0..4\n    help: wait";
-        let report = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
-        let other = report.replace("GPU 1", "GPU 2");
-        let output = format!("before\n{report}\n{other}\nafter");
-        assert_eq!(unreported(failure, &output), format!("before\n{other}\nafter"));
+        let other = RACE.replace("wait", "enqueue");
+        let output = format!("before\n{RACE}\n{other}\nafter");
+        assert_eq!(printed_after(failure, &output), "\n\nprinted by the check:\nbefore\nafter");
+        assert_eq!(printed_after(failure, &format!("{RACE}\n{other}\n")), "");
+    }
+
+    #[test]
+    fn a_report_before_that_of_the_failure_may_be_its_cause() {
+        let failure = "rank 0: virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
+        let other = RACE.replace("wait", "enqueue");
+        let printed = printed_after(failure, &format!("{other}\n{RACE}\n"));
+        assert!(printed.contains("perhaps as a consequence)\nvirtual GPU: data race"), "{printed}");
+        assert!(printed.contains("help: enqueue") && !printed.contains("help: wait"), "{printed}");
+    }
+
+    #[test]
+    fn what_a_failed_check_releases_is_no_cause() {
+        let freed = "virtual GPU: data race on GPU 0\n     ::: tests/a.rs:1:1\n  1 |     }\n    |     ^ freed on the compute stream\n";
+        assert_eq!(printed_after("`run` waits on the host", freed), "");
+        let by_the_exercise = freed.replace("tests/", "modules/");
+        assert!(
+            printed_after("the buffer is wrong", &by_the_exercise).contains("freed on the compute stream")
+        );
     }
 }

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_wrong_sum_is_no_time_limit() {
-        assert!(TimeLimits::ended("The check was still running after 10 s, and was ended."));
+        assert!(TimeLimits::ended("the check was still running after 10 s, and was stopped"));
         assert!(TimeLimits::ended("  = (not proved: given up after 2 s, VIRTUAL_GPU_BOOTSTRAP_TIMEOUT)"));
         assert!(!TimeLimits::ended("the sum is wrong"));
     }

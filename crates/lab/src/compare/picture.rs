@@ -32,7 +32,7 @@ pub(super) fn picture<T: Element>(expected: &[T], got: &[T], wrong: &[usize]) ->
 }
 
 /// Whether a line is part of a picture.
-pub(crate) fn is_picture(line: &str) -> bool {
+pub(super) fn is_picture(line: &str) -> bool {
     line.contains(RULE)
 }
 

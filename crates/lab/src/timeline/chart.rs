@@ -107,7 +107,7 @@ pub(super) mod tests {
         };
         Chart {
             title: "Two & two".to_owned(),
-            note: "modelled".to_owned(),
+            note: "modeled".to_owned(),
             rows: vec![row(0.0, 0.0), row(1.0, 0.25)],
             names: vec![],
         }

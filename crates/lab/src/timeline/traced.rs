@@ -185,7 +185,7 @@ mod tests {
     /// A trace of GPU 0: each operation has a stream, a category, a name, and its start and end in milliseconds.
     fn of(operations: &[(usize, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
         let named = |what: &str, track: usize, name: &str| json!({"ph": "M", "pid": 2, "tid": track, "name": what, "args": {"name": name}});
-        let mut events = vec![named("process_name", 0, "GPU 0 (modelled: classroom)")];
+        let mut events = vec![named("process_name", 0, "GPU 0 (modeled: classroom)")];
         events.extend(
             [(1, "stream 1"), (2, "the producer stream")]
                 .map(|(stream, name)| named("thread_name", stream, name)),

@@ -170,7 +170,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("GPU 0 compute [pre <0>─"), "{text}");
         assert!(lines[1].starts_with("GPU 0 comm") && lines[2].ends_with("4.00 ms"), "{text}");
-        assert!(lines[3].starts_with("hidden: 2.00 ms of communication") && lines[4] == "modelled", "{text}");
+        assert!(lines[3].starts_with("hidden: 2.00 ms of communication") && lines[4] == "modeled", "{text}");
     }
 
     #[test]
