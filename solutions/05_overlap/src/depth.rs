@@ -34,7 +34,7 @@ pub fn run(
     // Enqueue all stages of all iterations:
     // 1. a stage starts after the stage before it in the same iteration;
     // 2. an iteration starts only after the iteration before it in the same buffer has been postprocessed;
-    // 3. preprocessing of iteration `i + depth - 1` is free to run in parallel with the all-reduce of iteration `i`;
+    // 3. preprocessing is free to run in parallel with the all-reduce of the iteration `depth - 1` before it;
     // 4. the host waits for nothing, and there may be fewer iterations than buffers.
     let mut reduced = Vec::new();
     for round in 0..iterations + depth - 1 {
