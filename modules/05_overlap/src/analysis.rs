@@ -1,12 +1,12 @@
-//! What could overlap, and what did: figures and a common timeline, out of the times of CUDA events.
+//! Measured overlap: what could overlap, what did, and a common timeline, from the times of CUDA events.
 //!
-//! With C milliseconds of computation and M of communication, a program takes T: at most C + M, if nothing overlaps, and at least the
-//! longer of the two. The *efficiency* η says where between the two it is, from 0 to 1.
+//! With C milliseconds of computation and M of communication, a program takes a time T: at most C + M, if nothing overlaps,
+//! and at least the longer of the two. The *efficiency* η is where T lies between these limits, from 0 to 1.
 
 use anyhow::ensure;
 use lab::timeline::{Kind, Row, Span};
 
-/// What a GPU's time went into, in milliseconds.
+/// Where a GPU's time went, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
     /// C: how long it computed.
@@ -17,56 +17,61 @@ pub struct Overlap {
     pub total: f64,
 }
 
-/// The time in which at least one of the spans runs. They come in any order, and may overlap.
+/// Returns the time in which at least one of the spans runs. The spans come in any order, and may overlap.
 pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
-    // Sum the time in which something runs, each moment once.
-    // In the order of their starts, each span adds what lies behind everything before it.
-    todo!("Sum the time in which something runs, each moment once")
+    // Measure the time in which something runs:
+    // 1. every moment counts once, however many spans run in it;
+    // 2. time between spans does not count.
+    todo!("Measure the time in which something runs")
     // ANCHOR_END: busy
 }
 
-/// C, M and T of one GPU's spans. There is at least one; they come in any order, and may overlap, also two of a kind.
+/// Returns C, M, and T of one GPU. There is at least one span. The spans come in any order, and may overlap, even two of one
+/// kind.
 pub fn measure(spans: &[Span]) -> Overlap {
     // ANCHOR: measure
-    // Measure C, M and T.
-    // What is copied (`Kind::Copy`) counts for T alone.
-    todo!("Measure C, M and T")
+    // Measure C, M, and T:
+    // 1. C and M count every moment once;
+    // 2. T lasts from the earliest start to the latest end of all spans;
+    // 3. copies count for T alone.
+    todo!("Measure C, M, and T")
     // ANCHOR_END: measure
 }
 
 impl Overlap {
-    /// The shortest time that there could be: everything overlaps that can.
+    /// Returns the shortest possible time, if everything overlaps that can.
     pub fn ideal(&self) -> f64 {
         self.compute.max(self.communication)
     }
 
-    /// η: the part that overlaps of what could. None where there is nothing to overlap.
+    /// Returns η, the part that overlaps of what could overlap. Returns `None` if there is nothing that could overlap.
     pub fn efficiency(&self) -> Option<f64> {
         // ANCHOR: efficiency
-        // Divide the time that was saved by the most that could be saved.
-        // No more can be hidden than there is of the shorter one.
-        todo!("Divide the time that was saved by the most that could be saved")
+        // Compute the efficiency:
+        // 1. it is 0 if nothing overlaps, so that T = C + M;
+        // 2. it is 1 if T is the shortest possible time, whichever of C and M is longer;
+        // 3. between these, it grows evenly as T falls.
+        todo!("Compute the efficiency")
         // ANCHOR_END: efficiency
     }
 }
 
-/// How long C milliseconds of computation and M of communication take, if the part η of what can overlap does.
+/// Returns how long C milliseconds of computation and M of communication take with the given efficiency.
 pub fn predicted(compute: f64, communication: f64, efficiency: f64) -> f64 {
     // ANCHOR: predicted
-    // Turn the formula of the efficiency around.
-    // Does it hold where communication is the longer one?
-    todo!("Turn the formula of the efficiency around")
+    // Predict the time:
+    // 1. it is the time for which `Overlap::efficiency` returns the given efficiency;
+    // 2. it is right whichever of the two is longer.
+    todo!("Predict the time")
     // ANCHOR_END: predicted
 }
 
-/// Puts all GPUs' spans on one clock, that of GPU 0: `gpus[i]` are those of GPU i, by its own clock. Communication means
-/// collectives of all GPUs here, in the same order on each. A collective ends on all of them at about the same moment; that of the last
-/// one is taken to be the same. A row's uncertainty is the largest distance between the end of a collective on its GPU
-/// and on GPU 0, on the common clock.
+/// Puts the spans of all GPUs on the clock of GPU 0. `gpus[i]` are the spans of GPU `i`, by its own clock. All communication
+/// consists of collectives of all GPUs, in the same order on each.
 ///
 /// # Errors
-/// There is no collective, or one GPU has another number of them than GPU 0.
+/// Fails if there is no collective, or if a GPU has a different number of collectives than GPU 0.
 pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     let is_collective = |span: &&Span| span.kind == Kind::Communication;
     let ends = |spans: &Vec<Span>| spans.iter().filter(is_collective).map(|span| span.end).collect();
@@ -77,9 +82,10 @@ pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
         ensure!(own > 0, "without a collective nothing tells how the clocks of two GPUs compare");
     }
     // ANCHOR: align
-    // Shift the times of each GPU, and say how uncertain they are then.
-    // `ends[i]` has the ends of GPU i's collectives, by its own clock. All but the last one tell how well the shift fits.
-    // A `Row` has two fields, `spans` and `uncertainty`.
-    todo!("Shift the times of each GPU, and say how uncertain they are then")
+    // Put all spans on one clock:
+    // 1. the spans of each GPU are shifted by one amount, so that its last collective ends when that of GPU 0 ends;
+    // 2. the uncertainty of a row is the largest distance between the end of a collective there and on GPU 0, after the shift;
+    // 3. no uncertainty is negative, and the rows are in the order of the GPUs.
+    todo!("Put all spans on one clock")
     // ANCHOR_END: align
 }

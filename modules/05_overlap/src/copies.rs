@@ -1,9 +1,7 @@
-//! A third stream, for the copies: the next batch comes in and the last result goes out while the GPU computes and
-//! communicates.
+//! A stream for copies: batches come in and results go out while the GPU computes and communicates.
 //!
-//! A GPU has engines of its own for copies. They work in parallel with its kernels if the copies are in another stream, and if the host's
-//! side of them is *pinned*: memory that the system never moves. From and to other memory, such as a `Vec`, a call may stage
-//! the bytes, and wait until that is done.
+//! A GPU copies with engines of its own, in parallel with its kernels, if the copies are on another stream and the host
+//! memory is *pinned*: memory that the system never moves. For other memory, such as a `Vec`, a copy may make the host wait.
 
 use std::sync::Arc;
 
@@ -13,36 +11,35 @@ use cudarc::driver::{CudaStream, CudaViewMut, PinnedHostSlice};
 pub struct Streams {
     /// For kernels.
     pub compute: Arc<CudaStream>,
-    /// For NCCL: the communicator's own.
+    /// For NCCL: the communicator's own stream.
     pub comm: Arc<CudaStream>,
-    /// For copies between the host and the GPU.
+    /// For copies between host and GPU.
     pub copy: Arc<CudaStream>,
 }
 
-/// What is done with a batch. Each call puts work into one stream, and returns at once.
+/// The work on one batch. Each call enqueues work on one stream, and returns at once.
 pub trait Work {
     /// On the compute stream: computes in place.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 
     /// On the comm stream: sums the buffer over all ranks, in place.
     ///
     /// # Errors
-    /// What NCCL answers.
+    /// Returns NCCL's error.
     fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 }
 
-/// Takes every batch through the GPU: in from `inputs[i]`, compute, all-reduce, out to `outputs[i]`. There are as many outputs
-/// as inputs, and all have the length of a buffer. Batch i uses `buffers[i % 2]`, so that the next one can come in and be
-/// computed while this one communicates.
+/// Takes every batch through the GPU: batch `i` comes from `inputs[i]`, and its result goes to `outputs[i]`. There are as
+/// many outputs as inputs, each as long as a buffer. Batch `i` uses `buffers[i % 2]`.
 ///
-/// Returns at once, with everything enqueued. Whatever is enqueued on the copy stream afterwards comes after all batches. Before,
-/// the buffers must be ready for the copy stream. cudarc's event tracking is off.
+/// Returns at once, with everything enqueued. Later work on the copy stream comes after all batches. Before the call, the
+/// buffers are ready for the copy stream. cudarc's event tracking is off.
 ///
 /// # Errors
-/// Those of the work, and what the driver answers.
+/// Returns the errors of the work and of the driver.
 pub fn stream_through(
     streams: &Streams,
     work: &mut impl Work,
@@ -51,9 +48,12 @@ pub fn stream_through(
     outputs: &mut [PinnedHostSlice<f32>],
 ) -> anyhow::Result<()> {
     // ANCHOR: stream_through
-    // Enqueue each batch's way through the three streams.
-    // The copies are `memcpy_htod` and `memcpy_dtoh`. In which order does the copy stream get them, so that it never waits too
-    // early? Every second batch has the same buffer: what orders those?
-    todo!("Enqueue each batch's way through the three streams")
+    // Enqueue the path of every batch through the three streams:
+    // 1. each batch is copied in, computed, summed over all ranks, and copied out, in this order;
+    // 2. copies are on the copy stream, and from or to pinned memory;
+    // 3. the next batch is free to come in and to be computed while one is summed;
+    // 4. a batch comes into a buffer only after the result before it there has been copied out;
+    // 5. the host waits for nothing.
+    todo!("Enqueue the path of every batch through the three streams")
     // ANCHOR_END: stream_through
 }

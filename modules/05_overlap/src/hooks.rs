@@ -1,8 +1,7 @@
-//! Hooks: each gradient is averaged as soon as it is there, while the backward pass goes on with the next.
+//! Gradient hooks: each gradient is averaged as soon as it is ready, while the backward pass goes on.
 //!
-//! The backward pass comes to the last layer first, so the last gradients are the first to be ready. A hook is what it calls
-//! then. Collectives match by their order alone: all ranks must make the same calls, in one order, whatever their own samples
-//! need.
+//! The backward pass starts at the last layer, so the gradients of the last parameters are ready first. NCCL matches
+//! collectives by their order alone, so all ranks must make the same calls in the same order.
 
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Comm;
@@ -10,21 +9,19 @@ use lab::Trainable;
 
 use collectives::all_reduce::average_in_place;
 
-/// One step of training, all ranks together: the backward pass, the average over the ranks of each gradient, and the optimizer's
-/// step. Each average is an all-reduce of its own on the communicator's stream, and free to run in parallel with the rest of the backward
-/// pass. A parameter that a rank's samples do not use counts with a gradient of 0 there. Every rank must call it; returns at once.
-///
-/// Both streams are on one GPU, and cudarc's event tracking is off.
+/// Makes one training step: the backward pass, an average of each gradient over all ranks, and the optimizer's step. Every
+/// rank must call it. Returns at once. Both streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// Those of the model, and what NCCL and the driver answer.
+/// Returns the errors of the model, of NCCL, and of the driver.
 pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
     // ANCHOR: step
-    // Average each gradient as soon as it is ready, and step when all of them are there.
-    // `model.backward(|parameter, gradients| …)` says it; parameter `p` lies at `model.layout()[p]` in `gradients`. It comes
-    // to the parameters from the last to the first, and leaves out those that this rank does not use: another rank may use
-    // them. What lies in their place then is what the step before left; `memset_zeros` is a method of a stream,
-    // and `model.gradients_mut()` gives the buffer where no hook does.
-    todo!("Average each gradient as soon as it is ready, and step when all of them are there")
+    // Run the backward pass, average every gradient, and step:
+    // 1. each parameter's gradient has its own all-reduce on the communicator's stream;
+    // 2. an all-reduce starts when its gradient is ready, and is free to run in parallel with the rest of the backward pass;
+    // 3. all ranks make the same all-reduces in the same order, from the last parameter to the first;
+    // 4. a parameter that a rank's samples do not use counts with a gradient of 0 there;
+    // 5. the optimizer steps after all averages, and the host waits for nothing.
+    todo!("Run the backward pass, average every gradient, and step")
     // ANCHOR_END: step
 }

@@ -1,4 +1,4 @@
-//! The stages of [`interleave`](crate::interleave) and [`depth`](crate::depth) with work in them, each between two events: what
+//! The stages of [`interleave`](crate::interleave) and [`depth`](crate::depth) with real work, each between two events: what
 //! the programs draw.
 
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use lab::{Expected, Kernels, Readable, Timeline, irregular};
 
 use crate::interleave::Stages;
 
-/// What a pipeline works on.
+/// The work of a pipeline.
 #[derive(Clone, Copy)]
 pub struct Load {
     /// How often the stages run.
     pub iterations: usize,
     /// Elements of each iteration's buffer.
     pub elements: usize,
-    /// How many of them are summed: in the even iterations, and in the odd ones.
+    /// How many elements are summed: in even iterations, and in odd ones.
     pub summed: [usize; 2],
-    /// How often preprocessing goes over the buffer, and how often postprocessing.
+    /// How often preprocessing passes over the buffer, and how often postprocessing does.
     pub work: [usize; 2],
 }
 
@@ -30,28 +30,28 @@ pub struct Work<'a> {
     compute: Arc<CudaStream>,
     kernels: Kernels,
     inputs: Vec<CudaSlice<f32>>,
-    /// Where postprocessing puts the results of a pipeline that uses its buffers again. Empty where each iteration has one.
+    /// Where postprocessing copies the results of a pipeline that reuses its buffers. Empty if each iteration has its own buffer.
     outputs: Vec<CudaSlice<f32>>,
     timeline: Timeline,
     load: Load,
 }
 
-/// The name of a stage's span.
+/// Returns the name of a stage's span.
 pub fn named(stage: &str, iteration: usize) -> String {
     format!("{stage} {iteration}")
 }
 
-/// What a rank has for an iteration: whole numbers, so that no sum rounds.
+/// Returns the data of a rank for an iteration: whole numbers, so that no sum rounds.
 fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * iteration + rank, len)
 }
 
 impl<'a> Work<'a> {
-    /// Uploads the inputs, and does every stage once: the first use of a kernel loads it, and the first collective sets up
-    /// connections. Nothing of that is in the timeline.
+    /// Uploads the inputs, and runs every stage once: the first use of a kernel loads it, and the first collective sets up
+    /// connections. The timeline contains none of this.
     ///
     /// # Errors
-    /// What NCCL and the driver answer.
+    /// Returns the errors of NCCL and of the driver.
     pub fn new(comm: &'a Comm, compute: &Arc<CudaStream>, load: Load) -> anyhow::Result<Self> {
         let inputs = (0..load.iterations)
             .map(|at| Ok(compute.clone_htod(&input(comm.rank(), at, load.elements))?))
@@ -70,7 +70,7 @@ impl<'a> Work<'a> {
         Ok(work)
     }
 
-    /// The same, and postprocessing copies each result to an output.
+    /// Does the same, and lets postprocessing copy each result to an output.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -80,10 +80,10 @@ impl<'a> Work<'a> {
         Ok(Self { outputs, ..Self::new(comm, compute, load)? })
     }
 
-    /// When each stage ran. Waits until all are done.
+    /// Returns when each stage ran. Waits until all are done.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
         self.timeline.spans()
     }
@@ -91,7 +91,7 @@ impl<'a> Work<'a> {
     /// Compares every element of the outputs.
     ///
     /// # Errors
-    /// The first wrong one, with rank, iteration and index.
+    /// Names the first wrong element, with rank, iteration, and index.
     pub fn verify_outputs(&self) -> anyhow::Result<()> {
         self.verify(&self.outputs)
     }
@@ -111,7 +111,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The serial result: (work before + 1) · (sum of all ranks' inputs, where it is summed) + work behind · own input.
+    /// Returns the serial result: (passes before + 1) · (sum of all ranks' inputs, where it is summed) + passes after · own
+    /// input.
     fn serial(&self, iteration: usize) -> Vec<f32> {
         let Load { elements, summed, work: [before, behind], .. } = self.load;
         let own = input(self.comm.rank(), iteration, elements);

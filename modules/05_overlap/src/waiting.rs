@@ -1,7 +1,7 @@
-//! A handle to a collective in flight, and when to wait for it.
+//! A handle to an average in flight, and four places to wait for it.
 //!
-//! A collective on a stream of its own is under way when the call returns. What it works on is nobody's until it is done. So
-//! the handle keeps the buffer, and whoever wants it back has to wait. The waiting is done by a stream, not by the host.
+//! A collective is still running when its call returns, and until it is done, its buffer must not be used. So the handle
+//! keeps the buffer, and returns it only to a caller that waits. A stream waits, not the host.
 
 use std::sync::Arc;
 
@@ -16,52 +16,58 @@ pub struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Begins to average the buffer over all ranks, in place, on the communicator's stream, once the `compute` stream has
-    /// done all that is enqueued there. Returns at once. Both streams are on one GPU, and cudarc's event tracking is off.
+    /// Starts to average `buffer` over all ranks, in place. Returns at once. Both streams are on one GPU, and cudarc's event
+    /// tracking is off.
     ///
     /// # Errors
-    /// What NCCL and the driver answer.
+    /// Returns the errors of NCCL and of the driver.
     pub fn average(
         comm: &Comm,
         compute: &Arc<CudaStream>,
         mut buffer: CudaViewMut<'a, f32>,
     ) -> anyhow::Result<Self> {
         // ANCHOR: average
-        // Average the buffer behind what the compute stream does, and mark where it is done.
-        // The average belongs into the communicator's stream: `comm.stream()` is that stream. You wrote `average_in_place` in module 02.
-        todo!("Average the buffer behind what the compute stream does, and mark where it is done")
+        // Start the average, and keep what a later wait needs:
+        // 1. the average starts after all work that is in `compute` now;
+        // 2. it runs on the communicator's own stream;
+        // 3. `done` is complete when the average is done;
+        // 4. neither the host nor `compute` waits.
+        todo!("Start the average, and keep what a later wait needs")
         // ANCHOR_END: average
     }
 
-    /// Gives the buffer back. What is enqueued in the `compute` stream from now on finds the average in it. Returns at once.
+    /// Returns the buffer. Work that is enqueued on `compute` from now on finds the average in it. Returns at once.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn wait(self, compute: &Arc<CudaStream>) -> anyhow::Result<CudaViewMut<'a, f32>> {
         // ANCHOR: wait
-        // Let the compute stream wait for the average, and hand out the buffer. The host waits for nothing.
-        todo!("Let the compute stream wait for the average, and hand out the buffer")
+        // Return the buffer for use on `compute`:
+        // 1. later work on `compute` starts only after the average is done;
+        // 2. the host does not wait.
+        todo!("Return the buffer for use on `compute`")
         // ANCHOR_END: wait
     }
 
-    /// Whether the average is there already. Returns at once.
+    /// Returns whether the average is done. Returns at once.
     ///
     /// # Errors
-    /// Something on the GPU has failed: it will never be there.
+    /// Fails if something on the GPU has failed: the average will then never be done.
     pub fn is_complete(&self) -> anyhow::Result<bool> {
         // ANCHOR: is_complete
-        // Query the event, and tell "not yet" from "never".
-        // cudarc has two queries. Read what each of them says of an error.
-        todo!("Query the event, and tell \"not yet\" from \"never\"")
+        // Ask whether the average is done:
+        // 1. `false` means "not yet", and never "it has failed";
+        // 2. a failure is returned as an error.
+        todo!("Ask whether the average is done")
         // ANCHOR_END: is_complete
     }
 }
 
-/// The first way, for comparison: waits at once. `independent` enqueues work in the compute stream that doesn't need the
-/// average, `dependent` work that does. Nothing of it runs in parallel with the collective.
+/// Waits at once: the first of four ways, for comparison. `independent` enqueues work on `compute` that does not need the
+/// average, and `dependent` enqueues work that does. Nothing runs in parallel with the average.
 ///
 /// # Errors
-/// Those of `independent` and `dependent`, and what NCCL and the driver answer.
+/// Returns the errors of `independent`, of `dependent`, of NCCL, and of the driver.
 pub fn at_once(
     comm: &Comm,
     compute: &Arc<CudaStream>,
@@ -74,7 +80,7 @@ pub fn at_once(
     dependent(&average)
 }
 
-/// The second way: waits before the average is used. `independent` is free to run in parallel with the collective. Returns at once.
+/// Waits before the average is used: the second way. Returns at once.
 ///
 /// # Errors
 /// As [`at_once`].
@@ -86,13 +92,16 @@ pub fn before_use(
     dependent: impl FnOnce(&CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: before_use
-    // Begin the average, enqueue what doesn't need it, and only then wait.
-    todo!("Begin the average, enqueue what doesn't need it, and only then wait")
+    // Average the buffer, and call both closures once:
+    // 1. the average does not wait for the work of `independent`;
+    // 2. the work of `independent` is free to run in parallel with the average;
+    // 3. the work of `dependent` finds the average in the buffer.
+    todo!("Average the buffer, and call both closures once")
     // ANCHOR_END: before_use
 }
 
-/// The third way: begins the averages of all buffers, and waits for all of them at the end. `dependent(i, average)` uses that
-/// of buffer `i`. Returns at once.
+/// Averages several buffers, and waits for them at the end: the third way. `dependent(i, average)` uses the average of buffer
+/// `i`. Returns at once.
 ///
 /// # Errors
 /// As [`at_once`].
@@ -104,16 +113,18 @@ pub fn all_at_the_end(
     mut dependent: impl FnMut(usize, &CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: all_at_the_end
-    // Begin all averages, enqueue what doesn't need them, then wait for each and use it.
-    todo!("Begin all averages, enqueue what doesn't need them, then wait for each and use it")
+    // Average all buffers, call `independent` once, and call `dependent` for each buffer in order:
+    // 1. no average waits for another buffer's `dependent`, or for the work of `independent`;
+    // 2. the work of `independent` is free to run in parallel with all averages;
+    // 3. the work of `dependent(i, …)` finds the average in buffer `i`.
+    todo!("Average all buffers, call `independent` once, and call `dependent` for each buffer in order")
     // ANCHOR_END: all_at_the_end
 }
 
-/// The fourth way: calls `independent` again and again, a piece of work each time, until the average is there; then uses it.
-/// For a host that has something to do meanwhile.
+/// Works on the host until the average is done: the fourth way. Each call of `independent` does one piece of that work.
 ///
 /// # Errors
-/// As [`at_once`]; and where the collective fails, that.
+/// As [`at_once`]. Also fails if the average fails.
 pub fn polling(
     comm: &Comm,
     compute: &Arc<CudaStream>,
@@ -122,7 +133,10 @@ pub fn polling(
     dependent: impl FnOnce(&CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: polling
-    // Begin the average, do a piece of work each time it isn't complete, and use it when it is.
-    todo!("Begin the average, do a piece of work each time it isn't complete, and use it when it is")
+    // Average the buffer while the host works:
+    // 1. `independent` is called again and again, until the average is done;
+    // 2. only then is `dependent` called;
+    // 3. a failed average ends the loop with its error.
+    todo!("Average the buffer while the host works")
     // ANCHOR_END: polling
 }

@@ -1,8 +1,7 @@
-//! Buckets: several gradients in one all-reduce, which begins when the last of them is ready.
+//! Gradient buckets: one all-reduce averages several gradients, and starts when the last of them is ready.
 //!
-//! An all-reduce for each gradient pays the latency for each. One for all of them pays it once, but can't begin before the
-//! backward pass is over. Buckets lie between. All gradients lie in one flat buffer, so a bucket is a part of that: the backward
-//! pass writes straight into it, and nothing is copied.
+//! An all-reduce per gradient pays the latency for each gradient. One all-reduce for all gradients pays it once, but starts
+//! only after the backward pass. A bucket is a part of the flat gradient buffer, so nothing is copied.
 
 use std::ops::Range;
 
@@ -12,13 +11,14 @@ use lab::Trainable;
 
 use collectives::all_reduce::average_in_place;
 
-/// Puts the parameters into buckets of at most `cap` bytes, in the order in which they are to be averaged: the last parameter
-/// is in the first bucket. `layout` says where the gradient of each parameter lies, in elements of 4 bytes. A bucket is a range
-/// of parameters, and takes as many as fit; one that alone is larger than `cap` has a bucket of its own.
+/// Divides the parameters into buckets of at most `cap` bytes, in the order in which they are averaged. `layout[p]` is where
+/// the gradient of parameter `p` lies in the flat buffer, in elements of 4 bytes. Each bucket is a range of parameters.
 pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // ANCHOR: plan
-    // Fill bucket after bucket, from the last parameter to the first.
-    // A new one begins whenever a parameter doesn't fit any more.
+    // Divide the parameters into buckets:
+    // 1. the last parameter is in the first bucket, and every parameter is in exactly one bucket;
+    // 2. a bucket has at most `cap` bytes, and takes as many parameters as fit;
+    // 3. a parameter that is larger than `cap` has a bucket of its own.
     let mut buckets: Vec<Range<usize>> = Vec::new();
     for (parameter, gradient) in layout.iter().enumerate().rev() {
         match buckets.last_mut() {
@@ -32,20 +32,18 @@ pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // ANCHOR_END: plan
 }
 
-/// One step of training, all ranks together, with an all-reduce for each of the `buckets` that [`plan`] makes. Each begins as
-/// soon as its gradients are ready, and is free to run in parallel with the rest of the backward pass. A parameter that a rank's samples
-/// do not use counts with a gradient of 0 there. Every rank must call it, with the same buckets; returns at once.
-///
-/// Both streams are on one GPU, and cudarc's event tracking is off.
+/// Makes one training step with one all-reduce for each of the `buckets`, which [`plan`] made. Every rank must call it with
+/// the same buckets. Returns at once. Both streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// Those of the model, and what NCCL and the driver answer.
+/// Returns the errors of the model, of NCCL, and of the driver.
 pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -> anyhow::Result<()> {
     // ANCHOR: step
-    // Average each bucket as soon as all of it is ready, and step when all buckets are there.
-    // `model.backward(|parameter, gradients| …)` goes from the last parameter to the first, and leaves out those that this rank
-    // does not use. What lies in their place has to be 0, and nobody may clear what is still being averaged. Where no
-    // hook gives the buffer, `model.gradients_mut()` does.
+    // Run the backward pass, average every bucket, and step:
+    // 1. an all-reduce starts when all gradients of its bucket are ready, and is free to run in parallel with the backward pass;
+    // 2. all ranks make the same all-reduces in the order of `buckets`;
+    // 3. a parameter that a rank's samples do not use counts with a gradient of 0 there;
+    // 4. the optimizer steps after all averages, and the host waits for nothing.
     let (compute, communication) = (model.stream().clone(), comm.stream());
     let layout = model.layout().to_vec();
     compute.memset_zeros(&mut model.gradients_mut())?;
@@ -65,24 +63,26 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
     // ANCHOR_END: step
 }
 
-/// The time of a backward pass with so many equal buckets, in the unit of the others: `compute` is that of the pass alone,
-/// `communication` that of one all-reduce of everything without its latency, and `latency` what each all-reduce takes besides.
+/// Returns the time of a backward pass with this number of equal buckets, in the unit of the other arguments: `compute` is
+/// the backward pass alone, `communication` is one all-reduce of all gradients without its latency, and `latency` is added to
+/// each all-reduce.
 pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
     // ANCHOR: predicted
-    // Sum what one bucket takes after the other.
-    // The first bucket's computation overlaps with nothing, and neither does the last one's all-reduce. Between them, one
-    // bucket's all-reduce runs in parallel with the next one's computation: which of the two counts?
+    // Predict the time from the start of the pass to the last average:
+    // 1. each bucket takes an equal part of `compute` and of `communication`;
+    // 2. an all-reduce starts when its bucket is computed and the all-reduce before it is done.
     let (computed, averaged) = (compute / buckets, communication / buckets + latency);
     computed + (buckets - 1.0) * computed.max(averaged) + averaged
     // ANCHOR_END: predicted
 }
 
-/// The number of equal buckets with which a backward pass takes least where communication is the longer part: where
-/// [`predicted`] is lowest. It need not be whole.
+/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication is the longer part. The number
+/// need not be whole.
 pub fn best_number(compute: f64, latency: f64) -> f64 {
     // ANCHOR: best_number
-    // Find the number of buckets at which the time is shortest.
-    // Where an all-reduce takes longer than a bucket's computation, `predicted` is compute / B + communication + B · latency.
+    // Find the number of buckets with the shortest time:
+    // 1. assume that each all-reduce takes longer than the computation of one bucket;
+    // 2. do not round.
     (compute / latency).sqrt()
     // ANCHOR_END: best_number
 }

@@ -1,7 +1,7 @@
-//! How many iterations of a pipeline are under way at once, each in a buffer of its own.
+//! The depth of a pipeline: how many iterations are in flight, each in its own buffer.
 //!
-//! One buffer is one iteration after the other. Two, and the next one is filled while this one communicates. Each more lets the
-//! compute stream run further ahead, and costs its memory.
+//! With one buffer, iterations run one after the other. Each further buffer lets the compute stream run further ahead, and
+//! costs memory.
 
 use std::sync::Arc;
 
@@ -10,16 +10,15 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use crate::interleave::Stages;
 
-/// Runs so many iterations, at most `depth` of them at once: in `depth` buffers of `len` elements, which are allocated here and
-/// given back at the end. Iteration `i` goes through its three stages in one of the buffers; `postprocess` takes from there
-/// what is wanted of it. Preprocessing runs ahead as far as there are buffers: that of iteration `i + depth - 1` is free to
-/// run in parallel with the all-reduce of `i`.
+/// Runs `iterations` iterations, at most `depth` of them at once, in `depth` buffers of `len` elements. The buffers are
+/// allocated here, and freed at the end. Every iteration passes through its three stages in one of the buffers. `postprocess`
+/// saves the result.
 ///
-/// Returns at once, with everything enqueued. Whatever is enqueued on the compute stream afterwards comes after all iterations.
-/// Both streams are on one GPU, and cudarc's event tracking is off.
+/// Returns at once, with everything enqueued. Later work on the compute stream comes after all iterations. Both streams are
+/// on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// `depth` is 0, those of the stages, and what the driver answers.
+/// Fails if `depth` is 0. Also returns the errors of the stages and of the driver.
 pub fn run(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,
@@ -32,9 +31,11 @@ pub fn run(
     let mut buffers: Vec<CudaSlice<f32>> =
         (0..depth).map(|_| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
     // ANCHOR: run
-    // Enqueue every stage of every iteration, with the events between the streams.
-    // A buffer is free again when its iteration has been postprocessed. So how many preprocessings can stand in front of the
-    // first postprocessing? The interleaving that you know is that of depth 2.
+    // Enqueue all stages of all iterations:
+    // 1. a stage starts after the stage before it in the same iteration;
+    // 2. an iteration starts only after the iteration before it in the same buffer has been postprocessed;
+    // 3. preprocessing is free to run in parallel with the all-reduce of the iteration `depth - 1` before it;
+    // 4. the host waits for nothing, and there may be fewer iterations than buffers.
     let mut reduced = Vec::new();
     for round in 0..iterations + depth - 1 {
         if round < iterations {

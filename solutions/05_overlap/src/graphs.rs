@@ -1,8 +1,7 @@
-//! A graph: work that is enqueued once, written down, and launched as a whole from then on.
+//! CUDA graphs: work that is captured once, and launched as a whole many times.
 //!
-//! While a stream is *captured*, what is enqueued on it does not run: it becomes a node of a graph. So does what is enqueued on a
-//! stream that waits for an event of a captured one. A launch then enqueues all of it with one call, with the very same
-//! arguments: the same kernels on the same addresses.
+//! While a stream is *captured*, enqueued work does not run: it becomes a node of a graph. A launch enqueues the whole graph
+//! with one call, and with the arguments of the capture: the same kernels on the same addresses.
 
 use std::sync::Arc;
 
@@ -10,19 +9,21 @@ use anyhow::Context;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 
-/// Captures what `enqueue` adds to `stream`, and to streams that wait for it and that it waits for in the end. Nothing of
-/// it runs. Other threads may do meanwhile what they like, such as allocate. However it ends, `stream` is not captured afterwards.
+/// Captures what `enqueue` adds to `stream`, and to other streams that wait for `stream` and that `stream` waits for in the
+/// end.
 ///
 /// # Errors
-/// That of `enqueue`, or what the driver answers.
+/// Returns the error of `enqueue` or of the driver. Fails if the capture makes no graph.
 pub fn capture(
     stream: &Arc<CudaStream>,
     enqueue: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<CudaGraph> {
     // ANCHOR: capture
-    // Capture the stream, and make a graph of it.
-    // `begin_capture` wants a mode, which says whose calls may spoil it. `end_capture(CUgraphInstantiate_flags(0))` has to be
-    // called whatever happens in between; it returns no graph where there is none.
+    // Capture the stream into a graph:
+    // 1. nothing that `enqueue` enqueues runs now;
+    // 2. during the capture, other threads may do anything, such as allocate memory;
+    // 3. `stream` is not captured afterwards, even if `enqueue` fails;
+    // 4. an error of `enqueue` is returned.
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     let enqueued = enqueue();
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
@@ -31,15 +32,15 @@ pub fn capture(
     // ANCHOR_END: capture
 }
 
-/// Runs the pipeline once for each input: `outputs[i]` is what it makes of `inputs[i]`. `iteration` enqueues one run, in place in
-/// `buffer`: in `stream`, and in streams that wait for it and that it waits for in the end. It has a collective in it, so every
-/// rank must call this alike.
+/// Runs the pipeline once for each input: `outputs[i]` is the result of `inputs[i]`. `iteration` enqueues one run, in place
+/// in `buffer`: on `stream`, and on other streams that wait for it and that it waits for in the end. The run contains a
+/// collective, so every rank calls this alike.
 ///
-/// `iteration` is called once, and captured; the graph is launched for each input. Returns at once, with the graph, which has to
-/// live until its launches are done. Inputs and outputs all have the length of the buffer, and there are as many of them. cudarc's event tracking is off.
+/// Returns at once, with the graph, which must live until its launches are done. There are as many outputs as inputs, each as
+/// long as the buffer. cudarc's event tracking is off.
 ///
 /// # Errors
-/// That of `iteration`, or what the driver answers.
+/// Returns the error of `iteration` or of the driver.
 pub fn replay(
     stream: &Arc<CudaStream>,
     buffer: &mut CudaViewMut<f32>,
@@ -48,8 +49,10 @@ pub fn replay(
     mut iteration: impl FnMut(&mut CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<CudaGraph> {
     // ANCHOR: replay
-    // Capture one iteration, then let the graph run over each input.
-    // What was captured knows one address, that of `buffer`. `memcpy_dtod` copies from slice to slice.
+    // Replay one captured iteration for each input:
+    // 1. `iteration` is called once, even if there is no input;
+    // 2. each input passes through the graph, and each result arrives in its own output;
+    // 3. the host waits for nothing.
     let graph = capture(stream, || iteration(buffer))?;
     for (input, output) in inputs.iter().zip(outputs) {
         stream.memcpy_dtod(input, buffer)?;

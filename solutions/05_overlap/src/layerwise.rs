@@ -1,8 +1,7 @@
-//! Overlap inside a model: while the all-reduce of one half of the batch is under way, the other half is computed.
+//! Overlap inside a model: one half of the batch is summed while the other half is computed.
 //!
-//! In a tensor-parallel block each rank computes a part of every product, and the parts have to be summed over the ranks: twice
-//! in a layer, behind the attention and behind the MLP. What comes next (residual, norm, the next product) needs the sum.
-//! So for one half of the batch alone there is nothing to do meanwhile. For the other half there is.
+//! In a tensor-parallel layer, the ranks sum their partial results twice: after the attention and after the MLP. The
+//! residual, the norm, and the next product of a half need its sum. The other half does not.
 
 use std::sync::Arc;
 
@@ -11,42 +10,40 @@ use cudarc::driver::{CudaEvent, CudaStream};
 /// The two parts of a layer, in their order. Each ends in an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The first one.
+    /// The first part.
     Attention,
-    /// The second one.
+    /// The second part.
     Mlp,
 }
 
-/// What is done in a layer with a half of the batch, 0 or 1. Each call puts work into one stream, and returns at once.
+/// The work of a layer on half 0 or 1 of the batch. Each call enqueues work on one stream, and returns at once.
 pub trait Layer {
-    /// On the compute stream: this rank's part of the product, from the half's normed states into its partial sums.
+    /// On the compute stream: computes this rank's partial sums from the normed states of the half.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn product(&mut self, part: Part, half: usize) -> anyhow::Result<()>;
 
     /// On the comm stream: sums the half's partial sums over all ranks, in place.
     ///
     /// # Errors
-    /// What NCCL answers.
+    /// Returns NCCL's error.
     fn all_reduce(&mut self, half: usize) -> anyhow::Result<()>;
 
-    /// On the compute stream: adds the half's sums to its states (the residual), and norms them for the next product.
+    /// On the compute stream: adds the half's sums to its states (the residual), and norms the states for the next product.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()>;
 }
 
-/// For each half, an event behind its last all-reduce, whose sums have not been added to its states yet. None where there was no
-/// all-reduce.
+/// For each half, an event after its last all-reduce, if those sums have not been added to its states yet.
 pub type Pending = [Option<CudaEvent>; 2];
 
-/// Puts one layer into the streams. `pending` is what the layer before has returned: its last sums come in here. What is returned
-/// is for the next layer; no half's last all-reduce is waited for here. The halves are independent of each other. Returns at once.
+/// Enqueues one layer. `pending` is what the layer before returned, and the result is for the next layer. Returns at once.
 ///
 /// # Errors
-/// Those of the layer, and what the driver answers.
+/// Returns the errors of the layer and of the driver.
 pub fn forward(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,
@@ -54,9 +51,12 @@ pub fn forward(
     mut pending: Pending,
 ) -> anyhow::Result<Pending> {
     // ANCHOR: forward
-    // Do both parts, each for both halves.
-    // The all-reduce of a half must be free to run in parallel with the product of the other one. Before a half's product come its residual
-    // and norm, and they need its sums: those of the part before, or of the layer before.
+    // Run both parts for both halves:
+    // 1. each part is a product, then an all-reduce of the same half;
+    // 2. a half's product comes after its residual and norm, which need its sums from the part or the layer before;
+    // 3. where a half is not pending, its states are normed already;
+    // 4. the all-reduce of one half is free to run in parallel with the product of the other half;
+    // 5. the last all-reduce of each half stays pending, and the host waits for nothing.
     for part in [Part::Attention, Part::Mlp] {
         for half in [0, 1] {
             if let Some(summed) = pending[half].take() {
@@ -73,15 +73,15 @@ pub fn forward(
     // ANCHOR_END: forward
 }
 
-/// Ends the last layer: adds what is still pending. Returns at once; whatever is enqueued on the compute stream afterwards comes
-/// after everything.
+/// Ends the last layer. Returns at once. Later work on the compute stream comes after everything.
 ///
 /// # Errors
-/// Those of the layer, and what the driver answers.
+/// Returns the errors of the layer and of the driver.
 pub fn finish(compute: &Arc<CudaStream>, layer: &mut impl Layer, pending: Pending) -> anyhow::Result<()> {
     // ANCHOR: finish
-    // Wait for each half's sums, and add them.
-    // It is the compute stream that has to wait, not the host.
+    // Add the sums that are still pending:
+    // 1. the residual and norm of a half come after its all-reduce;
+    // 2. a half that is not pending is left alone, and the host waits for nothing.
     for (half, summed) in pending.into_iter().enumerate() {
         if let Some(summed) = summed {
             compute.wait(&summed)?;

@@ -1,4 +1,4 @@
-//! Hide the communication behind the computation.
+//! Overlap communication with compute.
 
 pub mod analysis;
 pub mod buckets;

@@ -1,42 +1,42 @@
-//! A model in stages, each on a GPU of its own: micro-batches go through them like parts along an assembly line.
+//! Pipeline parallelism: a model in stages, each on its own GPU, and micro-batches that pass through them.
 //!
-//! A stage receives a micro-batch from the stage before it, computes, and sends it on. While it computes one, the next one can
-//! come in. At the beginning the later stages have nothing to do yet, and at the end the earlier ones nothing any more: the bubble.
+//! A stage receives a micro-batch from the stage before it, computes, and sends it on. Later stages have nothing to do at the
+//! start, and earlier stages have nothing to do at the end: the bubble.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut};
 
-/// What a stage does with a micro-batch. Each call puts work into one stream, and returns at once. Messages between two
-/// stages have no names: the first one sent is the first one received.
+/// The work of a stage on one micro-batch. Each call enqueues work on one stream, and returns at once. Messages between two
+/// stages have no names: the first message sent is the first one received.
 pub trait Stage {
     /// On the comm stream: receives the micro-batch from the stage before. The first stage takes it from its data.
     ///
     /// # Errors
-    /// What NCCL or the driver answers.
+    /// Returns the errors of NCCL and of the driver.
     fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 
     /// On the compute stream: computes in place.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn compute(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 
-    /// On the comm stream: sends the micro-batch to the next stage. The last stage keeps it as a result.
+    /// On the comm stream: sends the micro-batch to the next stage. The last stage stores it as a result.
     ///
     /// # Errors
-    /// What NCCL or the driver answers.
+    /// Returns the errors of NCCL and of the driver.
     fn send(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 }
 
-/// Takes all micro-batches, in their order, through one stage; every rank is one, and calls this with the same number of them.
-/// Micro-batch i uses `buffers[i % 2]`. The next one is free to come in while one is computed.
+/// Takes all micro-batches through one stage, in their order. Every rank is a stage, and calls this with the same number of
+/// them. Micro-batch `i` uses `buffers[i % 2]`.
 ///
-/// Returns at once, with everything enqueued. Whatever is enqueued on the comm stream afterwards comes after all of it. Before, the buffers
-/// must be ready for both streams. cudarc's event tracking is off.
+/// Returns at once, with everything enqueued. Later work on the comm stream comes after all of it. Before the call, the
+/// buffers are ready for both streams. cudarc's event tracking is off.
 ///
 /// # Errors
-/// Those of the stage, and what the driver answers.
+/// Returns the errors of the stage and of the driver.
 pub fn run_stage(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,
@@ -45,9 +45,11 @@ pub fn run_stage(
     micro_batches: usize,
 ) -> anyhow::Result<()> {
     // ANCHOR: run_stage
-    // Enqueue the way of every micro-batch through this stage.
-    // The comm stream is a queue, too: in which order does it get its receives and sends? And what does a computation have to wait
-    // for: its own receive, or all that the comm stream has by then?
+    // Enqueue the path of every micro-batch through this stage:
+    // 1. each micro-batch is received, computed, and sent, in this order;
+    // 2. the next micro-batch is free to come in while one is computed;
+    // 3. a micro-batch is received into a buffer only after the one before it there has been sent;
+    // 4. nothing is received beyond the last micro-batch, and the host waits for nothing.
     let mut received = None;
     for next in 0..=micro_batches {
         let arrived = received.take();
@@ -67,13 +69,13 @@ pub fn run_stage(
     // ANCHOR_END: run_stage
 }
 
-/// The part of the time in which a stage has nothing to do, if all stages take equally long for a micro-batch, and messages take no time.
-/// Both numbers are at least 1.
+/// Returns the part of the time in which a stage is idle, from 0 to 1, if all stages take equally long for a micro-batch, and
+/// messages take no time. Both numbers are at least 1.
 pub fn bubble(stages: usize, micro_batches: usize) -> f64 {
     // ANCHOR: bubble
-    // Say how much of the whole time a stage is idle.
-    // From the first stage's first micro-batch to the last stage's last one: how many steps are there, and in how many of
-    // them does a stage work?
+    // Compute the idle part of a stage's time:
+    // 1. the time runs from the first stage's first micro-batch to the last stage's last one;
+    // 2. it counts in steps, in which a stage computes one micro-batch or is idle.
     (stages - 1) as f64 / (micro_batches + stages - 1) as f64
     // ANCHOR_END: bubble
 }
