@@ -111,6 +111,10 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
         let parents = [parents, vec![exercise.title.clone()]].concat();
         let mut after = Chapter::new("Afterwards", text, exercise::path_after(exercise), parents);
         after.source_path = None;
+        after.number = page.number.clone().map(|mut place| {
+            place.push(1);
+            place
+        });
         page.sub_items.push(BookItem::Chapter(after));
         chapter.sub_items.push(BookItem::Chapter(page));
     }

@@ -122,7 +122,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// How long it takes, what comes before, and what it runs on.
+/// What comes before it, and what it runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,
@@ -133,14 +133,14 @@ fn facts(
         format!("[`{}`]({}{})", needed.id, up(page), shown[&format!("modules/{}", needed.file)])
     });
     let needs: Vec<String> = needs.collect();
-    let mut facts = format!("{} minutes", exercise.minutes);
+    let mut facts = Vec::new();
     if !needs.is_empty() {
-        let _ = write!(facts, " · after {}", needs.join(", "));
+        facts.push(format!("Do {} first.", needs.join(", ")));
     }
     if exercise.min_ranks > 1 {
-        let _ = write!(facts, " · from {} GPUs, real or virtual", exercise.min_ranks);
+        facts.push(format!("The checks need at least {} GPUs, real or virtual.", exercise.min_ranks));
     }
-    facts
+    facts.join(" ")
 }
 
 /// A first letter as at the start of a sentence, for HTML.

@@ -126,6 +126,14 @@ impl Pages<'_> {
                 minutes % 60
             );
             let mut from = 0;
+            if !path.catch_up.is_empty() {
+                let read =
+                    path.catch_up.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {
+                        let target = &self.shown[&format!("modules/{}", exercise.file)];
+                        format!("[`{}`]({}{target})", exercise.id, up(page))
+                    });
+                text += &format!("| | | on the way, read {} |\n", read.collect::<Vec<_>>().join(", "));
+            }
             for step in steps {
                 let links =
                     step.exercises.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {

@@ -72,7 +72,7 @@ fn train(
 
 fn each_step_is_that_of_the_whole_batch() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        compare(world_size, &[PIECES * SAMPLES * world_size; 6], evenly)?;
+        compare(world_size, &[PIECES * SAMPLES * world_size; 4], evenly)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::session::STRONG;
-use crate::{bench, teach};
+use crate::{bench, plan, teach};
 
 /// Learn multi-GPU programming with NCCL in Rust, on any machine.
 #[derive(Parser)]
@@ -150,6 +150,11 @@ pub(crate) enum Command {
         #[arg(long, value_name = "ETA", default_value_t = 1.0, allow_negative_numbers = true)]
         efficiency: f64,
     },
+    /// Compare kinds of parallelism: memory and communication per GPU
+    #[command(
+        after_help = "Example: cargo course plan --parameters 7e9 --gpus 8 --layers 32 --hidden 4096 --tokens 8192"
+    )]
+    Plan(plan::Plan),
     /// Run a program of your own on the virtual GPU, unchanged
     ///
     /// It may call CUDA's driver API, as cudarc does, and NCCL. A program of the CUDA runtime (what nvcc builds, PyTorch) asks a driver for more, and ends with an error.
@@ -187,7 +192,7 @@ const GROUPS: [(&str, &[&str]); 2] = [
     ),
     (
         "For everyone: this machine, programs, measurements, and teaching",
-        &["doctor", "demo", "bench", "compare", "overlap", "exec", "teach"],
+        &["doctor", "demo", "bench", "compare", "overlap", "plan", "exec", "teach"],
     ),
 ];
 
@@ -209,8 +214,7 @@ fn command() -> clap::Command {
 fn help(command: &clap::Command) -> String {
     let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut text = format!(
-        "{}.\n{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help",
-        about(command)
+        "{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help"
     );
     for (audience, names) in GROUPS {
         let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");

@@ -9,6 +9,7 @@ mod exec;
 mod files;
 mod overlap;
 mod overview;
+mod plan;
 mod session;
 mod teach;
 mod under_way;
@@ -84,6 +85,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             communication: *comm,
             efficiency: *efficiency,
         })?,
+        Some(Command::Plan(plan)) => plan::show(plan)?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
         Some(Command::Teach { command }) => return teach::run(root, &course, command),
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),

@@ -142,6 +142,10 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let steps = course.steps(path);
     let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
     let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
+    for id in &path.catch_up {
+        let lesson = lesson(session.root, course.exercise(id)?);
+        let _ = writeln!(text, "on the way read  {id}  {DIM}{}{DIM:#}", lesson.display());
+    }
     for step in &steps {
         let mut time = format!("{:3} min", step.minutes);
         if let Some(instead) = &step.instead {
@@ -202,28 +206,19 @@ pub(crate) fn hint(
     Ok(text)
 }
 
-/// A hint whose statements and long expressions stand in lines of their own.
+/// A hint for a terminal: its blocks of code are indented instead of fenced.
 fn with_code_in_blocks(hint: &str) -> String {
-    const LONG: usize = 40;
     let mut text = String::new();
-    let mut parts = hint.split('`');
-    text.push_str(parts.next().unwrap_or_default());
-    while let (Some(code), Some(words)) = (parts.next(), parts.next()) {
-        if code.len() <= LONG && !code.contains(';') {
-            let _ = write!(text, "`{code}`{words}");
+    let mut is_code = false;
+    for line in hint.trim_end().lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
             continue;
         }
-        text.truncate(text.trim_end().len());
-        for statement in code.split_inclusive("; ") {
-            let _ = write!(text, "\n    {}", statement.trim_end());
-        }
-        // A full stop or comma after a block would begin a line.
-        let words = words.trim_start_matches(['.', ',', ';', ':', '?']).trim_start();
-        if !words.is_empty() {
-            let _ = write!(text, "\n  {words}");
-        }
+        let indent = if is_code && !line.is_empty() { "    " } else { "" };
+        let _ = writeln!(text, "{indent}{line}");
     }
-    text
+    text.trim_end().to_owned()
 }
 
 /// The GPUs, and what the checks run on. A machine on which nothing can run is worth a line, not an end.
@@ -262,11 +257,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_a_hint_stands_in_lines_of_its_own() {
+    fn code_of_a_hint_is_indented() {
         assert_eq!(with_code_in_blocks("Call `new()`."), "Call `new()`.");
         assert_eq!(
-            with_code_in_blocks("After it: `let a = 1; let b = 2;`, and then `f(a)`."),
-            "After it:\n    let a = 1;\n    let b = 2;\n  and then `f(a)`."
+            with_code_in_blocks("Both:\n```rust\nlet a = 1;\n\nf(a)\n```\n"),
+            "Both:\n    let a = 1;\n\n    f(a)"
         );
     }
 }

@@ -66,6 +66,9 @@ pub struct Route {
     pub name: String,
     /// A few words.
     pub title: String,
+    /// Ids of exercises that its own exercises need and that are not on it: students read their lessons on the way.
+    #[serde(default)]
+    pub catch_up: Vec<String>,
     /// Its parts. Without them, the path is every exercise, in the order of the course.
     pub steps: Option<Vec<Step>>,
 }

@@ -16,6 +16,7 @@ pub mod memory_pool;
 pub mod momentum;
 pub mod nccl_log;
 pub mod network;
+pub mod nvtx;
 mod panics;
 pub mod perceptron;
 pub mod random;

@@ -170,7 +170,9 @@ impl<'a> Run<'a> {
         let mut losses = Vec::new();
         for (epoch, batches) in self.plan.epochs.iter().enumerate() {
             let mut next = batches.iter().cloned();
+            let _epoch = lab::nvtx::range(&format!("epoch {}", epoch + 1));
             let milliseconds = gpu_milliseconds(&self.stream, 0, batches.len(), || {
+                let _step = lab::nvtx::range("step");
                 let loss = step(next.next().unwrap_or_default())?;
                 ensure!(
                     loss.is_finite(),

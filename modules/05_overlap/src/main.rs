@@ -123,6 +123,7 @@ impl Implementation {
 
     /// Trains one step.
     fn step(self, comm: &Comm, model: &mut impl Model, plan: &[Range<usize>]) -> anyhow::Result<()> {
+        let _range = lab::nvtx::range(&format!("{} step", self.name()));
         let layout = model.layout().to_vec();
         model.forward()?;
         match self {

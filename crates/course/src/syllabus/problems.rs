@@ -109,8 +109,20 @@ impl Course {
                 problems.push(format!("there is no exercise `{id}`"));
                 continue;
             };
-            for need in exercise.needs.iter().filter(|need| on_it[at..].contains(&need.as_str())) {
-                problems.push(format!("`{id}` needs `{need}`, which comes later"));
+            for need in exercise.needs.iter().filter(|need| !on_it[..at].contains(&need.as_str())) {
+                if on_it[at..].contains(&need.as_str()) {
+                    problems.push(format!("`{id}` needs `{need}`, which comes later"));
+                } else if !path.catch_up.contains(need) {
+                    problems.push(format!("`{id}` needs `{need}`; add it to the path, or to its catch_up"));
+                }
+            }
+        }
+        for id in &path.catch_up {
+            let is_needed =
+                self.exercises.iter().any(|one| on_it.contains(&one.id.as_str()) && one.needs.contains(id));
+            if on_it.contains(&id.as_str()) || !is_needed {
+                problems
+                    .push(format!("catch_up has `{id}`, which is on the path, or which nothing on it needs"));
             }
         }
         problems
@@ -210,6 +222,16 @@ mod tests {
             ),
             ("[\"init/devices\", \"init/buffers\"]", "[\"init/devices\", \"init/devices\"]", "comes twice"),
             ("minutes = 25", "minutes = 19", "takes 20 minutes, and is given 19"),
+            (
+                "name = \"short\"",
+                "name = \"short\"\ncatch_up = [\"init/devices\"]",
+                "catch_up has `init/devices`",
+            ),
+            (
+                "[\"init/devices\", \"init/buffers\"]",
+                "[\"init/buffers\"]",
+                "`init/buffers` needs `init/devices`; add it",
+            ),
             (", instead = \"a pause\"", "", "either `exercises` or `instead`"),
             ("minutes = 5", "minutes = 0", "takes 1 minutes"),
             ("name = \"all\"", "name = \"short\"", "the same name"),

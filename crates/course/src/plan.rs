@@ -1,0 +1,263 @@
+//! `cargo course plan`: what each kind of parallelism costs in memory and communication, before anything is programmed.
+//!
+//! Sources: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (arXiv:1910.02054), sections 3.1, 5, and 7, for
+//! the bytes of data parallelism and of what is sharded; "Megatron-LM" (arXiv:1909.08053), section 3, for tensor parallelism.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, anyhow, ensure};
+use clap::Args;
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu::time::preset::Preset;
+use virtual_gpu::time::tuning::{Function, World, choose, point_to_point};
+
+use crate::session::{BAD, DIM, GOOD, STRONG};
+
+/// Bytes of a parameter, a gradient, or an activation in half precision.
+const HALF: f64 = 2.0;
+
+/// A model, a number of GPUs, and what they are.
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// Parameters of the model, such as 7e9
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    parameters: f64,
+    /// GPUs that train it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    gpus: u32,
+    /// Memory of a GPU, in GB
+    #[arg(long, value_name = "GB", default_value_t = 80.0, allow_negative_numbers = true)]
+    memory: f64,
+    /// Bytes per parameter that the optimizer keeps: 12 for Adam in mixed precision (master copy, momentum, variance)
+    #[arg(long, value_name = "BYTES", default_value_t = 12.0, allow_negative_numbers = true)]
+    optimizer: f64,
+    /// The node that times are modeled for: a preset, or the path of a topology file
+    #[arg(long, value_name = "TOPOLOGY", default_value = "dgx-h100")]
+    topology: String,
+    /// Transformer layers; with --hidden and --tokens, also tensor and pipeline parallelism
+    #[arg(long, value_name = "N", requires_all = ["hidden", "tokens"])]
+    layers: Option<u32>,
+    /// Width of the model
+    #[arg(long, value_name = "N", requires_all = ["layers", "tokens"])]
+    hidden: Option<u32>,
+    /// Tokens in the batch of one step
+    #[arg(long, value_name = "N", requires_all = ["layers", "hidden"])]
+    tokens: Option<u32>,
+}
+
+/// One way to divide the training.
+struct Way {
+    name: &'static str,
+    /// Bytes on each GPU: parameters, gradients, optimizer.
+    bytes: [f64; 3],
+    /// What a GPU communicates in a step.
+    calls: Vec<Call>,
+}
+
+/// Equal calls, one after the other.
+struct Call {
+    count: u32,
+    what: What,
+    /// The longer buffer of the call.
+    bytes: f64,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Collective(Function),
+    Message,
+}
+
+impl Plan {
+    fn check(&self) -> anyhow::Result<()> {
+        for (name, value) in [("--parameters", self.parameters), ("--memory", self.memory)] {
+            ensure!(value.is_finite() && value > 0.0, "{name} {value}: write a number above 0");
+        }
+        let bytes = self.optimizer;
+        ensure!(
+            bytes.is_finite() && bytes >= 0.0,
+            "--optimizer {bytes}: write a number of bytes, at least 0"
+        );
+        Ok(())
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let gpus = f64::from(self.gpus);
+        let model = HALF * self.parameters;
+        let optimizer = self.optimizer * self.parameters;
+        let collective = |function, count| Call { count, what: What::Collective(function), bytes: model };
+        let sum_and_gather =
+            || vec![collective(Function::ReduceScatter, 1), collective(Function::AllGather, 1)];
+        let mut ways = vec![
+            Way {
+                name: "data parallel (DDP)",
+                bytes: [model, model, optimizer],
+                calls: vec![collective(Function::AllReduce, 1)],
+            },
+            Way {
+                name: "ZeRO-1: shards the optimizer",
+                bytes: [model, model, optimizer / gpus],
+                calls: sum_and_gather(),
+            },
+            Way {
+                name: "ZeRO-2: and the gradients",
+                bytes: [model, model / gpus, optimizer / gpus],
+                calls: sum_and_gather(),
+            },
+            Way {
+                name: "ZeRO-3, FSDP: and the parameters",
+                bytes: [model / gpus, model / gpus, optimizer / gpus],
+                calls: vec![collective(Function::AllGather, 2), collective(Function::ReduceScatter, 1)],
+            },
+        ];
+        if let (Some(layers), Some(hidden), Some(tokens)) = (self.layers, self.hidden, self.tokens) {
+            let activations = HALF * f64::from(hidden) * f64::from(tokens);
+            let divided = [model / gpus, model / gpus, optimizer / gpus];
+            let sums =
+                Call { count: 4 * layers, what: What::Collective(Function::AllReduce), bytes: activations };
+            // A stage in the middle receives and sends, forward and backward.
+            let messages = Call { count: 4, what: What::Message, bytes: activations };
+            ways.push(Way { name: "tensor parallel", bytes: divided, calls: vec![sums] });
+            ways.push(Way { name: "pipeline parallel", bytes: divided, calls: vec![messages] });
+        }
+        ways
+    }
+}
+
+impl Call {
+    /// Bytes that a GPU sends: by a ring, which the bandwidth-optimal algorithms have in common.
+    fn sent(&self, gpus: f64) -> f64 {
+        let share = (gpus - 1.0) / gpus;
+        let each = match self.what {
+            What::Collective(Function::AllReduce) => 2.0 * share,
+            What::Collective(_) => share,
+            // Half of the messages are received.
+            What::Message if gpus > 1.0 => 0.5,
+            What::Message => 0.0,
+        };
+        f64::from(self.count) * each * self.bytes
+    }
+
+    /// Milliseconds, as modeled for the node.
+    fn milliseconds(&self, preset: &Preset, gpus: u32) -> anyhow::Result<f64> {
+        if gpus == 1 {
+            return Ok(0.0);
+        }
+        let bytes = self.bytes as u64;
+        let nanoseconds = match self.what {
+            What::Collective(function) => {
+                let enabled = Enabled::from_env().map_err(|error| anyhow!(error))?;
+                let world = World::of(preset, 0..gpus as usize);
+                let choice = choose(preset, enabled, function, world, bytes, true);
+                choice.context("NCCL_ALGO and NCCL_PROTO leave no algorithm")?.nanoseconds
+            }
+            What::Message => point_to_point(preset, bytes),
+        };
+        Ok(f64::from(self.count) * nanoseconds as f64 / 1e6)
+    }
+}
+
+/// A table of the ways, with what each GPU holds and communicates.
+///
+/// # Errors
+/// A number is out of range, there is no such topology, or it scales data, so that bytes are not bytes.
+pub(crate) fn show(plan: &Plan) -> anyhow::Result<String> {
+    plan.check()?;
+    let preset =
+        Preset::find(&plan.topology).map_err(|error| anyhow!("--topology {}: {error}", plan.topology))?;
+    ensure!(
+        preset.stands_for == 1.0,
+        "--topology {}: its data stands for {} times as much, so it can't plan real sizes; take dgx-h100, dgx-a100, pcie, or 2x8-h100",
+        preset.name,
+        preset.stands_for
+    );
+    let mut text = format!(
+        "{STRONG}{:.3e} parameters on {} GPUs of {} GB{STRONG:#}, in half precision; GB per GPU:\n",
+        plan.parameters, plan.gpus, plan.memory
+    );
+    let _ = writeln!(
+        text,
+        "{DIM}{:34}{:>10} {:>9} {:>9} {:>8}  {:>9} {:>10}{DIM:#}",
+        "", "parameters", "gradients", "optimizer", "together", "sent/step", "time/step"
+    );
+    for way in plan.ways() {
+        let together: f64 = way.bytes.iter().sum::<f64>() / 1e9;
+        let sent: f64 = way.calls.iter().map(|call| call.sent(plan.gpus.into())).sum::<f64>() / 1e9;
+        let mut time = 0.0;
+        for call in &way.calls {
+            time += call.milliseconds(&preset, plan.gpus)?;
+        }
+        let [parameters, gradients, optimizer] = way.bytes.map(|bytes| bytes / 1e9);
+        let (mark, style) = if together <= plan.memory { ("✓", GOOD) } else { ("✗", BAD) };
+        let _ = writeln!(
+            text,
+            "{style}{mark}{style:#} {:32}{parameters:10.1} {gradients:9.1} {optimizer:9.1} {together:8.1}  {sent:9.2} {time:7.1} ms",
+            way.name
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{DIM}✓ fits without activations, buffers, and fragmentation, which need room, too.\n\
+         Times are modeled for {}, for communication that nothing hides. Formulas: the page \"Which parallelism when\" of the book.{DIM:#}",
+        preset.name
+    );
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            parameters: 7.5e9,
+            gpus: 64,
+            memory: 80.0,
+            optimizer: 12.0,
+            topology: "dgx-h100".into(),
+            layers: None,
+            hidden: None,
+            tokens: None,
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_figure_1_of_the_zero_paper() {
+        let published = [120.0, 31.4, 16.6, 1.9];
+        for (way, published) in plan().ways().iter().zip(published) {
+            let got = way.bytes.iter().sum::<f64>() / 1e9;
+            assert!((got - published).abs() < 0.05, "{}: {got}, published {published}", way.name);
+        }
+    }
+
+    #[test]
+    fn zero_3_sends_one_and_a_half_times_as_much_as_data_parallelism() {
+        let ways = plan().ways();
+        let sent = |way: &Way| way.calls.iter().map(|call| call.sent(64.0)).sum::<f64>();
+        assert_eq!(sent(&ways[1]), sent(&ways[0]));
+        assert_eq!(sent(&ways[2]), sent(&ways[0]));
+        assert!((sent(&ways[3]) / sent(&ways[0]) - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_layer_costs_four_all_reduces_of_its_activations() {
+        let plan = Plan { layers: Some(32), hidden: Some(4096), tokens: Some(8192), gpus: 8, ..plan() };
+        let tensor = &plan.ways()[4].calls[0];
+        assert_eq!((tensor.count, tensor.bytes), (128, 2.0 * 4096.0 * 8192.0));
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_named() {
+        let said = |plan: Plan| show(&plan).unwrap_err().to_string();
+        assert!(said(Plan { parameters: 0.0, ..plan() }).contains("--parameters 0"));
+        assert!(said(Plan { memory: f64::NAN, ..plan() }).contains("--memory"));
+        assert!(said(Plan { topology: "moon".into(), ..plan() }).contains("moon"));
+        assert!(said(Plan { topology: "classroom".into(), ..plan() }).contains("dgx-h100"));
+    }
+
+    #[test]
+    fn one_gpu_communicates_nothing() {
+        let text = show(&Plan { gpus: 1, ..plan() }).unwrap();
+        assert_eq!(text.matches("0.00     0.0 ms").count(), 4, "{text}");
+    }
+}
