@@ -14,7 +14,7 @@ use lab::Readable;
 pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
     // ANCHOR: sum_bound
     // Bound the error of a sum:
-    // 1. no sum that rounds as the lesson says is off by more, in any order of additions;
+    // 1. a sum is off by at most this much, in whatever order it is made;
     // 2. the bound is at most four times as wide as it has to be, so that wrong sums fail.
     todo!("Bound the error of a sum")
     // ANCHOR_END: sum_bound

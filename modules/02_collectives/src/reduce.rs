@@ -24,7 +24,7 @@ pub fn reduce(
     // 1. the root gets the result in `recv`, and any rank can be the root;
     // 2. every `send` stays as it is, and so does a `recv` on any other rank, if there is one;
     // 3. if `root` is no rank, the result is an error that has `root` and the world size;
-    // 4. on the root, if `recv` is missing or of a different length than `send` (the error has both), the result is an error, not a panic;
+    // 4. on the root, a missing `recv` is an error, not a panic, and so is one of a different length than `send` (with both lengths);
     // 5. the call returns as soon as the work is enqueued.
     todo!("Combine `send` over all ranks into the root's `recv`")
     // ANCHOR_END: reduce
