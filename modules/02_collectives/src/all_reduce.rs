@@ -1,32 +1,37 @@
-//! All-reduce: every rank gives a buffer, and every rank gets the element-wise sum, or average, of all of them.
+//! All-reduce: combines the buffers of all ranks element by element, and every rank gets the result.
 //!
-//! Both functions put work into the communicator's stream and return at once. Every rank must call them, with buffers of
-//! the same length.
+//! Every rank must make the same call, with buffers of the same length. Both functions enqueue work on the communicator's stream.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Writes the sum of all ranks' `send` into `recv`, on every rank. `send` stays as it is.
+/// Sums `send` over all ranks into every rank's `recv`.
 ///
 /// # Errors
-/// `send` and `recv` differ in length (the error says both lengths; nothing was sent), or NCCL refuses.
+/// Fails if `send` and `recv` differ in length, or if NCCL fails.
 pub fn sum(comm: &Comm, send: &CudaView<f32>, recv: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: sum
-    // Compare the two lengths, then sum `send` over all ranks into `recv`.
-    // cudarc takes the count from `send` and never looks at `recv`: a shorter one would be written past its end.
-    todo!("Compare the two lengths, then sum `send` over all ranks into `recv`")
+    // Sum `send` over all ranks into `recv`:
+    // 1. on every rank, element `i` of `recv` is the sum of all ranks' elements `i`;
+    // 2. `send` stays as it is;
+    // 3. if the two lengths differ, the result is an error that has both of them, and nothing is sent;
+    // 4. the call returns as soon as the work is enqueued.
+    todo!("Sum `send` over all ranks into `recv`")
     // ANCHOR_END: sum
 }
 
-/// Replaces every rank's `buffer` by the average of all of them.
+/// Replaces every rank's `buffer` with the average over all ranks.
 ///
 /// # Errors
-/// NCCL refuses.
+/// Returns NCCL's errors.
 pub fn average_in_place(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_in_place
-    // Average `buffer` over all ranks, in place, with one operation: no second buffer, no kernel that divides.
-    todo!("Average `buffer` over all ranks, in place, with one operation")
+    // Average `buffer` over all ranks:
+    // 1. on every rank, the averages replace the values;
+    // 2. there is no second buffer;
+    // 3. the call returns as soon as the work is enqueued.
+    todo!("Average `buffer` over all ranks")
     // ANCHOR_END: average_in_place
 }

@@ -1,18 +1,17 @@
-//! Backends: the same all-reduce by two ways, through the host's memory and over the GPUs' own links.
+//! Backends: the same all-reduce in two ways, through the host's memory and over the GPUs' own links.
 //!
-//! A CPU backend can't reach the GPUs' memory. It copies each buffer to the host, sums there, and copies the sum back. The numbers
-//! are the same; the way is longer.
+//! A CPU backend copies each buffer to the host, sums there, and copies the sum back. The numbers are the same, and it takes longer.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut};
 use lab::{HostGroup, Stopwatch};
 
-/// Replaces every rank's `buffer` by the sum over all ranks, as a CPU backend does it: without NCCL. Every rank must call it, with
-/// a buffer of the same length on its `stream`. What comes later in the stream finds the sum.
+/// Replaces every rank's `buffer` with the sum over all ranks, without NCCL. Every rank must call it, with a buffer of the same length,
+/// created on `stream`.
 ///
 /// # Errors
-/// A rank did not come (the error names it), or what the driver answers.
+/// Fails if a rank does not come (the error names it), or if the driver fails.
 pub fn staged_sum(
     group: &HostGroup,
     rank: usize,
@@ -20,17 +19,18 @@ pub fn staged_sum(
     buffer: &mut CudaViewMut<f32>,
 ) -> anyhow::Result<()> {
     // ANCHOR: staged_sum
-    // Bring the buffer to the host, exchange it with all ranks, sum there, and bring the sum back.
-    // `group.all_gather(rank, values)` takes a `Vec`, and gives those of all ranks, in an `Arc`. The sum is of the buffer's own type.
-    todo!("Bring the buffer to the host, exchange it with all ranks, sum there, and bring the sum back")
+    // Sum over all ranks through the host's memory:
+    // 1. on every rank, the sums replace the values;
+    // 2. the sums are `f32` sums, and each rank's values are in them once;
+    // 3. earlier work in `stream` is done before the buffer is read, and later work in `stream` finds the sums.
+    todo!("Sum over all ranks through the host's memory")
     // ANCHOR_END: staged_sum
 }
 
-/// How many times as long `staged` takes as `nccl`, by the clock of the stream's GPU. Each of them runs once to warm up, and then
-/// `rounds` times, which are measured together. Both put their work into `stream`.
+/// Returns how many times as long `staged` takes as `nccl`. Each of them enqueues its work on `stream`. `rounds` is at least 1.
 ///
 /// # Errors
-/// Those of `staged` and `nccl`, or what the driver answers.
+/// Returns the errors of `staged`, of `nccl`, and of the driver.
 pub fn times_as_long(
     stream: &Arc<CudaStream>,
     rounds: usize,
@@ -38,8 +38,10 @@ pub fn times_as_long(
     mut nccl: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<f64> {
     // ANCHOR: times_as_long
-    // Measure both in the same way, and compare.
-    // `Stopwatch::start(stream)` marks where the stream is; its `microseconds()` are those since then, on the GPU's clock.
-    todo!("Measure both in the same way, and compare")
+    // Compare the two ways:
+    // 1. each is called once to warm up, and then `rounds` times;
+    // 2. each is measured on the GPU's clock, over its last `rounds` rounds together;
+    // 3. the result is larger than 1 if `staged` takes longer.
+    todo!("Compare the two ways")
     // ANCHOR_END: times_as_long
 }

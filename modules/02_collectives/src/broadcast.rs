@@ -1,35 +1,37 @@
-//! Broadcast: one rank, the *root*, has a buffer, and every rank gets a copy of it.
+//! Broadcast: copies the buffer of one rank, the *root*, to all ranks.
 //!
-//! Replicas of a model start equal because of a broadcast, and stay equal as long as nothing goes wrong. Whether they are
-//! equal is worth asking: a difference in one bit grows with every step.
+//! Replicas of a model that start equal stay equal, unless something goes wrong. `replicas_equal` finds out.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Replaces every rank's `buffer` by that of rank `root`. Every rank must call it with the same root and length. Returns
-/// at once: the copy is work in the communicator's stream.
+/// Replaces every rank's `buffer` with that of rank `root`. Every rank must call it, with the same root and the same length.
 ///
 /// # Errors
-/// `root` is no rank (the error says the root and the world size; nothing was sent), or NCCL refuses.
+/// Fails if `root` is no rank, or if NCCL fails.
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
-    // Send `buffer` from rank `root` to every rank, in place.
-    // Look first whether `root` is a rank at all: NCCL's own answer has no numbers.
-    todo!("Send `buffer` from rank `root` to every rank, in place")
+    // Copy the root's `buffer` to every rank:
+    // 1. afterwards, all ranks have the root's values, bit for bit;
+    // 2. any rank can be the root;
+    // 3. if `root` is no rank, the result is an error that has `root` and the world size, and nothing is sent;
+    // 4. the call returns as soon as the work is enqueued.
+    todo!("Copy the root's `buffer` to every rank")
     // ANCHOR_END: broadcast
 }
 
-/// Whether the buffers of all ranks are equal, bit for bit. Every rank gets the same answer, and no buffer is changed.
-/// Every rank must call it, with a buffer of the same length.
+/// Returns whether the buffers of all ranks are equal, bit for bit. Every rank must call it, with buffers of the same length.
 ///
 /// # Errors
-/// What NCCL or the driver answers.
+/// Returns the errors of NCCL and of the driver.
 pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<bool> {
     // ANCHOR: replicas_equal
-    // Compare each rank's bits with rank 0's, then let all ranks hear whether any differs.
-    // `==` is not enough: it calls two equal NaNs different, and 0.0 and −0.0 equal.
-    todo!("Compare each rank's bits with rank 0's, then let all ranks hear whether any differs")
+    // Find out whether all replicas are equal:
+    // 1. the result is true only if every bit of every rank's buffer is the same;
+    // 2. every rank returns the same result;
+    // 3. no buffer changes.
+    todo!("Find out whether all replicas are equal")
     // ANCHOR_END: replicas_equal
 }

@@ -1,20 +1,17 @@
-//! Reduce: all ranks' buffers are combined element by element, and only one rank, the root, gets the result.
+//! Reduce: combines the buffers of all ranks element by element, and only one rank, the *root*, gets the result.
 //!
-//! Among many ranks it moves half of what an all-reduce moves, and the others need no buffer to receive into. Take it
-//! where one rank alone needs the numbers: to print a loss, to write a log.
+//! It fits where a single rank needs the numbers, for example to print a loss or to write a log.
 
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Combines all ranks' `send` by `op` into the `recv` of rank `root`. On the other ranks `recv` may be `None`; if there
-/// is one, it stays as it is. `send` stays as it is everywhere. Every rank must call it, with the same operator, root and
-/// length. Returns at once.
+/// Combines all ranks' `send` with `op` into the `recv` of rank `root`. On the other ranks, `recv` may be `None`. Every rank must call
+/// it, with the same operator, root, and length.
 ///
 /// # Errors
-/// `root` is no rank (the error says the root and the world size); the root has no `recv`, or one of another length than
-/// `send` (the error says both lengths); or NCCL refuses.
+/// Fails if `root` is no rank, if the root has no `recv` or one of a different length, or if NCCL fails.
 pub fn reduce(
     comm: &Comm,
     send: &CudaView<f32>,
@@ -23,21 +20,27 @@ pub fn reduce(
     root: usize,
 ) -> anyhow::Result<()> {
     // ANCHOR: reduce
-    // Look at the root and at its receive buffer, then combine `send` over all ranks into it.
-    // `Comm::reduce` takes `recv` as an `Option` too. It counts the elements of `send`, and panics for a root without one.
-    todo!("Look at the root and at its receive buffer, then combine `send` over all ranks into it")
+    // Combine `send` over all ranks into the root's `recv`:
+    // 1. the root gets the result in `recv`, and any rank can be the root;
+    // 2. every `send` stays as it is, and so does a `recv` on any other rank, if there is one;
+    // 3. if `root` is no rank, the result is an error that has `root` and the world size;
+    // 4. on the root, a missing `recv` is an error, not a panic, and so is one of a different length than `send` (with both lengths);
+    // 5. the call returns as soon as the work is enqueued.
+    todo!("Combine `send` over all ranks into the root's `recv`")
     // ANCHOR_END: reduce
 }
 
-/// The smallest and the largest of all values on all ranks: `Some` on rank `root`, `None` on the others. Waits for the
-/// result on the root. Every rank must call it with the same root, and with as many values, at least one.
+/// Returns the smallest and the largest of all values on all ranks: `Some` on rank `root`, `None` on the others. Every rank must call
+/// it, with the same root and the same number of values, at least one.
 ///
 /// # Errors
-/// As [`reduce`], or what the driver answers.
+/// As for [`reduce`], or those of the driver.
 pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow::Result<Option<(f32, f32)>> {
     // ANCHOR: range_on_root
-    // Reduce twice, by `Min` and by `Max`, and read the results on the root.
-    // A reduction goes element by element: it leaves as many values as each rank has.
-    todo!("Reduce twice, by `Min` and by `Max`, and read the results on the root")
+    // Find the smallest and the largest of all values:
+    // 1. the root returns one smallest and one largest value, over all elements of all ranks;
+    // 2. the other ranks return `None`;
+    // 3. `values` stays as it is.
+    todo!("Find the smallest and the largest of all values")
     // ANCHOR_END: range_on_root
 }

@@ -1,6 +1,6 @@
-//! Timing: the GPU's clock, by events, and the host's, which sees only when a call returns.
+//! Timing: events read the GPU's clock. The host's clock sees only when a call returns.
 //!
-//! Work for a GPU is enqueued on a stream, and the call returns. How long the call took says nothing of the work.
+//! Work for a GPU is enqueued on a stream, so the duration of a call says nothing about the duration of its work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 
-/// The milliseconds that a round of `work` takes on the GPU: the mean of `rounds` rounds, by the GPU's own clock. Before
-/// them come `warm_ups` rounds that aren't measured. `work` puts one round into `stream`. `rounds` is at least 1.
+/// Measures one round of `work` by the GPU's clock, in milliseconds: the mean over `rounds` rounds, after `warm_ups` rounds that are not
+/// measured. `work` enqueues one round on `stream`. `rounds` is at least 1.
 ///
 /// # Errors
-/// That of `work`, or what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn gpu_milliseconds(
     stream: &Arc<CudaStream>,
     warm_ups: usize,
@@ -20,40 +20,45 @@ pub fn gpu_milliseconds(
     mut work: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<f64> {
     // ANCHOR: gpu_milliseconds
-    // Measure all rounds together, between two events in the stream.
-    // An event keeps the time only if it is made for it: cudarc's `record_event(None)` is not.
-    todo!("Measure all rounds together, between two events in the stream")
+    // Measure a round by the GPU's clock:
+    // 1. `work` is called `warm_ups` times, and then `rounds` times;
+    // 2. the result is the mean of the last `rounds` rounds, measured together;
+    // 3. the warm-ups are not part of it.
+    todo!("Measure a round by the GPU's clock")
     // ANCHOR_END: gpu_milliseconds
 }
 
-/// By the host's clock: how long the call of `work` took, and how long it took until its work was done. What lies in the
-/// stream already takes no part. `clock` says the time since some moment, such as `|| started.elapsed()`.
+/// Measures by the host's clock how long the call of `work` takes, and how long it takes until its work is done. `clock` returns the time
+/// since some moment, as `|| started.elapsed()` does.
 ///
 /// # Errors
-/// That of `work`, or what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn host_times(
     stream: &Arc<CudaStream>,
     clock: impl Fn() -> Duration,
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<(Duration, Duration)> {
     // ANCHOR: host_times
-    // Read the clock three times: before the call, behind it, and when the work is done.
-    // When is nothing else in the stream, and when is the work done? The host has to wait for both.
-    todo!("Read the clock three times")
+    // Measure a call and its work by the host's clock:
+    // 1. the first time is from just before the call until it has returned;
+    // 2. the second time is from the same moment until its work is done;
+    // 3. work that is already in the stream is part of neither.
+    todo!("Measure a call and its work by the host's clock")
     // ANCHOR_END: host_times
 }
 
-/// Puts `work` into `stream`, and returns at once, with an event that is complete when the work is done, and not before.
+/// Enqueues `work` on `stream`, and returns an event that marks its end.
 ///
 /// # Errors
-/// That of `work`, or what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn finish_line(
     stream: &Arc<CudaStream>,
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<CudaEvent> {
     // ANCHOR: finish_line
-    // Call `work`, and mark its end in the stream.
-    // An event that was made and never recorded marks nothing: whoever asks it is told "complete".
-    todo!("Call `work`, and mark its end in the stream")
+    // Mark the end of the work:
+    // 1. the event is complete when the work is done, and not before;
+    // 2. the function does not wait for the work.
+    todo!("Mark the end of the work")
     // ANCHOR_END: finish_line
 }

@@ -1,8 +1,7 @@
-//! Bandwidth: how fast an operation is, and how busy it keeps the links below it.
+//! Bandwidth: how fast an operation is, and how busy it keeps the links between the GPUs.
 //!
-//! The measures are those of nccl-tests (`doc/PERFORMANCE.md`). The *algorithm bandwidth* is the operation's bytes through its time.
-//! The *bus bandwidth* is what each GPU's link carries meanwhile, whatever the number of ranks: it can be compared with the
-//! hardware's figures, and between operations.
+//! The figures are those of nccl-tests (`doc/PERFORMANCE.md`). The *algorithm bandwidth* is the operation's size divided by its time.
+//! The *bus bandwidth* is what each GPU's link carries meanwhile, so it can be compared with the hardware's figures.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use anyhow::ensure;
 use cudarc::driver::CudaStream;
 use lab::Stopwatch;
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Every rank gets the sum of all buffers.
@@ -25,46 +24,46 @@ pub enum Operation {
     ReduceScatter,
 }
 
-/// Rounds that aren't measured, as nccl-tests' `-w 5`.
+/// The number of rounds to warm up, as with nccl-tests' `-w 5`.
 pub const WARM_UPS: usize = 5;
-/// Rounds that are, as nccl-tests' `-n 20`.
+/// The number of rounds that are measured, as with nccl-tests' `-n 20`.
 pub const ROUNDS: usize = 20;
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The operation's size.
+    /// The operation's size in bytes.
     pub bytes: usize,
-    /// The time of one round.
+    /// The time of one round, in microseconds.
     pub microseconds: f64,
-    /// GB/s (10⁹ bytes).
+    /// The algorithm bandwidth in GB/s, of 10⁹ bytes each.
     pub algbw: f64,
-    /// GB/s.
+    /// The bus bandwidth in GB/s.
     pub busbw: f64,
 }
 
 /// The time of an operation of S bytes, as `α + β · S`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Microseconds that an operation takes however short it is.
+    /// The microseconds that any operation takes, however short it is.
     pub alpha: f64,
-    /// Microseconds for each byte. `1e-3 / beta` are the GB/s that large operations come near to.
+    /// The microseconds for each byte. Large operations approach `1e-3 / beta` GB/s.
     pub beta: f64,
 }
 
 impl Line {
-    /// What an operation of so many bytes should take.
+    /// Returns the microseconds that an operation of `bytes` bytes should take.
     pub fn microseconds(&self, bytes: usize) -> f64 {
         self.alpha + self.beta * bytes as f64
     }
 }
 
-/// The size of an operation in bytes, as nccl-tests counts it: that of the larger one of a rank's two buffers. `count` is what
-/// NCCL's call is given: for all-gather and reduce-scatter, the elements of one shard.
+/// Returns the size of an operation in bytes, as nccl-tests counts it. `count` is the count that NCCL's call is given.
 pub fn operation_bytes(operation: Operation, world_size: usize, count: usize, element_bytes: usize) -> usize {
     // ANCHOR: operation_bytes
-    // Count the bytes of the larger buffer.
-    // Whose buffers are of different lengths, and by which factor?
+    // Count the bytes of an operation:
+    // 1. the size is that of the larger of a rank's two buffers;
+    // 2. `count` is in elements, of `element_bytes` bytes each.
     let shards = match operation {
         Operation::AllGather | Operation::ReduceScatter => world_size,
         Operation::AllReduce | Operation::Broadcast | Operation::Reduce => 1,
@@ -73,11 +72,12 @@ pub fn operation_bytes(operation: Operation, world_size: usize, count: usize, el
     // ANCHOR_END: operation_bytes
 }
 
-/// The bus bandwidth as a multiple of the algorithm bandwidth.
+/// Returns the bus bandwidth as a multiple of the algorithm bandwidth.
 pub fn bus_factor(operation: Operation, world_size: usize) -> f64 {
     // ANCHOR: bus_factor
-    // Work out how many times the operation's bytes each rank has to send, at least.
-    // Of an all-reduce it sends n − 1 of n parts twice: once to have them summed, once to have the sums known.
+    // Work out the factor of each operation:
+    // 1. it is how many times the operation's size each rank has to send, at least;
+    // 2. for a broadcast and a reduce, it is what the busiest rank has to send or receive.
     let n = world_size as f64;
     match operation {
         Operation::AllReduce => 2.0 * (n - 1.0) / n,
@@ -87,11 +87,10 @@ pub fn bus_factor(operation: Operation, world_size: usize) -> f64 {
     // ANCHOR_END: bus_factor
 }
 
-/// Measures an operation of so many bytes in a world of so many ranks. `launch` puts it into the stream once. First come
-/// [`WARM_UPS`] rounds that don't count, and then [`ROUNDS`] that do, all of them together.
+/// Measures an operation of `bytes` bytes in a world of `world_size` ranks. `launch` enqueues it on `stream` once.
 ///
 /// # Errors
-/// Those of `launch`, or what the driver answers.
+/// Returns the errors of `launch` and of the driver.
 pub fn measure(
     stream: &Arc<CudaStream>,
     operation: Operation,
@@ -100,8 +99,10 @@ pub fn measure(
     mut launch: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Row> {
     // ANCHOR: measure
-    // Warm up, measure all rounds together, and make a row of the time of one.
-    // `Stopwatch::start(stream)` marks where the stream is; its `microseconds()` are those since then, on the GPU's clock.
+    // Measure one row of the table:
+    // 1. `launch` is called `WARM_UPS` times, and then `ROUNDS` times;
+    // 2. the row's time is the mean of the last `ROUNDS` rounds, measured together on the GPU's clock;
+    // 3. the row has the size as given, and both bandwidths in GB/s.
     (0..WARM_UPS).try_for_each(|_| launch())?;
     let watch = Stopwatch::start(stream)?;
     (0..ROUNDS).try_for_each(|_| launch())?;
@@ -111,21 +112,22 @@ pub fn measure(
     // ANCHOR_END: measure
 }
 
-/// `Σ w · term(S, t)` over the rows, with their bytes S, their microseconds t, and weights `w = 1 / t²`.
+/// Computes `Σ w · term(S, t)` over the rows, with their bytes S, their microseconds t, and the weights `w = 1 / t²`.
 pub fn weighed(rows: &[Row], term: impl Fn(f64, f64) -> f64) -> f64 {
     let terms = rows.iter().map(|row| (row.bytes as f64, row.microseconds));
     terms.map(|(s, t)| term(s, t) / (t * t)).sum()
 }
 
-/// The line that misses the rows' times by the least, in relation to each time: the sum of `((α + β · S − t) / t)²` over the
-/// rows is as small as it can be.
+/// Fits a line to the rows' times: the sum of `((α + β · S − t) / t)²` over the rows is as small as it can be.
 ///
 /// # Errors
-/// The rows have fewer than two different sizes.
+/// Fails if the rows have fewer than two different sizes.
 pub fn fit(rows: &[Row]) -> anyhow::Result<Line> {
     // ANCHOR: fit
-    // Fit the line by weighted least squares.
-    // With S̄ and t̄ the weighted means: β = Σ w (S − S̄)(t − t̄) / Σ w (S − S̄)², and α = t̄ − β S̄. `weighed` works out such sums.
+    // Fit α and β to the rows:
+    // 1. the relative errors count, so a short time weighs as much as a long one;
+    // 2. times that lie on a line give that line;
+    // 3. fewer than two different sizes are an error, not a panic.
     ensure!(rows.iter().any(|row| row.bytes != rows[0].bytes), "a line needs two different sizes");
     let weight = weighed(rows, |_, _| 1.0);
     let (mean_s, mean_t) = (weighed(rows, |s, _| s) / weight, weighed(rows, |_, t| t) / weight);

@@ -1,7 +1,7 @@
-//! Types: what a sum over the ranks rounds, what it overflows, and what tolerance follows.
+//! Types: how far a sum over the ranks may be off, what overflows, and which tolerance follows.
 //!
-//! NCCL adds in the type of the buffer. A type with p significant bits rounds each addition by at most 2⁻ᵖ, relative to
-//! its result: p is 53 for `f64`, 24 for `f32`, 11 for `f16`, and 8 for `bf16`. Whole numbers are exact, and wrap.
+//! A float with p significant bits rounds each addition by at most 2⁻ᵖ of its result: p is 53 for `f64`, 24 for `f32`, 11 for `f16`, and
+//! 8 for `bf16`. Whole numbers are exact, and wrap.
 
 use approx::abs_diff_eq;
 use cudarc::driver::CudaViewMut;
@@ -9,52 +9,55 @@ use cudarc::nccl::{Comm, ReduceOp};
 use half::f16;
 use lab::Readable;
 
-/// How far the sum of a value from each rank may be from the exact sum, in whatever order the ranks are added. No value is
-/// above `largest` in magnitude; their type has so many `significant_bits`.
+/// Returns how far a sum of one value from each rank may be from the exact sum, in any order of additions. No value is larger than
+/// `largest` in magnitude, and their type has this many `significant_bits`.
 pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
     // ANCHOR: sum_bound
-    // Multiply the number of additions by the most that one of them can round.
-    // No result on the way is larger than all values together. A bound that is much too large fails the checks too.
+    // Bound the error of a sum:
+    // 1. a sum is off by at most this much, in whatever order it is made;
+    // 2. the bound is at most four times as wide as it has to be, so that wrong sums fail.
     let additions = world_size as f64 - 1.0;
     let largest_result = world_size as f64 * largest;
     additions * largest_result * f64::powi(2.0, -(significant_bits as i32))
     // ANCHOR_END: sum_bound
 }
 
-/// Whether `got` may be the sum of a value from each rank, where `exact` is that sum without rounding. The other arguments are those
-/// of [`sum_bound`]. A NaN is no sum.
+/// Returns whether `got` may be the sum of one value from each rank, where `exact` is the sum without rounding. The other arguments are
+/// those of [`sum_bound`].
 pub fn may_be_sum(got: f64, exact: f64, significant_bits: u32, world_size: usize, largest: f64) -> bool {
     // ANCHOR: may_be_sum
-    // Compare the two with `approx`, and give it the bound.
-    // Without `epsilon = …`, it takes 2⁻⁵², which suits neither the type nor the number of ranks. `relative_eq!` measures by the
-    // result, and where the ranks' values cancel, that is nearly 0: their rounding is not.
+    // Compare a sum with the exact one:
+    // 1. the two may be as far apart as `sum_bound` allows, and no farther;
+    // 2. the same holds where positive and negative values cancel;
+    // 3. a NaN is never a sum.
     abs_diff_eq!(got, exact, epsilon = sum_bound(significant_bits, world_size, largest))
     // ANCHOR_END: may_be_sum
 }
 
-/// Replaces every rank's `buffer` by the average of all of them, also where their sum is beyond the largest `f16`, 65504.
-/// Every rank must call it, with a buffer of the same length. Returns at once.
+/// Replaces every rank's `buffer` with the average over all ranks. Every rank must call it, with a buffer of the same length.
 ///
 /// # Errors
-/// NCCL refuses.
+/// Returns NCCL's errors.
 pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Result<()> {
     // ANCHOR: average_halves
-    // Average `buffer` over all ranks, in place, and divide before anything is added.
-    // One of NCCL's operators does so, for floats.
+    // Average halves over all ranks:
+    // 1. on every rank, the averages replace the values;
+    // 2. they are correct even if the sum is larger than 65504, the largest `f16`;
+    // 3. the call returns as soon as the work is enqueued.
     comm.all_reduce_in_place(buffer, &ReduceOp::Avg).readable()?;
     Ok(())
     // ANCHOR_END: average_halves
 }
 
-/// The mean over the ranks of each byte, such as a pixel, with its fraction. Every rank must call it, with as many bytes,
-/// and gets the same. Waits for the result.
+/// Returns the mean over the ranks of each byte, such as a pixel. Every rank must call it, with the same number of bytes.
 ///
 /// # Errors
-/// What NCCL or the driver answers.
+/// Returns the errors of NCCL and of the driver.
 pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
     // ANCHOR: mean_of_bytes
-    // Sum the bytes of all ranks in a type that holds the sum, then divide on the host.
-    // A `u8` wraps beyond 255, and the average of whole numbers is a whole number again.
+    // Average bytes over all ranks:
+    // 1. every rank returns the mean of each byte, with its fraction;
+    // 2. it is correct for any bytes, even if all of them are 255.
     let stream = comm.stream();
     let wide: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
     let mut sums = stream.clone_htod(&wide)?;

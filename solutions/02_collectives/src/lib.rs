@@ -1,4 +1,4 @@
-//! What the ranks of a group do together, each operation in one call that every rank makes.
+//! Collectives: operations of the whole group. Every rank makes the same call.
 
 pub mod all_gather;
 pub mod all_reduce;

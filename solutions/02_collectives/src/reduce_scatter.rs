@@ -1,22 +1,25 @@
-//! Reduce-scatter: all ranks' buffers are combined, and each rank gets its part of the result.
+//! Reduce-scatter: combines the buffers of all ranks, and each rank gets its part of the result.
 //!
-//! It is one half of an all-reduce; an all-gather of the parts is the other. Between the two, each part lies on one rank
-//! alone: what has to be done with the result, each rank can do for its part, and nobody does the work of another.
+//! It is the first half of an all-reduce. Between the halves, each rank can work on its own part of the result.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Averages `send` over all ranks, and writes this rank's part of the average into `part`: that of rank r starts at r
-/// times the part's length. `send` stays as it is. Every rank must call it, with the same lengths. Returns at once.
+/// Averages `send` over all ranks, and writes this rank's part of the average into `part`. Every rank must call it, with the same two
+/// lengths.
 ///
 /// # Errors
-/// `send` isn't as long as all parts together (the error says both lengths; nothing was sent), or NCCL refuses.
+/// Fails if `send` is not as long as the parts of all ranks together, or if NCCL fails.
 pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_part
-    // Compare `send` with the length of all parts together, then average into this rank's `part`.
-    // cudarc takes the count from the part, and never looks at `send`.
+    // Average over all ranks, and keep this rank's part:
+    // 1. on rank `r`, `part` is the average from element `r * part.len()` on;
+    // 2. `send` stays as it is;
+    // 3. if `send` is not as long as the parts of all ranks together, the result is an error that has both of these lengths (that of
+    //    `send`, and that of all parts together), and nothing is sent;
+    // 4. the call returns as soon as the work is enqueued.
     let needed = part.len() * comm.world_size();
     ensure!(send.len() == needed, "all parts have {needed} elements, but the send buffer has {}", send.len());
     comm.reduce_scatter(send, part, &ReduceOp::Avg).readable()?;
@@ -24,15 +27,18 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
     // ANCHOR_END: average_part
 }
 
-/// Replaces every rank's `buffer` by the average of all of them, in two steps: a reduce-scatter, and an all-gather. Every
-/// rank must call it, with a buffer of the same length, which need not divide by the world size. Returns at once.
+/// Replaces every rank's `buffer` with the average over all ranks, by a reduce-scatter and an all-gather. Every rank must call it, with
+/// the same length, which need not be a multiple of the world size.
 ///
 /// # Errors
-/// What NCCL or the driver answers.
+/// Returns the errors of NCCL and of the driver.
 pub fn average_in_two_steps(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_in_two_steps
-    // Average each rank's part, then gather the parts, without an `all_reduce` of the whole.
-    // Parts have one length on all ranks. Where the buffer can't be cut into such parts, a copy that is a little longer can.
+    // Average `buffer` over all ranks in two steps:
+    // 1. on every rank, the averages replace all values, for any length;
+    // 2. each rank averages one part, and the parts are then gathered, without any all-reduce;
+    // 3. all ranks end up with the same bits;
+    // 4. the call returns as soon as the work is enqueued.
     let (stream, len, world_size) = (comm.stream(), buffer.len(), comm.world_size());
     let part_len = len.div_ceil(world_size);
     let mut padded = stream.alloc_zeros::<f32>(part_len * world_size)?;
