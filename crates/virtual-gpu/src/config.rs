@@ -71,7 +71,7 @@ pub struct Config {
     /// How long a rank waits for the others in a call that makes or ends a communicator (`VIRTUAL_GPU_BOOTSTRAP_TIMEOUT`,
     /// [`Self::timeout`]).
     pub bootstrap_timeout: Timeout,
-    /// The machine whose times are modelled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
+    /// The machine whose times are modeled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
     pub preset: Preset,
     /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
     pub trace: Option<PathBuf>,

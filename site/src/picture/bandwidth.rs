@@ -57,7 +57,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
         description: &description,
         sizes: "bytes of a rank's buffer",
         unit: "GB/s",
-        note: "Times are modelled. Both scales are logarithmic: a line up is ten times as much.",
+        note: "Times are modeled. Both scales are logarithmic: a line up is ten times as much.",
         logarithmic: true,
         lines,
     };

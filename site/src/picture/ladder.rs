@@ -70,7 +70,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     for (index, group) in groups.iter().enumerate() {
         card = card.add(bars(group, longest, TOP + GROUP * index as f64));
     }
-    let note = "Times are modelled for classroom, and compared with naive. A call is one of NCCL's.";
+    let note = "Times are modeled for classroom, and compared with naive. A call is one of NCCL's.";
     Ok(card.add(text(MARGIN, bottom + 28.0, note).set("fill", SOFT)).svg())
 }
 

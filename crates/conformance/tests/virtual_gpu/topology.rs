@@ -1,4 +1,4 @@
-//! `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO` and `NCCL_PROTO`: what is modelled, and what is refused before anything runs.
+//! `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO` and `NCCL_PROTO`: what is modeled, and what is refused before anything runs.
 
 use std::path::PathBuf;
 

@@ -54,7 +54,7 @@ fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
         [] => Diagnosis::good("peer access", "each GPU reaches each other's memory"),
         pairs if pairs.len() == count * (count - 1) => note("no GPU reaches another's memory".to_owned())
             .help(match tier {
-                Tier::Virtual => "kernels can't; copies and NCCL take the ways of the node that is modelled",
+                Tier::Virtual => "kernels can't; copies and NCCL take the ways of the node that is modeled",
                 _ => "copies and NCCL go through the host's memory, and kernels can't",
             }),
         pairs => note(format!("not from {}", pairs.join(", ")))

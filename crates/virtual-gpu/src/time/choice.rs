@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::tuning::{ALGORITHMS, Algorithm, FUNCTIONS, Function, PROTOCOLS, Protocol};
 
-/// Algorithms that NCCL knows and that no modelled node can use.
+/// Algorithms that NCCL knows and that no modeled node can use.
 const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
 
 /// What is switched on, by function.

@@ -1,4 +1,4 @@
-//! The machines that can be modelled: figures from a TOML file, which says where each comes from.
+//! The machines that can be modeled: figures from a TOML file, which says where each comes from.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ const BUILT_IN: [(&str, &str); 5] = [
 /// instructions, and latencies are as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Its name, which every modelled figure carries.
+    /// Its name, which every modeled figure carries.
     pub name: String,
     /// How many times more data a program's data stands for.
     pub stands_for: f64,

@@ -154,7 +154,7 @@ impl Published {
 
     fn row(&self) -> String {
         let choice = self.choice();
-        let (modelled, published) = self.figures(choice);
+        let (modeled, published) = self.figures(choice);
         let unit = match self.measured {
             Measured::BusBandwidth(_) => "GB/s",
             Measured::Microseconds(_) => "µs",
@@ -165,9 +165,9 @@ impl Published {
             bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
             bytes => format!("{bytes} B"),
         };
-        let error = 100.0 * (modelled / published - 1.0);
+        let error = 100.0 * (modeled / published - 1.0);
         format!(
-            "| {} | {size} | {}, {} | {modelled:.1} {unit} | {published} {unit} | {error:+.1} % | {} |\n",
+            "| {} | {size} | {}, {} | {modeled:.1} {unit} | {published} {unit} | {error:+.1} % | {} |\n",
             self.machine,
             choice.algorithm.name(),
             choice.protocol.name(),
@@ -182,9 +182,9 @@ const END: &str = "<!-- end of table -->";
 #[test]
 fn the_model_is_as_near_to_what_was_measured_as_it_says() {
     for published in &PUBLISHED {
-        let (modelled, measured) = published.figures(published.choice());
+        let (modeled, measured) = published.figures(published.choice());
         if let Some(within) = published.within {
-            assert!((modelled / measured - 1.0).abs() <= within, "{}", published.row());
+            assert!((modeled / measured - 1.0).abs() <= within, "{}", published.row());
         }
     }
 }
@@ -196,7 +196,7 @@ fn the_table_in_model_md_is_the_model_s() {
     let (before, rest) = text.split_once(BEGIN).expect("the table's beginning is marked");
     let (table, after) = rest.split_once(END).expect("the table's end is marked");
     let mut made =
-        "\n| all-reduce of | bytes | chosen | modelled | published | error | source |\n".to_owned();
+        "\n| all-reduce of | bytes | chosen | modeled | published | error | source |\n".to_owned();
     made.push_str("|---|---|---|---|---|---|---|\n");
     made.extend(PUBLISHED.iter().map(Published::row));
     made.push('\n');

@@ -155,7 +155,7 @@ impl Trace {
 
     /// The names of processes and tracks.
     fn names(&self, preset: &str, tracks: &Tracks) -> Vec<Value> {
-        let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modelled: {preset})"))];
+        let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modeled: {preset})"))];
         for (index, thread) in tracks.threads.iter().enumerate() {
             let name = format!("host thread {} (GPU {})", index + 1, self.threads[thread].0);
             events.push(metadata(HOST, index + 1, "thread_name", name));
@@ -163,7 +163,7 @@ impl Trace {
         let mut gpus: Vec<usize> = tracks.streams.iter().map(|(gpu, _)| *gpu).collect();
         gpus.dedup();
         for gpu in gpus {
-            let name = format!("GPU {gpu} (modelled: {preset})");
+            let name = format!("GPU {gpu} (modeled: {preset})");
             events.push(metadata(FIRST_GPU + gpu, 0, "process_name", name));
         }
         for &(gpu, stream) in &tracks.streams {
@@ -235,7 +235,7 @@ impl Trace {
 
     fn write_to(&self, path: &Path, preset: &str) -> io::Result<()> {
         let mut file = BufWriter::new(std::fs::File::create(path)?);
-        let about = json!({ "preset": preset, "times": "modelled, not measured" });
+        let about = json!({ "preset": preset, "times": "modeled, not measured" });
         write!(file, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{about},\"traceEvents\":[")?;
         for (index, event) in self.events(preset).into_iter().enumerate() {
             write!(file, "{}{event}", if index == 0 { "\n" } else { ",\n" })?;
