@@ -55,17 +55,15 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
         introduced.extend(code_of(&text).iter().flat_map(|code| words(code)));
         let regions = starter::answers(&read(root, &format!("solutions/{}", exercise.file))?);
         let starter = read(root, &format!("modules/{}", exercise.file))?;
-        for (name, answer) in &regions {
-            let known: BTreeSet<String> = words(&starter).into_iter().collect();
-            let unknown =
-                calls(answer).into_iter().filter(|call| !introduced.contains(call) && !known.contains(call));
-            let unknown: Vec<String> = unknown.map(|call| format!("`{call}`")).collect();
-            if !unknown.is_empty() {
-                problems.push(format!(
-                    "{lesson}: region `{name}` uses {}, which no lesson up to this one introduces",
-                    unknown.join(", ")
-                ));
-            }
+        let mut known: BTreeSet<String> = words(&starter).into_iter().collect();
+        known.extend(introduced.iter().cloned());
+        problems.extend(prefixed(&lesson, unknown_calls(&regions, &known)));
+        let estimate = minutes(page::count(&text), regions.iter().map(|(_, answer)| answer.as_str()));
+        if exercise.minutes != estimate {
+            problems.push(format!(
+                "course.toml: {}: minutes = {}, and the rule for estimates gives {estimate}",
+                exercise.id, exercise.minutes
+            ));
         }
         let before =
             [(lesson, text), (format!("modules/{}", exercise.file), comments(&starter)), listed(exercise)];
@@ -82,6 +80,33 @@ fn read(root: &Path, path: &str) -> anyhow::Result<String> {
 
 fn prefixed(path: &str, problems: Vec<String>) -> impl Iterator<Item = String> {
     problems.into_iter().map(move |problem| format!("{path}: {problem}"))
+}
+
+/// Calls of the answers that are not known.
+fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, answer) in regions {
+        let unknown = calls(answer).into_iter().filter(|call| !known.contains(call));
+        let unknown: Vec<String> = unknown.map(|call| format!("`{call}`")).collect();
+        if !unknown.is_empty() {
+            problems.push(format!(
+                "region `{name}` uses {}, which no lesson up to this one introduces",
+                unknown.join(", ")
+            ));
+        }
+    }
+    problems
+}
+
+/// How many minutes an exercise is estimated to take, in steps of five: two to begin, one for 200 words of its lesson, one for two
+/// lines of its answers, and one for each of these.
+fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
+    let mut minutes = 2.0 + words as f64 / 200.0;
+    for answer in answers {
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+        minutes += 1.0 + answer.lines().filter(is_code).count() as f64 / 2.0;
+    }
+    5 * ((minutes / 5.0).round() as u32).max(1)
 }
 
 /// The comments of a source, without the comment characters.
@@ -117,6 +142,13 @@ fn given_away(path: &str, text: &str, regions: &[(String, String)]) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn minutes_grow_with_words_and_lines() {
+        assert_eq!(minutes(0, std::iter::empty()), 5);
+        assert_eq!(minutes(600, ["let a = 1;\n\n// why\nf(a)"; 2].into_iter()), 10);
+        assert_eq!(minutes(600, ["f(a)\n".repeat(30).as_str()].into_iter()), 20);
+    }
 
     #[test]
     fn a_line_of_the_answer_is_given_away_and_a_call_is_not() {

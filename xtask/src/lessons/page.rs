@@ -67,9 +67,7 @@ impl Page {
                     .push(format!("it has no `{heading}` there; the order is {}", self.headings.join(", "))),
             }
         }
-        // What a screen reader says of a picture comes in the place of its figure.
-        let shown = text.lines().filter(|line| !line.starts_with("<!-- "));
-        let count: usize = shown.map(|line| line.split_whitespace().count()).sum();
+        let count = count(text);
         if !self.words.contains(&count) {
             let (least, most) = (self.words.start(), self.words.end());
             problems.push(format!("it has {count} words; write {least} to {most}"));
@@ -84,6 +82,13 @@ impl Page {
         }
         problems
     }
+}
+
+/// How many words a reader sees.
+pub(super) fn count(text: &str) -> usize {
+    // What a screen reader says of a picture comes in the place of its figure.
+    let shown = text.lines().filter(|line| !line.starts_with("<!-- "));
+    shown.map(|line| line.split_whitespace().count()).sum()
 }
 
 /// What is wrong with the page of a module.

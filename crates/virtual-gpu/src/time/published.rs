@@ -195,8 +195,7 @@ fn the_table_in_model_md_is_the_model_s() {
     let text = std::fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the table's beginning is marked");
     let (table, after) = rest.split_once(END).expect("the table's end is marked");
-    let mut made =
-        "\n| all-reduce of | bytes | chosen | modeled | published | error | source |\n".to_owned();
+    let mut made = "\n| all-reduce of | bytes | chosen | modeled | published | error | source |\n".to_owned();
     made.push_str("|---|---|---|---|---|---|---|\n");
     made.extend(PUBLISHED.iter().map(Published::row));
     made.push('\n');
