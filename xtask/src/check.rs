@@ -19,7 +19,7 @@ use anyhow::{Context, ensure};
 use course::mistakes;
 use course::syllabus::Course;
 
-use crate::{kernels, starters};
+use crate::{kernels, lessons, starters};
 use problems::Problems;
 use scratch::Scratch;
 
@@ -43,6 +43,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut applied = variants::of_mistakes(root, &course, &mistakes)?;
     problems.point("mistakes apply to their solutions", || Ok(applied.problems))?;
     applied.variants.extend(variants::of_deletions(&deletions));
+    problems.point("lessons: form, calls, and no answers given away", || lessons::problems(root, &course))?;
     let scratch = Scratch::write(root, &course, &starters, &applied.variants)?;
     let built = scratch.build()?;
     let title = format!("{} starters fail at their own todo!", course.exercises.len());
@@ -51,6 +52,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     problems.point(&title, || built.check_mistakes(&course, &applied.mistakes))?;
     let title = format!("{} deletions of synchronizing calls come to what is said of them", deletions.len());
     problems.point(&title, || built.check_deletions(&course, &deletions))?;
+    problems.point("what students see in `cargo course watch`", || sessions::check(root))?;
     match kernels::require_compiler() {
         Ok(()) => {
             problems.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
