@@ -2,6 +2,7 @@
 
 mod analysis;
 mod bench;
+mod bucket_plan;
 mod buckets;
 mod copies;
 mod depth;
@@ -24,6 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
         interleave::checks(),
         depth::checks(),
         hooks::checks(),
+        bucket_plan::checks(),
         buckets::checks(),
         layerwise::checks(),
         pipeline_parallel::checks(),

@@ -1,6 +1,7 @@
 //! Overlap communication with compute.
 
 pub mod analysis;
+pub mod bucket_plan;
 pub mod buckets;
 pub mod copies;
 pub mod depth;

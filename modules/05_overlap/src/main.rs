@@ -17,7 +17,7 @@ use lab::explain::error_text;
 use lab::timeline::{Chart, Span};
 use lab::{Network, NetworkShape, Stopwatch, Trainable};
 use m05_overlap::analysis::align;
-use m05_overlap::{buckets, hooks};
+use m05_overlap::{bucket_plan, buckets, hooks};
 
 use recorded::{Model, Recorded};
 
@@ -182,7 +182,7 @@ fn train(
     let layout = model.layout().to_vec();
     let bytes_of_a_layer = size_of::<f32>() * layout.last().map_or(0, |last| last.end) / size.shape().layers;
     let cap = arguments.bucket_kib.map_or(Ok(bytes_of_a_layer), |kib| usize::try_from(kib << 10))?;
-    let plan = buckets::plan(&layout, cap);
+    let plan = bucket_plan::plan(&layout, cap);
     let mut step = || implementation.step(comm, &mut model, &plan);
     (0..arguments.warmup).try_for_each(|_| step())?;
     compute.synchronize()?;

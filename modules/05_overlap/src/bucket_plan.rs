@@ -1,0 +1,41 @@
+//! The plan of gradient buckets: which gradients one all-reduce averages, and how many buckets are best.
+//!
+//! An all-reduce per gradient pays the latency for each gradient. One all-reduce for all gradients pays it once, but starts
+//! only after the backward pass.
+
+use std::ops::Range;
+
+/// Divides the parameters into buckets of at most `cap` bytes, in the order in which they are averaged. `layout[p]` is where
+/// the gradient of parameter `p` lies in the flat buffer, in elements of 4 bytes. Each bucket is a range of parameters.
+pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
+    // ANCHOR: plan
+    // Divide the parameters into buckets:
+    // 1. the last parameter is in the first bucket, and every parameter is in exactly one bucket;
+    // 2. a bucket has at most `cap` bytes, and takes as many parameters as fit;
+    // 3. a parameter that is larger than `cap` has a bucket of its own.
+    todo!("Divide the parameters into buckets")
+    // ANCHOR_END: plan
+}
+
+/// Returns the time of a backward pass with this number of equal buckets, in the unit of the other arguments: `compute` is
+/// the backward pass alone, `communication` is one all-reduce of all gradients without its latency, and `latency` is added to
+/// each all-reduce.
+pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
+    // ANCHOR: predicted
+    // Predict the time from the start of the pass to the last average:
+    // 1. each bucket takes an equal part of `compute` and of `communication`;
+    // 2. an all-reduce starts when its bucket is computed and the all-reduce before it is done.
+    todo!("Predict the time from the start of the pass to the last average")
+    // ANCHOR_END: predicted
+}
+
+/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication is the longer part. The number
+/// need not be whole.
+pub fn best_number(compute: f64, latency: f64) -> f64 {
+    // ANCHOR: best_number
+    // Find the number of buckets with the shortest time:
+    // 1. assume that each all-reduce takes longer than the computation of one bucket;
+    // 2. do not round.
+    todo!("Find the number of buckets with the shortest time")
+    // ANCHOR_END: best_number
+}

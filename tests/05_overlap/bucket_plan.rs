@@ -1,0 +1,113 @@
+//! Checks of `overlap/bucket_plan`.
+
+use std::ops::Range;
+
+use anyhow::ensure;
+use approx::relative_eq;
+use lab::Check;
+
+use super::training::{LENGTHS, layout};
+use crate::overlap::bucket_plan::{best_number, plan, predicted};
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("bucket_plan::it_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards)
+            .calls(&["plan"]),
+        Check::new(
+            "bucket_plan::a_large_parameter_has_a_bucket_of_its_own",
+            a_large_parameter_has_a_bucket_of_its_own,
+        )
+        .calls(&["plan"]),
+        Check::new("bucket_plan::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson)
+            .calls(&["predicted", "best_number"]),
+    ]
+}
+
+/// Compares a plan with what is due, and says what is wrong with it.
+fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
+    let got = plan(&layout(lengths), cap);
+    let told =
+        format!("parameters of {lengths:?} floats, at most {cap} bytes in a bucket: the plan is {got:?}");
+    let mut owners = vec![0; lengths.len()];
+    for parameter in got.iter().flat_map(Clone::clone) {
+        ensure!(parameter < lengths.len(), "{told}: there is no parameter {parameter}");
+        owners[parameter] += 1;
+    }
+    if let Some(nobodys) = owners.iter().position(|&owners| owners == 0) {
+        let last = expected.split_last().filter(|(_, others)| got == *others);
+        let lost = last.map_or_else(String::new, |(last, _)| format!("; the last bucket, {last:?}, is lost"));
+        anyhow::bail!("{told}: parameter {nobodys} is in no bucket{lost}");
+    }
+    if let Some(twice) = owners.iter().position(|&owners| owners > 1) {
+        anyhow::bail!("{told}: parameter {twice} is in {} buckets", owners[twice]);
+    }
+    if let Some(empty) = got.iter().position(|bucket| bucket.is_empty()) {
+        anyhow::bail!("{told}: bucket {empty} is empty");
+    }
+    let backwards = got.windows(2).all(|pair| pair[0].start > pair[1].start);
+    ensure!(
+        backwards,
+        "{told}: the last parameter's gradient is ready first, so it has to be in the first bucket"
+    );
+    for bucket in &got {
+        let bytes: usize = 4 * lengths[bucket.clone()].iter().sum::<usize>();
+        ensure!(
+            bytes <= cap || bucket.len() == 1,
+            "{told}: bucket {bucket:?} has {bytes} bytes; only a parameter that alone is larger may have more than {cap}, and \
+             then it is alone"
+        );
+    }
+    ensure!(
+        got == expected,
+        "{told}, expected {expected:?}: each bucket takes as many as fit, from the last on"
+    );
+    Ok(())
+}
+
+#[expect(clippy::single_range_in_vec_init, reason = "a plan may be one bucket")]
+fn the_plan_goes_backwards() -> anyhow::Result<()> {
+    check_plan(&[], 100, &[])?;
+    check_plan(&[7], 28, &[0..1])?;
+    check_plan(&[10, 10, 10, 10], 80, &[2..4, 0..2])?;
+    check_plan(&[10, 10, 10, 10, 10], 80, &[3..5, 1..3, 0..1])?;
+    check_plan(&[10, 10, 10, 10, 10], 79, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
+    check_plan(&[5, 30, 1, 9, 20, 3], 1_000_000, &[0..6])?;
+    check_plan(&[5, 30, 1, 9, 20, 3], 120, &[4..6, 2..4, 1..2, 0..1])
+}
+
+fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
+    check_plan(&[3, 1000, 4, 5], 100, &[2..4, 1..2, 0..1])?;
+    check_plan(&[1000, 2000], 100, &[1..2, 0..1])?;
+    check_plan(&LENGTHS, 1500, &[3..6, 2..3, 0..2])
+}
+
+fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
+    ensure!(
+        relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9),
+        "{what} is {got}, expected {expected}"
+    );
+    Ok(())
+}
+
+fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
+    // One bucket: nothing overlaps.
+    check_close(
+        "predicted(1 bucket, compute 8, communication 12, latency 1)",
+        predicted(1.0, 8.0, 12.0, 1.0),
+        21.0,
+    )?;
+    // Communication is the longer part: 2 + 4 · (3 + 1).
+    check_close(
+        "predicted(4 buckets, compute 8, communication 12, latency 1)",
+        predicted(4.0, 8.0, 12.0, 1.0),
+        18.0,
+    )?;
+    // Computation is: 5 + 3 · 5 + (1 + 1).
+    check_close(
+        "predicted(4 buckets, compute 20, communication 4, latency 1)",
+        predicted(4.0, 20.0, 4.0, 1.0),
+        22.0,
+    )?;
+    check_close("best_number(compute 900, latency 9)", best_number(900.0, 9.0), 10.0)?;
+    check_close("best_number(compute 8, latency 0.5)", best_number(8.0, 0.5), 4.0)
+}
