@@ -65,7 +65,7 @@ pub fn assignment() -> anyhow::Result<Assignment> {
     // Read the three numbers of this process:
     // 1. all of them come from the innermost launcher that took part;
     // 2. without a launcher, the result is an error that names the four variables of local ranks;
-    // 3. a variable of that launcher that is missing, or is not a whole number, is an error with its name and its value;
+    // 3. a missing variable of that launcher is an error with its name, and one that is not a whole number, with name and value;
     // 4. a rank or local rank that is not below the world size is an error with the variable's name and its value;
     // 5. no number has a default.
     todo!("Read the three numbers of this process")

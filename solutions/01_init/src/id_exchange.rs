@@ -85,7 +85,7 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     let deadline = Instant::now() + timeout;
     // ANCHOR: fetch
     // Get the whole id from rank 0:
-    // 1. as long as rank 0 isn't there, further attempts to connect follow, until `deadline`;
+    // 1. while rank 0 isn't there, `fetch` tries again, and does not give up before `deadline`;
     // 2. the rank is sent as `next_rank` reads it;
     // 3. no single wait takes longer than `timeout`, even if a machine or a process is silent;
     // 4. the id may arrive in pieces, and half an id is an error;

@@ -94,7 +94,7 @@ pub fn barrier(
     // ANCHOR: barrier
     // Meet all ranks in a sum of `token`:
     // 1. a rank signs as soon as its own GPU has come to the sum, even if other ranks never come;
-    // 2. no wait lasts beyond `until`;
+    // 2. no wait for an event lasts beyond `until`;
     // 3. if all ranks come in time, return their `lateness`, from the time that this GPU spent in the sum;
     // 4. otherwise, fail with an error that names the ranks missing in the register.
     let came = stream.record_event(timed)?;
