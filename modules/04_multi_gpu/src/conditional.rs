@@ -1,34 +1,33 @@
-//! Communication that depends on data: whether to step at all.
+//! Communication that depends on data: a step that all ranks make, or none.
 //!
-//! Gradients in half precision are computed a thousand times too large, so that small ones don't vanish; now and then one of them
-//! overflows, and becomes infinite or no number. Such a step is skipped. But a rank sees its own gradient only, and a step has a
-//! collective in it, in which all ranks take part or none. So what depends on data is decided by all ranks together, on
-//! what all of them have seen.
+//! A rank sees only its own gradient, and a step contains a collective. So the ranks decide together, from what all of them have seen.
 
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Kernels, Readable};
 
-/// Whether any rank says yes: the same answer on every rank. Every rank must call it, with an answer of its own. Waits for
+/// Returns whether any rank passes `true`: the same answer on every rank. Every rank must call it, with an answer of its own. Waits for
 /// all of them.
 ///
 /// # Errors
-/// What the driver and NCCL answer.
+/// Returns the errors of the driver and of NCCL.
 pub fn any_rank(comm: &Comm, yes: bool) -> anyhow::Result<bool> {
     // ANCHOR: any_rank
-    // Bring the ranks' answers together, on every rank, and see whether one of them is a yes.
-    // One number in a buffer of one element will do. Of which type, with which operator? Mind what each makes of one yes among four.
-    todo!("Bring the ranks' answers together, on every rank, and see whether one of them is a yes")
+    // Bring the ranks' answers together:
+    // 1. one `true` is enough, whichever rank it comes from, and so are several;
+    // 2. every rank gets the same result;
+    // 3. one collective of one element does it.
+    todo!("Bring the ranks' answers together")
     // ANCHOR_END: any_rank
 }
 
-/// One step of gradient descent, all ranks together: with the average of the ranks' gradients if each of them is finite
-/// everywhere; else none, and all parameters stay as they are. `gradient` is this rank's own, and may be written to.
-/// Returns whether the step was made: the same on every rank.
+/// Makes one step of gradient descent with the average of the ranks' gradients, if every rank's gradient is finite. Otherwise no rank
+/// steps, and all parameters stay as they are. `gradient` is this rank's own, and may be overwritten. Returns whether the step was made,
+/// which is the same on every rank.
 ///
 /// # Errors
-/// What the driver and NCCL answer.
+/// Returns the errors of the driver and of NCCL.
 pub fn step(
     comm: &Comm,
     kernels: &Kernels,
@@ -41,9 +40,10 @@ pub fn step(
     kernels.count_not_finite(&stream, &mut count, gradient)?;
     let overflowed = stream.clone_dtoh(&count)? != [0];
     // ANCHOR: step
-    // Step with the averaged gradient, unless any rank's overflowed.
-    // `overflowed` is what this rank has seen. Module 02's `average_in_place(comm, gradient)` needs all ranks;
-    // `kernels.sgd_step(&stream, parameters, gradient, learning_rate)` makes the step.
-    todo!("Step with the averaged gradient, unless any rank's overflowed")
+    // Step with the averaged gradient, unless any rank's gradient overflowed:
+    // 1. `overflowed` says what this rank has seen in its own gradient;
+    // 2. all ranks step, or none does, and all of them make the same collectives;
+    // 3. a skipped step changes no parameter.
+    todo!("Step with the averaged gradient, unless any rank's gradient overflowed")
     // ANCHOR_END: step
 }

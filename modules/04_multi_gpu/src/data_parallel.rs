@@ -1,8 +1,6 @@
-//! Data parallelism: every rank has the whole model and learns from its part of each batch.
+//! Data parallelism: every rank has the whole model, and computes the gradient of its own part of each batch.
 //!
-//! In each step a rank computes the gradient over its own samples, the ranks average their gradients, and each makes the
-//! same step from the same parameters. So the replicas stay equal, bit for bit, without ever being compared; and
-//! together they do what one GPU does with the whole batch.
+//! The ranks average their gradients, so each step is the step of one GPU on the whole batch.
 
 use std::ops::Range;
 
@@ -12,33 +10,35 @@ use cudarc::nccl::Comm;
 use lab::Perceptron;
 use lab::digits::DeviceSamples;
 
-/// The samples of `batch` that `rank` learns from.
+/// Returns the samples of `batch` from which `rank` learns. `rank` is below `world_size`.
 pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     // ANCHOR: shard
-    // Cut the batch into shards, one for each rank and one behind the other, and return that of `rank`. Together they are
-    // the batch. The longest has at most one sample more than the shortest: the last batch of an epoch seldom divides by
-    // the world size.
-    todo!("Cut the batch into shards, one for each rank and one behind the other, and return that of `rank`")
+    // Cut the batch into one shard for each rank, and return that of `rank`:
+    // 1. the shards follow each other in the order of ranks, and together they are the batch, without gap or overlap;
+    // 2. the longest has at most one sample more than the shortest, so shards may be empty;
+    // 3. the result is a range of the same samples that `batch` counts: it starts at `batch.start` for rank 0.
+    todo!("Cut the batch into one shard for each rank, and return that of `rank`")
     // ANCHOR_END: shard
 }
 
-/// Gives every replica the parameters of rank 0.
+/// Gives every replica the parameters of rank 0. Every rank must call it. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// What NCCL answers.
+/// Returns NCCL's errors.
 pub fn start_equal(comm: &Comm, model: &mut Perceptron) -> anyhow::Result<()> {
     // ANCHOR: start_equal
-    // Copy rank 0's parameters to every rank, with one collective. Each rank filled its own from another seed;
-    // `model.parameters_mut()` is a view of all of them, in one buffer.
-    todo!("Copy rank 0's parameters to every rank, with one collective")
+    // Copy rank 0's parameters to every rank:
+    // 1. before, each rank has parameters from a seed of its own;
+    // 2. afterwards, all have those of rank 0, after one collective.
+    todo!("Copy rank 0's parameters to every rank")
     // ANCHOR_END: start_equal
 }
 
-/// One step of gradient descent over the samples `batch`, all ranks together. Returns the mean loss over the whole
-/// batch, the same number on every rank.
+/// Makes one step of gradient descent over the samples `batch`, with all ranks together. Returns the mean loss over the whole batch in
+/// nats, which is the same number on every rank.
 ///
 /// # Errors
-/// What the driver and NCCL answer.
+/// Returns the errors of the driver and of NCCL.
 pub fn step(
     comm: &Comm,
     model: &mut Perceptron,
@@ -47,11 +47,11 @@ pub fn step(
     learning_rate: f32,
 ) -> anyhow::Result<f32> {
     // ANCHOR: step
-    // Compute the gradient of this rank's shard, average it over the ranks, step, and return the loss. In `lab`'s terms:
-    // `samples.batch(range)` are the samples of a range; `model.forward(&own)`, then `model.backward(&own, weight)`, leave
-    // in `model.gradient_and_loss_mut()`, one buffer, `weight` × the means over `own` of the gradient and of the loss, all
-    // to be averaged in place; `model.descend(learning_rate)` steps; `model.loss()` brings the loss to the host.
-    // Shards differ in length: which weight makes the average over the ranks the mean over the batch?
-    todo!("Compute the gradient of this rank's shard, average it over the ranks, step, and return the loss")
+    // Make the step of one GPU with the whole batch:
+    // 1. this rank computes with its own shard alone;
+    // 2. every sample of the batch has the same influence, also where the shards differ in length;
+    // 3. one collective averages the gradient and the loss;
+    // 4. every replica steps with the same gradient, and returns the same loss.
+    todo!("Make the step of one GPU with the whole batch")
     // ANCHOR_END: step
 }

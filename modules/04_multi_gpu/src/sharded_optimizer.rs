@@ -1,9 +1,7 @@
-//! A sharded optimizer: each rank keeps a part of what the optimizer has to remember, and makes that part's step for all.
+//! A sharded optimizer: each rank keeps a part of the optimizer's memory, and makes the step of that part for all ranks.
 //!
-//! With momentum, an optimizer keeps a velocity for each parameter; with Adam it keeps two numbers. In data parallelism all ranks keep
-//! the same ones. But a step needs nothing from its neighbours: it can be made in parts, each on one rank. That is
-//! the first stage of ZeRO (S. Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-//! 2020, arXiv 1910.02054).
+//! This is stage 1 of ZeRO (S. Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020,
+//! arXiv 1910.02054).
 
 use std::ops::Range;
 
@@ -13,16 +11,17 @@ use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use cudarc::nccl::Comm;
 use lab::Momentum;
 
-/// How much of a velocity is kept in a step.
+/// The share of a velocity that is kept in a step.
 const MOMENTUM: f32 = 0.5;
 
-/// How long the buffers of parameters and gradients have to be, so that all ranks have parts of one length: the least such
-/// length that holds `parameters`. What lies behind them is padding.
+/// Returns how long the buffers of parameters and gradients have to be, so that all ranks have parts of the same length. The elements after
+/// the last parameter are padding.
 pub fn padded_len(parameters: usize, world_size: usize) -> usize {
     // ANCHOR: padded_len
-    // Round up to a length that divides by the world size.
-    // 10 parameters on 4 ranks: parts of 2 lose two parameters.
-    todo!("Round up to a length that divides by the world size")
+    // Find the shortest length that holds all parameters in equal parts:
+    // 1. it divides by the world size;
+    // 2. no parameter is lost, and there is no more padding than necessary.
+    todo!("Find the shortest length that holds all parameters in equal parts")
     // ANCHOR_END: padded_len
 }
 
@@ -32,28 +31,29 @@ pub struct ShardedOptimizer {
     pub momentum: Momentum,
     /// This rank's part of the averaged gradient.
     gradient: CudaSlice<f32>,
-    /// Which elements of the buffers are this rank's.
+    /// The elements of the buffers that are this rank's part.
     own: Range<usize>,
 }
 
 impl ShardedOptimizer {
-    /// The part of the communicator's rank, for buffers of [`padded_len`] elements. Parts lie in the order of ranks.
+    /// Makes the part of the communicator's rank, for buffers of [`padded_len`] elements. The parts follow each other in the order of ranks.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn new(comm: &Comm, padded_len: usize) -> anyhow::Result<Self> {
         // ANCHOR: new
-        // Find this rank's part, and make an optimizer and a gradient buffer of that length.
-        // `Momentum::new(&stream, len, MOMENTUM)` is an optimizer for `len` parameters; it starts from velocities of 0.
-        todo!("Find this rank's part, and make an optimizer and a gradient buffer of that length")
+        // Make the optimizer of this rank's part:
+        // 1. all parts have the same length, and together they are the buffer;
+        // 2. its velocities and its gradient have the length of the part.
+        todo!("Make the optimizer of this rank's part")
         // ANCHOR_END: new
     }
 
-    /// One step, all ranks together: every rank has the same parameters before, and the same ones after. `gradient` is this
-    /// rank's own, over its samples. Both buffers have [`padded_len`] elements. Returns at once.
+    /// Makes one step, with all ranks together. All ranks have the same parameters before and after. `gradient` is this rank's own, over its
+    /// samples. Both buffers have [`padded_len`] elements. Returns without waiting for the GPU.
     ///
     /// # Errors
-    /// What the driver and NCCL answer.
+    /// Returns the errors of the driver and of NCCL.
     pub fn step(
         &mut self,
         comm: &Comm,
@@ -62,10 +62,12 @@ impl ShardedOptimizer {
         learning_rate: f32,
     ) -> anyhow::Result<()> {
         // ANCHOR: step
-        // Average this rank's part of the gradient, step with it, and gather the parameters.
-        // Two functions of module 02 do the talking: `average_part(comm, send, part)` and `all_gather_in_place(comm, whole)`.
-        // Between them, `self.momentum.step(parameters of the part, gradient of the part, learning_rate)`.
-        todo!("Average this rank's part of the gradient, step with it, and gather the parameters")
+        // Make the step of one optimizer, in parts:
+        // 1. this rank steps its own part, with the average over all ranks of that part's gradient;
+        // 2. afterwards, all ranks have all new parameters;
+        // 3. what the optimizer remembers stays from step to step;
+        // 4. the host does not wait for the GPU.
+        todo!("Make the step of one optimizer, in parts")
         // ANCHOR_END: step
     }
 }

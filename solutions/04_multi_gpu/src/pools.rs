@@ -1,8 +1,7 @@
 //! Where GPU memory comes from, and how to see what becomes of it.
 //!
-//! cudarc allocates with `cuMemAllocAsync`: memory comes from a pool that the driver keeps for each GPU, and goes back to it, both in
-//! the order of a stream. The pool takes memory from the GPU in large pieces, and keeps what lies between. It counts: what is in
-//! use, what it holds for that, and the most of either, as a high-water mark.
+//! cudarc allocates with `cuMemAllocAsync`, from a pool that the driver keeps for each GPU. A free returns memory to the pool, in the
+//! order of a stream.
 
 use std::sync::Arc;
 
@@ -14,36 +13,36 @@ use cudarc::driver::sys::CUmemPool_attribute::{
 use cudarc::driver::{CudaSlice, CudaStream, CudaView};
 use lab::{Kernels, MemoryPool};
 
-/// What the pool of one GPU says, in bytes.
+/// The figures of the pool of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// Allocated, and not freed.
+    /// Allocated and not freed.
     pub used: u64,
-    /// The most of it since the mark was last reset.
+    /// The most that was in use since the mark was last reset.
     pub used_high: u64,
     /// Taken from the GPU.
     pub reserved: u64,
-    /// The most of it since the mark was last reset.
+    /// The most that was reserved since the mark was last reset.
     pub reserved_high: u64,
 }
 
 impl PoolReport {
-    /// Which share of what the pool holds is in no use. Much of that for long means that memory is fragmented between
-    /// allocations that stay, too small for those that come. 0 if it holds nothing.
+    /// Returns the share of the reserved memory that is not in use, from 0 to 1; 0 if nothing is reserved. If it stays high, memory may be
+    /// fragmented.
     pub fn idle_share(&self) -> f64 {
         1.0 - self.used as f64 / (self.reserved as f64).max(self.used as f64).max(1.0)
     }
 }
 
-/// What the pool says that this stream's allocations come from.
+/// Returns what the pool of the stream's GPU says.
 ///
 /// # Errors
-/// What the driver answers.
+/// Returns the errors of the driver.
 pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR: report
-    // Ask the pool of the stream's GPU for its four figures.
-    // `MemoryPool::of_gpu(ordinal)` finds a pool, and `pool.figure(USED)` asks it; the four names are imported above. A stream
-    // knows its `context()`, which knows its `ordinal()`.
+    // Read the four figures:
+    // 1. they are those of the pool of the stream's GPU, whichever GPU that is;
+    // 2. `used` and `reserved` are as of now, and the other two are the marks.
     let pool = MemoryPool::of_gpu(stream.context().ordinal())?;
     Ok(PoolReport {
         used: pool.figure(USED)?,
@@ -54,11 +53,11 @@ pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR_END: report
 }
 
-/// Does `work` so many times, and reports after each, once all of it is done on the stream: what is in use and held then, and
-/// the most there was in this one time.
+/// Calls `work` this many times, with the index, and reports after each call, when the stream is done: what is in use and reserved then,
+/// and the most there was during this one call.
 ///
 /// # Errors
-/// Those of `work`, and what the driver answers.
+/// Returns the errors of `work` and of the driver.
 pub fn watch(
     stream: &CudaStream,
     times: usize,
@@ -72,16 +71,16 @@ pub fn watch(
     Ok(reports)
 }
 
-/// Does `work` once, and reports.
+/// Calls `work` once, and reports.
 fn watch_once(
     stream: &CudaStream,
     pool: &MemoryPool,
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<PoolReport> {
     // ANCHOR: watch
-    // Reset the two high-water marks, work, wait for the stream, and report.
-    // `pool.reset(USED_HIGH)` sets the mark to what is in use now. A pool gives back what it holds without need when somebody
-    // waits for a stream: report before, and it looks like more.
+    // Report on one call of `work`:
+    // 1. both marks are those of this call alone, not of anything before;
+    // 2. the report shows the pool after all work of the call is done on the stream.
     pool.reset(USED_HIGH)?;
     pool.reset(RESERVED_HIGH)?;
     work()?;
@@ -90,7 +89,7 @@ fn watch_once(
     // ANCHOR_END: watch
 }
 
-/// Measures how far vectors lie apart. It has all its buffers from the start: measuring allocates nothing.
+/// Measures how far vectors are apart. It has all its buffers from the start, so measuring allocates nothing.
 pub struct Distances {
     stream: Arc<CudaStream>,
     kernels: Kernels,
@@ -99,14 +98,16 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// For vectors of at most `longest` elements.
+    /// Makes the buffers for vectors of at most `longest` elements.
     ///
     /// # Errors
-    /// `longest` is 0, or what the driver answers.
+    /// Returns an error if `longest` is 0, and the errors of the driver.
     pub fn new(stream: &Arc<CudaStream>, longest: usize) -> anyhow::Result<Self> {
         ensure!(longest > 0, "vectors of no elements");
         // ANCHOR: new
-        // Load the kernels, and allocate the two buffers: room for a longest vector, and for one number.
+        // Load the kernels, and allocate both buffers:
+        // 1. `difference` has room for a longest vector;
+        // 2. `sum` has room for one number.
 
         Ok(Self {
             stream: stream.clone(),
@@ -117,19 +118,19 @@ impl Distances {
         // ANCHOR_END: new
     }
 
-    /// The sum of the squares of a − b. Waits for the GPU.
+    /// Returns the sum of the squares of a − b. Waits for the GPU.
     ///
     /// # Errors
-    /// a and b differ in length, or are longer than was said, or what the driver answers.
+    /// Returns an error if a and b differ in length or are longer than `longest`, and the errors of the driver.
     pub fn squared(&mut self, a: &CudaView<f32>, b: &CudaView<f32>) -> anyhow::Result<f32> {
         let (len, room) = (a.len(), self.difference.len());
         ensure!(len == b.len(), "vectors of {len} and {} elements", b.len());
         ensure!(len <= room, "vectors of {len} elements, where there is room for {room}");
         // ANCHOR: squared
-        // Compute it in the buffers that are there.
-        // `self.difference.slice_mut(..len)` is as much of the buffer as this vector needs. `stream.memcpy_dtod(a, &mut difference)`
-        // copies, `kernels.axpy(stream, &mut difference, b, -1.0)` subtracts, and `kernels.sum_of_squares(stream, &mut self.sum,
-        // &difference)` and `clone_dtoh` do the rest.
+        // Compute the squared distance:
+        // 1. nothing is allocated: the buffers are there already;
+        // 2. a buffer may be longer than these vectors, and may hold values of earlier ones;
+        // 3. `a` and `b` are only read.
         let Self { stream, kernels, difference, sum } = self;
         let mut difference = difference.slice_mut(..len);
         stream.memcpy_dtod(a, &mut difference)?;
@@ -140,16 +141,17 @@ impl Distances {
     }
 }
 
-/// Frees a buffer that `user`, another stream of its GPU, was given work with, as its own stream was. Its memory goes back to the
-/// pool when both are done with it. cudarc's tracking may be off, so that nobody else sees to that. Returns at once.
+/// Frees a buffer. Its own stream and `user`, another stream of the same GPU, still have work with it. Its memory returns to the pool when
+/// both are done. cudarc's tracking may be off. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// What the driver answers.
+/// Returns the errors of the driver.
 pub fn release(buffer: CudaSlice<f32>, user: &CudaStream) -> anyhow::Result<()> {
     // ANCHOR: release
-    // Let the free wait for the other stream's work, and free the buffer.
-    // `drop(buffer)` frees it, in the order of one stream: which one? `a.join(b)` makes stream a wait for all that b was given
-    // so far.
+    // Free the buffer after the work of both streams:
+    // 1. the free comes after all that its own stream and `user` have been given so far;
+    // 2. its bytes return to the pool;
+    // 3. the host does not wait for the GPU.
     buffer.stream().join(user)?;
     drop(buffer);
     Ok(())

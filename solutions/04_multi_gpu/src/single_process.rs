@@ -1,9 +1,7 @@
-//! Data parallelism the older way: one thread drives all GPUs, and the first of them does all the talking.
+//! Data parallelism the older way: one thread drives all GPUs, and everything passes through GPU 0.
 //!
-//! GPU 0 has the batch and the parameters that count. In each step it sends both to the others, a part of the batch to each; they
-//! send their gradients back; GPU 0 sums them and steps. No NCCL, no ranks, and little to go wrong; but all of it passes through
-//! one GPU's links, the more the more GPUs there are, while an AllReduce spreads it evenly.
-//! (PyTorch's `DataParallel` works like this, and its own documentation recommends the other way.)
+//! GPU 0 has the batch and the parameters that count. It sends both to the others, sums the gradients that they send back, and steps.
+//! PyTorch's `DataParallel` works like this, and its documentation recommends `DistributedDataParallel` instead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,9 +11,9 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
 use lab::digits::{Batch, DeviceSamples, PIXELS};
 use lab::{Kernels, Perceptron};
 
-/// A model on one GPU, and room for the samples that it is sent.
+/// A model on one GPU, with room for the samples that are sent to it.
 pub struct Replica {
-    /// All of the model. Replica 0's parameters are those that count.
+    /// The whole model. Replica 0 has the parameters that count.
     pub model: Perceptron,
     pixels: CudaSlice<f32>,
     labels: CudaSlice<u32>,
@@ -23,49 +21,50 @@ pub struct Replica {
 
 /// All GPUs, as their one thread sees them.
 pub struct SingleProcess {
-    /// In the order of the streams that they were made with; replica 0 is on GPU 0.
+    /// In the order of the streams they were made with; replica 0 is on GPU 0.
     pub replicas: Vec<Replica>,
-    /// On GPU 0: where another replica's gradient and loss arrive, before they are added to its own.
+    /// On GPU 0: the gradient and loss of another replica arrive here, to be added to its own.
     arrived: CudaSlice<f32>,
     kernels: Kernels,
-    /// What passed between GPU 0 and the others so far.
+    /// Bytes that have passed between GPU 0 and the others so far.
     pub bytes: usize,
 }
 
-/// The samples of `batch` for replica `index` of `count`: parts that differ by one sample at most.
+/// Returns the samples of `batch` for replica `index` of `count`. The parts differ by one sample at most.
 pub fn part(batch: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| batch.start + batch.len() * index / count;
     cut(index)..cut(index + 1)
 }
 
-/// Copies all of `from` to `to`, on another GPU, in the order of both GPUs' streams, and counts its bytes. Returns at once.
+/// Copies all of `from` to `to`, which is on another GPU, in the order of both GPUs' streams, and counts the bytes. Returns without
+/// waiting for the GPUs.
 fn send<T>(bytes: &mut usize, from: &CudaView<T>, to: &mut CudaViewMut<T>) -> anyhow::Result<()> {
     if from.is_empty() {
         return Ok(());
     }
     let stream = to.stream().clone();
     stream.memcpy_dtod(from, to)?;
-    // cudarc has the copy wait for what `from`'s stream did, but not that stream for the copy, before it writes there again.
+    // cudarc makes the copy wait for `from`'s stream, but does not make that stream wait for the copy before it writes there again.
     from.stream().join(&stream)?;
     *bytes += from.num_bytes();
     Ok(())
 }
 
 impl Replica {
-    /// Forward and backward over samples on this replica's own GPU: leaves `weight` × the means over them in the model's
-    /// `gradient_and_loss`. Returns at once.
+    /// Runs forward and backward over samples on this replica's own GPU. Leaves `weight` × their means in the model's `gradient_and_loss`.
+    /// Returns without waiting for the GPU.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn compute(&mut self, own: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         self.model.forward(own)?;
         self.model.backward(own, weight)
     }
 
-    /// The same over samples on another GPU: they are sent first.
+    /// Does the same with samples on another GPU, which are sent here first.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn compute_sent(&mut self, bytes: &mut usize, own: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         let Self { model, pixels, labels } = self;
         send(bytes, &own.pixels, &mut pixels.slice_mut(..own.pixels.len()))?;
@@ -78,11 +77,11 @@ impl Replica {
 }
 
 impl SingleProcess {
-    /// A replica for each stream, with `hidden` units, and with room for `room` samples. Each starts from a seed of its own,
-    /// replica 0 from `seed`.
+    /// Makes a replica for each stream, with `hidden` units and room for `room` samples. Each starts from a seed of its own, and replica 0
+    /// starts from `seed`.
     ///
     /// # Errors
-    /// There is no stream, or what the driver answers.
+    /// Returns an error if there is no stream, and the errors of the driver.
     pub fn new(streams: &[Arc<CudaStream>], hidden: usize, room: usize, seed: u64) -> anyhow::Result<Self> {
         let stream = streams.first().context("no stream, so no GPU")?;
         let replica = |(stream, seed): (&Arc<CudaStream>, u64)| {
@@ -99,16 +98,17 @@ impl SingleProcess {
         Ok(Self { arrived, kernels: Kernels::load(stream.context())?, replicas, bytes: 0 })
     }
 
-    /// Gives every other replica the parameters of replica 0. Returns at once.
+    /// Gives every other replica the parameters of replica 0. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn refresh(&mut self) -> anyhow::Result<()> {
         let Self { replicas, bytes, .. } = self;
         let (first, others) = replicas.split_first_mut().context("no replica")?;
         // ANCHOR: refresh
-        // Send the first model's parameters to all others.
-        // `send(bytes, &from, &mut to)` is above; of a replica, `model.parameters()` and `model.parameters_mut()` are views.
+        // Send the first model's parameters to every other model:
+        // 1. each of the others has them, bit for bit;
+        // 2. each is sent them once, with `send`, which counts the bytes.
         for other in others {
             send(bytes, &first.model.parameters(), &mut other.model.parameters_mut())?;
         }
@@ -116,19 +116,19 @@ impl SingleProcess {
         // ANCHOR_END: refresh
     }
 
-    /// Forward and backward on all replicas, each over its part of the samples `batch`, which lie on GPU 0. Each then has in its
-    /// `gradient_and_loss` what its part adds to the means over the whole batch. Returns at once.
+    /// Runs forward and backward on all replicas, each over its part of the samples `batch`, which are on GPU 0. Afterwards, each
+    /// `gradient_and_loss` is what this part contributes to the mean over the whole batch. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn scatter(&mut self, samples: &DeviceSamples, batch: &Range<usize>) -> anyhow::Result<()> {
         let Self { replicas, bytes, .. } = self;
         let count = replicas.len();
         // ANCHOR: scatter
-        // Have every replica compute over its part.
-        // `part(batch, index, count)` says which, and `samples.batch(range)?` are these samples on GPU 0. Replica 0 has them
-        // where it is: `compute(&own, weight)`; to the others they are sent: `compute_sent(bytes, &own, weight)`. In the end
-        // all contributions are summed: which weight has each sample of the batch count for 1 / its length?
+        // Let every replica compute with its part of the batch:
+        // 1. replica 0 computes with its part where it is, and the others are sent their parts;
+        // 2. a replica is sent its own part, and nothing else;
+        // 3. the plain sum over all replicas is the mean over the batch: each sample counts the same.
         for (index, replica) in replicas.iter_mut().enumerate() {
             let own = samples.batch(part(batch, index, count))?;
             let weight = own.len() as f32 / batch.len() as f32;
@@ -141,18 +141,19 @@ impl SingleProcess {
         // ANCHOR_END: scatter
     }
 
-    /// Adds the gradients and losses of all other replicas to those of replica 0. Returns at once.
+    /// Adds the gradients and losses of all other replicas to those of replica 0. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn gather(&mut self) -> anyhow::Result<()> {
         let Self { replicas, arrived, kernels, bytes } = self;
         let (first, others) = replicas.split_first_mut().context("no replica")?;
         let stream = first.model.stream().clone();
         // ANCHOR: gather
-        // Send what each of the others has to `arrived`, and add it to the first model's.
-        // `model.gradient_and_loss()` and `model.gradient_and_loss_mut()` are views, and `arrived.as_view_mut()` is one of that
-        // whole buffer; `kernels.axpy(&stream, &mut to, arrived, 1.0)` adds, on GPU 0.
+        // Add what the others computed to the first model's gradient and loss:
+        // 1. each of the others sends its gradient and loss once, to `arrived`;
+        // 2. the sum is in the first model, and it contains every replica's contribution once;
+        // 3. the host waits for no GPU.
         for other in others {
             send(bytes, &other.model.gradient_and_loss(), &mut arrived.as_view_mut())?;
             kernels.axpy(&stream, &mut first.model.gradient_and_loss_mut(), arrived, 1.0)?;
@@ -161,11 +162,11 @@ impl SingleProcess {
         // ANCHOR_END: gather
     }
 
-    /// One step of gradient descent over the samples `batch`, which lie on GPU 0. Leaves the new parameters in replica 0, and
-    /// returns the mean loss over the whole batch.
+    /// Makes one step of gradient descent over the samples `batch`, which are on GPU 0. Leaves the new parameters in replica 0, and returns
+    /// the mean loss over the whole batch in nats.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the errors of the driver.
     pub fn step(
         &mut self,
         samples: &DeviceSamples,
@@ -173,8 +174,10 @@ impl SingleProcess {
         learning_rate: f32,
     ) -> anyhow::Result<f32> {
         // ANCHOR: step
-        // Put the three together, step on GPU 0, and return the loss there.
-        // `model.descend(learning_rate)` steps, `model.loss()` brings the loss to the host. When are the others' parameters old?
+        // Make the step of one GPU with the whole batch:
+        // 1. every replica computes with the same parameters, those of replica 0;
+        // 2. in a step, each replica is sent the parameters once;
+        // 3. replica 0 steps with the sum of all contributions, and its loss is returned.
         self.refresh()?;
         self.scatter(samples, batch)?;
         self.gather()?;
