@@ -103,10 +103,6 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
             place.push(number);
             place
         });
-        if !exercise.after(pages.root).is_file() {
-            chapter.sub_items.push(BookItem::Chapter(page));
-            continue;
-        }
         let text = exercise::text_after(pages, exercise, mistakes).with_context(|| exercise.id.clone())?;
         let parents = [parents, vec![exercise.title.clone()]].concat();
         let mut after = Chapter::new("Afterwards", text, exercise::path_after(exercise), parents);

@@ -31,10 +31,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
     let page = path(exercise);
     let solution = answers::solution(pages.root, exercise)?;
     let starter = answers::starter(pages.root, exercise)?;
-    let mut text = match exercise.lesson(pages.root).is_file() {
-        true => lesson(pages, &exercise.lesson(Path::new("")), &page)?,
-        false => format!("# {}\n\n{}\n", exercise.title, exercise.objective),
-    };
+    let mut text = lesson(pages, &exercise.lesson(Path::new("")), &page)?;
     let _ = writeln!(text, "\n{}\n", facts(pages.course, exercise, &pages.shown, &page));
     let _ = writeln!(
         text,
@@ -53,9 +50,6 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
         &fenced("rust,noplayground,whole", &source::without_marks(&solution)),
     );
     let after = path_after(exercise);
-    if !exercise.after(pages.root).is_file() {
-        return Ok(text);
-    }
     let _ = writeln!(
         text,
         "Once your answer is right: [pitfalls, other answers, and a question]({}{after}).",

@@ -1,7 +1,7 @@
 //! What `cargo course` shows: the student's place, the machine, the next step.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use course::progress::State;
 use course::syllabus::{Exercise, Module};
@@ -27,13 +27,13 @@ pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
 /// The exercise to do next, if one is left.
 pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     Ok(match session.next()? {
-        Some(exercise) => next_step(session.root, exercise),
+        Some(exercise) => next_step(exercise),
         None => finale(session),
     })
 }
 
 /// The exercise to do next.
-pub(crate) fn next_step(root: &Path, exercise: &Exercise) -> String {
+pub(crate) fn next_step(exercise: &Exercise) -> String {
     let here = Path::new("");
     format!(
         "Next: {STRONG}{}{STRONG:#} ({}), {} minutes\n  {}\n  read   {}\n  edit   {}\n  check  cargo course run {}\n  stuck? cargo course hint {}\n",
@@ -41,20 +41,11 @@ pub(crate) fn next_step(root: &Path, exercise: &Exercise) -> String {
         exercise.title,
         exercise.minutes,
         exercise.objective,
-        lesson(root, exercise).display(),
+        exercise.lesson(here).display(),
         exercise.starter(here).display(),
         exercise.id,
         exercise.id
     )
-}
-
-/// The page to read before an exercise, below the root of the course.
-pub(crate) fn lesson(root: &Path, exercise: &Exercise) -> PathBuf {
-    let lesson = exercise.lesson(Path::new(""));
-    match root.join(&lesson).is_file() {
-        true => lesson,
-        false => Path::new("modules").join(exercise.folder()).join("README.md"),
-    }
 }
 
 /// How far the student is: a bar, the count, and the time that is left.
@@ -143,7 +134,7 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
     let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
     for id in &path.catch_up {
-        let lesson = lesson(session.root, course.exercise(id)?);
+        let lesson = course.exercise(id)?.lesson(Path::new(""));
         let _ = writeln!(text, "on the way read  {id}  {DIM}{}{DIM:#}", lesson.display());
     }
     for step in &steps {

@@ -127,13 +127,11 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         false => format!("compare  cargo course diff {}", exercise.id),
     };
     let _ = writeln!(text, "  {compare}");
-    if exercise.after(session.root).is_file() {
-        let discuss = match keys {
-            true => format!("{GOOD}a{GOOD:#} shows pitfalls, another answer, and a question"),
-            false => format!("discuss  cargo course discuss {}", exercise.id),
-        };
-        let _ = writeln!(text, "  {discuss}");
-    }
+    let discuss = match keys {
+        true => format!("{GOOD}a{GOOD:#} shows pitfalls, another answer, and a question"),
+        false => format!("discuss  cargo course discuss {}", exercise.id),
+    };
+    let _ = writeln!(text, "  {discuss}");
     let module = session.course.module(exercise.folder())?;
     let (right, all) = session.right_of(module)?;
     if right == all {
@@ -149,7 +147,7 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
             let _ = writeln!(text, "  {GOOD}n{GOOD:#} goes on to the next exercise");
         }
         Some(next) => {
-            let _ = write!(text, "\n{}", overview::next_step(session.root, next));
+            let _ = write!(text, "\n{}", overview::next_step(next));
         }
         None if keys => {
             let _ = writeln!(

@@ -1,6 +1,7 @@
 //! What is wrong with a `course.toml`, each with how to mend it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::{Course, Exercise, Route, Step};
 
@@ -49,7 +50,13 @@ impl Course {
         if test.split('/').next() != Some(folder) {
             problems.push(format!("its test {test} is not in tests/{folder}"));
         }
-        let paths = [format!("modules/{file}"), format!("solutions/{file}"), format!("tests/{test}")];
+        let paths = [
+            format!("modules/{file}"),
+            format!("solutions/{file}"),
+            format!("tests/{test}"),
+            exercise.lesson(Path::new("")).display().to_string(),
+            exercise.after(Path::new("")).display().to_string(),
+        ];
         problems
             .extend(paths.into_iter().filter(|path| !exists(path)).map(|path| format!("there is no {path}")));
         problems
@@ -186,7 +193,7 @@ mod tests {
             let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
-        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 4);
+        assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 6);
     }
 
     #[test]

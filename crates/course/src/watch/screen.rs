@@ -8,7 +8,7 @@ use course::progress::State;
 
 use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
-use crate::overview::{bar, lesson};
+use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
 use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
 
@@ -81,7 +81,7 @@ impl Watch<'_> {
                 text.push_str(&wrapped(&format!("  {paragraph}"), columns));
             }
         }
-        let _ = writeln!(text, "  read {}", link(root, &lesson(root, exercise)));
+        let _ = writeln!(text, "  read {}", link(root, &exercise.lesson(Path::new(""))));
         let _ = writeln!(text, "  edit {}\n", link(root, &exercise.starter(Path::new(""))));
         Ok(text)
     }

@@ -42,10 +42,11 @@ one/first is right: 1 check passed
 
 You can now: Return 1
   compare  cargo course diff one/first
+  discuss  cargo course discuss one/first
 
 Next: one/second (Two), 5 minutes
   Return 2
-  read   modules/01_one/README.md
+  read   modules/01_one/lessons/second.md
   edit   modules/01_one/src/second.rs
   check  cargo course run one/second
   stuck? cargo course hint one/second
@@ -57,7 +58,6 @@ Next: one/second (Two), 5 minutes
 #[test]
 fn after_an_exercise_there_is_more_to_read() {
     let student = Student::new("after");
-    student.write("modules/01_one/lessons/first.md", "# One\n");
     let page = "# After: one\n\nYou returned\n1.\n\n## Question\n\nWhy?\n\n<details><summary>Answer</summary>\n\nBecause.\n</details>\n";
     student.write("modules/01_one/lessons/first.after.md", page);
     assert!(student.says(&["next"]).contains("read   modules/01_one/lessons/first.md"));
@@ -119,12 +119,13 @@ one/second is right: 1 check passed
 
 You can now: Return 2
   compare  cargo course diff one/second
+  discuss  cargo course discuss one/second
 
 Module 01 is done: The first
 
 Next: two/third (Three), 15 minutes
   Return 3
-  read   modules/02_two/README.md
+  read   modules/02_two/lessons/third.md
   edit   modules/02_two/src/third.rs
   check  cargo course run two/third
   stuck? cargo course hint two/third
@@ -141,6 +142,7 @@ two/third is right: 1 check passed
 
 You can now: Return 3
   compare  cargo course diff two/third
+  discuss  cargo course discuss two/third
 
 Module 02 is done: The second
 
