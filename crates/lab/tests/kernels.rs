@@ -399,7 +399,10 @@ fn perceptron() -> anyhow::Result<()> {
     let one_sample = 1.0 / digits.test.len() as f64;
     ensure!(abs_diff_eq!(got, expected, epsilon = one_sample), "accuracy {got}, expected {expected}");
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
-    ensure!(refused == Err("a batch of 54 samples, but the model has buffers for 53".to_owned()), "{refused:?}");
+    ensure!(
+        refused == Err("a batch of 54 samples, but the model has buffers for 53".to_owned()),
+        "{refused:?}"
+    );
     ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
     Ok(())
 }

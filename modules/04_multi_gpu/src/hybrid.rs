@@ -71,7 +71,7 @@ pub fn on_mesh<T: Send>(
     // 1. `tensor` connects the ranks of a row, and `data` those of a column;
     // 2. within its groups, a rank is what its coordinates say;
     // 3. no two groups share an id;
-    // 4. on no mesh do ranks wait for each other in a circle.
+    // 4. whatever the mesh, ranks never wait for each other in a circle.
     todo!("Give every rank its two communicators, and run `work` with them")
     // ANCHOR_END: on_mesh
 }
@@ -91,7 +91,7 @@ pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()
 }
 
 /// Makes one step of gradient descent, with all ranks together. `own` are the samples of this rank's row, the same on all ranks of the row.
-/// `weight` makes the average over the rows the mean over the batch. Returns the mean loss over the whole batch in nats.
+/// With `weight`, the average over the rows equals the mean over the batch. Returns the mean loss over the whole batch in nats.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.

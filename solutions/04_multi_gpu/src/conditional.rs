@@ -7,7 +7,7 @@ use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Kernels, Readable};
 
-/// Returns whether any rank passes `true`: the same answer on every rank. Every rank must call it, with an answer of its own. Waits for
+/// Returns whether any rank passes `true`: the same answer on every rank. Every rank must call it, and passes its own answer. Waits for
 /// all of them.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ const MOMENTUM: f32 = 0.5;
 pub fn padded_len(parameters: usize, world_size: usize) -> usize {
     // ANCHOR: padded_len
     // Find the shortest length that holds all parameters in equal parts:
-    // 1. it divides by the world size;
+    // 1. it is a multiple of the world size;
     // 2. no parameter is lost, and there is no more padding than necessary.
     parameters.next_multiple_of(world_size)
     // ANCHOR_END: padded_len
