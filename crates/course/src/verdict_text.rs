@@ -73,9 +73,12 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
                 );
             }
             if counts.failed > 1 {
-                let more = count(counts.failed - 1, "more failure");
+                let more = match counts.failed - 1 {
+                    1 => "To see the other failure".to_owned(),
+                    others => format!("To see the other {others} failures"),
+                };
                 let _ =
-                    write!(text, "\n\n{DIM}mend this one first; {more}: {}{DIM:#}", exercise.test_command());
+                    write!(text, "\n\n{DIM}Fix this one first. {more}: {}{DIM:#}", exercise.test_command());
             }
         }
         Verdict::Passed(_) | Verdict::Ignored(_) => return text,
