@@ -48,7 +48,7 @@ fn at_once() -> anyhow::Result<()> {
     });
     let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
-        text.contains("clear_and_wait returned only after that"),
+        text.contains("`clear_and_wait` returned only when its stream was done"),
         "it waits on the host, and the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));
@@ -399,7 +399,10 @@ fn perceptron() -> anyhow::Result<()> {
     let one_sample = 1.0 / digits.test.len() as f64;
     ensure!(abs_diff_eq!(got, expected, epsilon = one_sample), "accuracy {got}, expected {expected}");
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
-    ensure!(refused == Err("a batch of 54 samples, but buffers for 53".to_owned()), "{refused:?}");
+    ensure!(
+        refused == Err("a batch of 54 samples, but the model has buffers for 53".to_owned()),
+        "{refused:?}"
+    );
     ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
     Ok(())
 }
