@@ -129,7 +129,12 @@ fn printed_after(failure: &str, output: &str) -> String {
     let reported: Vec<String> = failure.lines().map(without_digits).collect();
     let is_repeated = |report: &[&str]| {
         let mut lines = report.iter().map(|line| without_digits(line));
-        lines.all(|line| reported.iter().any(|reported| repeats(reported, &line)))
+        let races = report.first().is_some_and(|line| line.contains("data race "));
+        let place = report.iter().find_map(|line| line.split_once("--> "));
+        // Of a race that other ranks have too, the failure may have no more than the place.
+        let has_place = |(_, place): (&str, &str)| failure.contains(place) && failure.contains("data race ");
+        races && place.is_some_and(has_place)
+            || lines.all(|line| reported.iter().any(|reported| repeats(reported, &line)))
     };
     let mut lines = output.lines().peekable();
     let (mut own, mut reports) = (Vec::new(), Vec::new());

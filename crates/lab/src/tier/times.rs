@@ -5,7 +5,7 @@ use cudarc::driver::CudaContext;
 use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
-/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for the simulated machine ...`,
+/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for the machine ...`,
 /// with what is left out. Every figure is shown with it.
 ///
 /// # Errors
@@ -22,7 +22,7 @@ pub fn whose_times() -> anyhow::Result<String> {
 
 /// Where the times of a virtual GPU come from, by the name of its preset.
 pub(crate) fn modeled_for(preset: &str) -> String {
-    format!("modeled for the simulated machine `{preset}`, on which the host's own work takes no time")
+    format!("modeled for the machine `{preset}`, where host work takes no time")
 }
 
 /// Whether event times on the attached tier are modeled: only these are the same on every run.

@@ -242,7 +242,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         _ => in_words,
     };
     if is_of_earlier_round && later.writes && !later.reads && !later.frees {
-        help += "; or use another buffer";
+        help += ", or use another buffer";
     }
     report.help(help)
 }
