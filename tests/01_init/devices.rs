@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
+use lab::explain::error_text;
 use lab::{Check, Expected, irregular, without_panic};
 
 use crate::init::devices::open;
@@ -28,7 +29,12 @@ fn available() -> anyhow::Result<usize> {
 /// Opens no more GPUs than there are, so that a refusal is a mistake.
 fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let available = available()?;
-    open(count).with_context(|| format!("there are {available} GPUs, and open({count}) returned an error"))
+    open(count).map_err(|error| {
+        anyhow!(
+            "there are {available} GPUs, so open({count}) must succeed, but it returned an error\n  the error says: {}",
+            error_text(&error)
+        )
+    })
 }
 
 fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {

@@ -156,16 +156,25 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     let [outer, inner] = [OUTER, INNER];
     let both = |one: Variables, other: Variables| [one, other].concat();
     let cases = [
-        ("torchrun in a job of Slurm's", both(TORCHRUN.sets(inner), SLURM.sets(outer))),
-        ("mpirun of Open MPI in a job of Slurm's", both(OPEN_MPI.sets(inner), SLURM.sets(outer))),
-        ("mpirun of MPICH in a job of Slurm's", both(MPICH.sets(inner), SLURM.sets(outer))),
         (
-            "torchrun, started on each machine by mpirun of Open MPI",
+            ["torchrun inside a Slurm job", "torchrun's", "Slurm's"],
+            both(TORCHRUN.sets(inner), SLURM.sets(outer)),
+        ),
+        (
+            ["mpirun of Open MPI inside a Slurm job", "Open MPI's", "Slurm's"],
+            both(OPEN_MPI.sets(inner), SLURM.sets(outer)),
+        ),
+        (
+            ["mpirun of MPICH inside a Slurm job", "MPICH's", "Slurm's"],
+            both(MPICH.sets(inner), SLURM.sets(outer)),
+        ),
+        (
+            ["torchrun, started on each machine by mpirun of Open MPI", "torchrun's", "Open MPI's"],
             both(TORCHRUN.sets(inner), OPEN_MPI.sets(outer)),
         ),
         (
             // Slurm then speaks PMI as MPICH's mpirun does, and says no local rank by it.
-            "`srun --mpi=pmi2`",
+            ["`srun --mpi=pmi2`", "Slurm's", "those of PMI"],
             both(
                 SLURM.sets(inner),
                 vec![("PMI_RANK", inner[0].to_string()), ("PMI_SIZE", inner[2].to_string())],
@@ -173,7 +182,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
         ),
     ];
     let said = ask(&cases.each_ref().map(|(_, variables)| variables.clone()))?;
-    for ((situation, _), said) in cases.iter().zip(&said) {
+    for (([situation, own, others], _), said) in cases.iter().zip(&said) {
         if let Err(error) = said
             && error.contains("MPI_LOCALRANKID")
             && !error.contains("SLURM_LOCALID")
@@ -184,13 +193,14 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
                 shown(inner)
             );
         }
+        let of_others = format!("these numbers are {others}; this process must take {own}");
         let mixed = "numbers of two launchers are mixed: take all three from one launcher";
         check_assignment(
             situation,
             inner,
             said,
             &[
-                (outer, "these are the outer launcher's numbers, which count what it started itself"),
+                (outer, of_others.as_str()),
                 ([inner[0], outer[1], inner[2]], mixed),
                 ([outer[0], inner[1], inner[2]], mixed),
                 ([inner[0], inner[1], outer[2]], mixed),
@@ -262,7 +272,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
     // What torchrun doesn't say, the job around it doesn't know.
     let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
     cases.push(Refused {
-        situation: "torchrun in a job of Slurm's, without RANK".to_owned(),
+        situation: "torchrun inside a Slurm job, without RANK".to_owned(),
         variables: variables.into_iter().filter(|(name, _)| *name != "RANK").collect(),
         words: vec!["RANK".to_owned()],
         mistakes: vec![

@@ -112,7 +112,7 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
         for (rank, id) in ids.iter().enumerate() {
             ensure!(
                 *id == ids[0],
-                "rank {rank} of {world_size} has another id than rank 0: only the first {} of {ID_BYTES} bytes are the same",
+                "rank {rank} of {world_size} has a different id from rank 0: the first byte that differs is byte {} of 0..{ID_BYTES}",
                 alike(id, &ids[0])
             );
         }

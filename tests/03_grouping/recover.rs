@@ -285,18 +285,20 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
                 asked.set(asked.get() + 1);
                 watch.context("`muster` was called more often than a sum did not arrive")?.muster(rank)
             };
-            let again = "as long as a sum doesn't arrive, the survivors rejoin and begin again, however often that is";
+            let again = "it must rejoin and try again until a sum arrives";
+            let times =
+                |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
             let comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrives, muster)
                 .with_context(|| {
-                    format!("rank {rank} of {world_size}: {REFUSED} sums did not arrive, and sum_of_survivors returned an error: {again}")
+                    format!("rank {rank} of {world_size}: the first {REFUSED} sums failed, and `sum_of_survivors` returned an error: {again}")
                 })?;
             comm.stream().synchronize()?;
             ensure!(
                 sums.get() == REFUSED + 1 && asked.get() == REFUSED,
-                "rank {rank} of {world_size}: {REFUSED} sums did not arrive, and sum_of_survivors returned when it had waited for {} and \
-                 rejoined {} times: {again}",
-                sums.get(),
-                asked.get()
+                "rank {rank} of {world_size}: the first {REFUSED} sums failed, but `sum_of_survivors` returned after it had waited for {} \
+                 and rejoined {}: {again}",
+                times(sums.get(), "sum"),
+                times(asked.get(), "time")
             );
             let all: Vec<usize> = (0..world_size).collect();
             Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)

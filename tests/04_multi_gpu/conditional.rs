@@ -69,10 +69,13 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
             } else {
                 ""
             };
-            bail!(
-                "world size {world_size}: {} passed true, and any_rank returned {got:?} on the ranks, expected {expected} on every rank{cause}",
-                those(yes)
-            );
+            let got = match got.as_slice() {
+                [first, rest @ ..] if rest.iter().all(|got| got == first) => {
+                    format!("{first} on every rank, expected {expected}")
+                }
+                _ => format!("{got:?} on ranks 0 to {}, expected {expected} on every rank", world_size - 1),
+            };
+            bail!("world size {world_size}: {} passed true, and any_rank returned {got}{cause}", those(yes));
         }
     }
     Ok(())
@@ -195,7 +198,10 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
         !(skip && stepped && got == before),
         "{told}, no parameter has changed, and `step` returned true; expected false, since the step was skipped"
     );
-    ensure!(!(skip && stepped), "{told}, and the step was made; every rank must skip it");
+    ensure!(
+        !(skip && stepped),
+        "rank {rank} of {world_size} made the step in the trial in which {overflowed} had an overflow: every rank must skip it"
+    );
     ensure!(skip || stepped, "{told}, and the step was skipped; skip it only where a gradient overflows");
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
     let name = format!("the buffer of parameters after `step`, where {overflowed} had an overflow,");

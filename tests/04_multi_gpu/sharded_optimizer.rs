@@ -177,8 +177,9 @@ fn compare(
     let mut serial = Serial::new(len);
     for (step, got) in steps.iter().enumerate() {
         let name = format!(
-            "the buffer of {len} parameters on {world_size} ranks, after step {} of {STEPS},",
-            step + 1
+            "after step {} of {STEPS} with {world_size} rank{}, the buffer of {len} parameters",
+            step + 1,
+            if world_size == 1 { "" } else { "s" }
         );
         let before = serial.clone();
         serial.step(step, 0..world_size, 1.0 / world_size as f64);
@@ -224,7 +225,9 @@ fn with_mistakes<'a>(
         values
     };
     let stepped_alone = match gathered {
-        true => format!("only rank {rank}'s part is new, on every rank: each must step its own"),
+        true => format!(
+            "only rank {rank}'s part of the parameters was updated: each rank must update its own part"
+        ),
         false => {
             "only the rank's own part is new, those of the others are from before the step: gather after it"
                 .to_owned()

@@ -68,7 +68,7 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
                     "the buffer of parameters of replica {index}, after call {time} of `refresh` on {count} GPUs,"
                 );
                 Expected::of(&name, &right)
-                    .if_instead(&initial(index), "these are still its own: nothing was sent to it")
+                    .if_instead(&initial(index), "it still has its old values: nothing was sent to it")
                     .if_instead(
                         &changed,
                         "these are what GPU 0 had later: it did not wait until its parameters were sent",
@@ -163,11 +163,11 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[..1]).1),
-                "the step is along the gradient of one replica, GPU 0's own: gather those of the others",
+                "the step used only the gradient of GPU 0's replica: gather the gradients of the others",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
-                "the step is along the gradient of one replica, the last one: sum those of all",
+                "the step used only the last replica's gradient: sum the gradients of all replicas",
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),

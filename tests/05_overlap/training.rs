@@ -340,8 +340,8 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             let parameter = LENGTHS.len() - 1 - call;
             ensure!(
                 hook.overlap(*next) > 0.0,
-                "rank {number}: the hook of parameter {parameter} kept the comm stream busy {hook}, and the gradient of \
-                 parameter {} was computed {next}: at no time both, though they must overlap; {}",
+                "rank {number}: the communication that the hook of parameter {parameter} enqueued and the computation of the \
+                 gradient of parameter {} never overlapped, but they must; {}",
                 parameter - 1,
                 match known.host_waited[call] {
                     true => "the host waited in the hook",

@@ -136,7 +136,7 @@ impl Data {
     }
 
     fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
-        rank.synchronize().with_context(|| format!("the GPU failed after `{way}`"))?;
+        rank.synchronize().with_context(|| format!("`{way}` returned, but then the GPU failed"))?;
         let world_size = rank.comm.world_size();
         for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
             let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();
@@ -264,13 +264,12 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
             ensure!(
                 worked.overlap(communicated) > 0.0,
-                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: at no time both, though they must overlap",
+                "rank {}: the communication of {way} and the independent work never overlapped, but they must",
                 rank.number()
             );
             ensure!(
                 communicated.end < worked.end,
-                "rank {}: {way} communicated {communicated}, and the independent work ran {worked}: the average was there no \
-                 sooner, though it does not need that work",
+                "rank {}: {way} had the average only after the independent work was done, but the average does not need that work",
                 rank.number()
             );
         }

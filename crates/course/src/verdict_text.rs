@@ -16,7 +16,11 @@ pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
     let id = &exercise.id;
     match verdict {
         Verdict::Passed(counts) => format!("{GOOD}{id} is right{GOOD:#}: {}", counted(counts)),
-        Verdict::Failed(counts, _) => format!("{BAD}{id} is not right yet{BAD:#}: {}", counted(counts)),
+        // What can't run here is no reason of a failure.
+        Verdict::Failed(counts, _) => {
+            let counts = Counts { ignored: 0, ..*counts };
+            format!("{BAD}{id} is not right yet{BAD:#}: {}", counted(&counts))
+        }
         Verdict::Broken(_) => format!("{BAD}{id} can't be checked{BAD:#}: its module doesn't compile"),
         Verdict::Ignored(counts) => {
             let ranks = exercise.min_ranks;
@@ -73,9 +77,12 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
                 );
             }
             if counts.failed > 1 {
-                let more = count(counts.failed - 1, "more failure");
+                let more = match counts.failed - 1 {
+                    1 => "To see the other failure".to_owned(),
+                    others => format!("To see the other {others} failures"),
+                };
                 let _ =
-                    write!(text, "\n\n{DIM}mend this one first; {more}: {}{DIM:#}", exercise.test_command());
+                    write!(text, "\n\n{DIM}Fix this one first. {more}: {}{DIM:#}", exercise.test_command());
             }
         }
         Verdict::Passed(_) | Verdict::Ignored(_) => return text,

@@ -56,7 +56,7 @@ fn bench_prints_the_table_writes_it_and_draws_it() {
         says(&arguments),
         str![[r#"
 tier: virtual
-# AllGather on 2 ranks, out of place; times are modeled for classroom, where the host's own computing takes none
+# AllGather on 2 ranks, out of place; times are modeled for the machine `classroom`, where host work takes no time
 #       size        count     type   redop   root      time   algbw   busbw  #wrong
 #        (B)   (elements)                              (us)  (GB/s)  (GB/s)        
         1024          128    float    none     -1     28.13  0.0364  0.0182       0
@@ -75,12 +75,12 @@ verdict: every result is right
         fs::read_to_string(csv).unwrap(),
         str![[r#"
 operation,type,world_size,bytes,time_us,algbw_gbps,busbw_gbps,times
-all-gather,float,2,1024,28.132,0.036400,0.018200,"modeled for classroom, where the host's own computing takes none"
-all-gather,float,2,4096,69.556,0.058888,0.029444,"modeled for classroom, where the host's own computing takes none"
-all-gather,float,2,16384,235.252,0.069644,0.034822,"modeled for classroom, where the host's own computing takes none"
-all-gather,half,2,1024,28.132,0.036400,0.018200,"modeled for classroom, where the host's own computing takes none"
-all-gather,half,2,4096,69.556,0.058888,0.029444,"modeled for classroom, where the host's own computing takes none"
-all-gather,half,2,16384,235.252,0.069644,0.034822,"modeled for classroom, where the host's own computing takes none"
+all-gather,float,2,1024,28.132,0.036400,0.018200,"modeled for the machine `classroom`, where host work takes no time"
+all-gather,float,2,4096,69.556,0.058888,0.029444,"modeled for the machine `classroom`, where host work takes no time"
+all-gather,float,2,16384,235.252,0.069644,0.034822,"modeled for the machine `classroom`, where host work takes no time"
+all-gather,half,2,1024,28.132,0.036400,0.018200,"modeled for the machine `classroom`, where host work takes no time"
+all-gather,half,2,4096,69.556,0.058888,0.029444,"modeled for the machine `classroom`, where host work takes no time"
+all-gather,half,2,16384,235.252,0.069644,0.034822,"modeled for the machine `classroom`, where host work takes no time"
 
 "#]]
     );
@@ -88,7 +88,7 @@ all-gather,half,2,16384,235.252,0.069644,0.034822,"modeled for classroom, where 
     for words in [
         "<svg",
         "Bus bandwidth of all-gather on 2 ranks",
-        "Times: modeled for classroom",
+        "Times: modeled for the machine `classroom`",
         "GB/s",
         "half",
         "float",

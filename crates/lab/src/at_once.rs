@@ -29,7 +29,8 @@ pub fn returns_at_once(
     called?;
     ensure!(
         was_blocked,
-        "`{name}` returned only when its stream was done, {} s later: something in it waits on the host\n  it must enqueue its work and return",
+        "`{name}` returned only when its stream was done, which the check had blocked for {} s: something in it makes the host wait \
+         for the GPU, such as a synchronize or a copy to the host\n  it must enqueue its work and return",
         LONGEST.as_secs()
     );
     Ok(())

@@ -30,7 +30,7 @@ impl<T> Readable<T> for Result<T, NcclError> {
             let details = last_error().or_else(|| error_string(code));
             // A report of the virtual NCCL says where the call is and what to do; a guess from the code alone would lead away from it.
             if let Some(report) = details.as_deref().filter(|_| attached() == Some(Tier::Virtual)) {
-                return anyhow!("{code:?}: {report}");
+                return anyhow!(with_code(&format!("{code:?}"), report));
             }
             let mut text = format!("{code:?} at {}:{}", caller.file(), caller.line());
             for (label, part) in [("", details.as_deref()), ("help: ", help(code))] {
@@ -49,9 +49,51 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     match cause.downcast_ref::<DriverError>() {
         None => cause.to_string(),
         Some(error) => match error.error_string() {
-            Ok(text) => format!("{:?}: {}", error.0, text.to_string_lossy()),
+            Ok(text) => with_code(&format!("{:?}", error.0), &text.to_string_lossy()),
             Err(_) => format!("{:?}", error.0),
         },
+    }
+}
+
+/// Starts a report of the virtual GPU.
+pub(crate) const REPORT: &str = "virtual GPU: ";
+/// Follows the headline of a report, and the code that it came with.
+const FROM: &str = " from the virtual GPU)";
+
+/// What a driver or NCCL says about an error, with its code. The headline of a report comes first: the code of a data race is that of
+/// a launch that failed, which is not what happened.
+fn with_code(code: &str, text: &str) -> String {
+    let Some(report) = text.strip_prefix(REPORT) else { return format!("{code}: {text}") };
+    let mut lines = report.lines();
+    let mut told = format!("{} ({code}{FROM}", lines.next().unwrap_or_default());
+    for line in lines {
+        told += &format!("\n{}", with_owner(line));
+    }
+    told
+}
+
+/// Whether this line, from an error's text, has the headline of a report.
+pub(crate) fn is_headline(line: &str) -> bool {
+    line.contains(FROM)
+}
+
+/// Whether this line, from an error's text, repeats a line that the virtual GPU printed.
+pub(crate) fn repeats(line: &str, printed: &str) -> bool {
+    match printed.strip_prefix(REPORT) {
+        None => line.ends_with(&with_owner(printed)),
+        Some(headline) => {
+            is_headline(line) && line.contains(&format!("{headline} (")) || line.ends_with(printed)
+        }
+    }
+}
+
+/// A line of a report. Where it names a file of another module, it says that this one is the course's: modules build on the
+/// solutions of those before.
+fn with_owner(line: &str) -> String {
+    let folder = line.trim().strip_prefix("::: solutions/");
+    match folder.and_then(|path| path.split_once('_')) {
+        Some((module, _)) => format!("{line} (the course's solution of module {module})"),
+        None => line.to_owned(),
     }
 }
 
@@ -146,6 +188,28 @@ mod tests {
         assert_eq!(
             causes_text(&error),
             "rendezvous\n  because: rank 2\n  because: no such GPU\n  help: count them"
+        );
+    }
+
+    #[test]
+    fn the_headline_of_a_report_stands_before_its_code() {
+        let report = "virtual GPU: data race on GPU 0\n  ::: solutions/02_collectives/src/all_reduce.rs:37:10\n   = help: wait";
+        let told = with_code("CUDA_ERROR_LAUNCH_FAILED", report);
+        assert_eq!(
+            told,
+            "data race on GPU 0 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n  \
+             ::: solutions/02_collectives/src/all_reduce.rs:37:10 (the course's solution of module 02)\n   = help: wait"
+        );
+        assert!(
+            report
+                .lines()
+                .zip(told.lines())
+                .all(|(printed, line)| repeats(&format!("rank 1: {line}"), printed))
+        );
+        assert!(!told.lines().any(|line| repeats(line, "virtual GPU: data race on GPU 1")), "{told}");
+        assert_eq!(
+            with_code("CUDA_ERROR_NOT_READY", "device not ready"),
+            "CUDA_ERROR_NOT_READY: device not ready"
         );
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::bail;
 
 use crate::compare::is_detail;
-use crate::explain::cause_text;
+use crate::explain::{cause_text, is_headline};
 
 /// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
 /// Returns their results in the order of ranks.
@@ -78,10 +78,16 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     failures.sort_by_key(|failure| waited_in_vain(&failure.text));
     let failed = failures.iter().map(|failure| failure.ranks.len()).sum::<usize>();
     let all_waited = failures.first().is_some_and(|first| waited_in_vain(&first.text));
+    let first_races = failures.first().is_some_and(|first| races(&first.text));
     let lines = failures.iter().enumerate().map(|(index, failure)| {
         let Failure { ranks, text, differs, .. } = failure;
-        // Where all waited in vain, the first says what there is to say.
-        let text = if index > 0 && all_waited { in_short(text) } else { text.clone() };
+        let text = match index > 0 {
+            // Where all waited in vain, the first says what there is to say.
+            true if all_waited => in_short(text),
+            // One missing wait can show in different ways. Its mending shows whether there is another.
+            true if first_races && races(text) => race_in_short(text),
+            _ => text.clone(),
+        };
         match ranks.as_slice() {
             [first, others @ ..] if !others.is_empty() && *differs => {
                 let own = [format!("rank {first}: "), format!("rank {first} of {}: ", ended.len())];
@@ -103,7 +109,10 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
 /// A rank's words without its number, that of its GPU, and the values of its buffer, so that ranks to which the same happened are
 /// reported together.
 fn without_own_number(text: &str, rank: usize) -> String {
-    let mut key = text.lines().filter(|line| !is_detail(line)).collect::<Vec<_>>().join("\n");
+    let mut key = match races(text) {
+        true => race_key(text),
+        false => text.lines().filter(|line| !is_detail(line)).collect::<Vec<_>>().join("\n"),
+    };
     for what in ["rank", "GPU"] {
         let own = format!("{what} {rank}");
         let mut from = 0;
@@ -123,10 +132,40 @@ fn without_own_number(text: &str, rank: usize) -> String {
 fn in_short(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
-    match lines.find_map(|line| Some(line.split_once("virtual GPU: ")?.1)) {
-        Some(headline) if !first.contains("virtual GPU: ") => format!("{first}: {headline}"),
+    match lines.find(|line| is_headline(line)).map(str::trim_start) {
+        Some(headline) if !is_headline(first) => {
+            format!("{first}: {}", headline.strip_prefix("because: ").unwrap_or(headline))
+        }
         _ => first.to_owned(),
     }
+}
+
+/// Whether an error is a report of a data race.
+fn races(text: &str) -> bool {
+    text.lines().any(|line| is_headline(line) && line.contains("data race "))
+}
+
+/// What two data races have in common that one missing wait causes: the lines of the student's file and the streams, but not which
+/// operations these are.
+fn race_key(text: &str) -> String {
+    let mut is_of_others = false;
+    let kept = text.lines().filter_map(|line| {
+        match line.trim_start() {
+            place if place.starts_with("::: ") => is_of_others = true,
+            fact if fact.starts_with("= ") => is_of_others = false,
+            _ => {}
+        }
+        let marked = line.rfind('^').map_or(line, |end| &line[..=end]);
+        (!is_of_others).then_some(marked)
+    });
+    kept.collect::<Vec<_>>().join("\n")
+}
+
+/// The first line of an error that is a data race, and its place.
+fn race_in_short(text: &str) -> String {
+    let place = text.lines().find_map(|line| line.trim_start().strip_prefix("--> "));
+    let first = text.lines().next().unwrap_or_default();
+    place.map_or_else(|| first.to_owned(), |place| format!("{first} at {place}"))
 }
 
 /// Whether an error says that somebody never came: then what happened to that one tells more.
@@ -249,13 +288,39 @@ mod tests {
     #[test]
     fn of_ranks_that_all_waited_in_vain_only_the_first_says_all() {
         let failed = each_rank(2, |rank| -> anyhow::Result<()> {
-            bail!("ncclTimeout: virtual GPU: rank {} never came\n  help: one id", 1 - rank)
+            bail!("rank {} never came (ncclTimeout from the virtual GPU)\n  help: one id", 1 - rank)
         });
         let text = failed.unwrap_err().to_string();
         assert_eq!(
             text,
-            "2 of 2 ranks failed\n  rank 0: ncclTimeout: virtual GPU: rank 1 never came\n    help: one id\n  \
-             rank 1: ncclTimeout: virtual GPU: rank 0 never came"
+            "2 of 2 ranks failed\n  rank 0: rank 1 never came (ncclTimeout from the virtual GPU)\n    help: one id\n  \
+             rank 1: rank 0 never came (ncclTimeout from the virtual GPU)"
+        );
+    }
+
+    #[test]
+    fn ranks_that_miss_the_same_wait_are_reported_together() {
+        let race = |rank: usize, line: usize, what: &str| {
+            format!(
+                "data race on GPU {rank} (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n   --> a.rs:{line}:1\n   |\n {line} | \
+                 receive()\n   | ^^^^^^^^^ written by {what}\n   |\n  ::: tests/a.rs:9:9\n   |\n 9 | {what}()\n   |\n   = \
+                 nothing makes stream 1 wait for stream 2"
+            )
+        };
+        let failed = |line: [usize; 2]| {
+            let failed = each_rank(2, |rank| -> anyhow::Result<()> {
+                bail!(race(rank, line[rank], if rank == 0 { "a copy" } else { "ncclRecv" }))
+            });
+            failed.unwrap_err().to_string()
+        };
+        let first = race(0, 55, "a copy");
+        assert_eq!(failed([55, 55]), format!("rank 0 (likewise rank 1): {first}").replace('\n', "\n  "));
+        let two = failed([55, 61]);
+        assert!(
+            two.ends_with(
+                "  rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU) at a.rs:61:1"
+            ),
+            "{two}"
         );
     }
 

@@ -407,17 +407,34 @@ pub(crate) fn failed_gpu(
 
 /// Which ranks called what.
 fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
-    let report = Report::new(format!("ranks disagree about collective {number} of their communicator"));
+    let report = Report::new(format!(
+        "the {} collective of this communicator differs between the ranks",
+        ordinal(number)
+    ));
     let same = |one: &Part, other: &Part| one.operation == other.operation;
     with_sides(report, parts, same, |part| part.operation.to_string()).help(
         "every rank must make the same calls in the same order, with the same count, type, operator and root",
     )
 }
 
+/// `1st`, `2nd`, `3rd`, `4th`: collectives are numbered from 1.
+fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
 /// Which ranks made the call themselves, and which by a graph.
 fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
-    let report =
-        Report::new(format!("ranks disagree about collective {number}: not all launch the same graph"));
+    let report = Report::new(format!(
+        "the {} collective differs between the ranks: not all launch the same graph",
+        ordinal(number)
+    ));
     let same = |one: &Part, other: &Part| one.captured == other.captured;
     let words = |part: &Part| match part.captured {
         Some(captured) => format!("{} of a graph (captured call {captured})", part.operation),

@@ -80,7 +80,10 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
     } else if let Some(rank) = (0..world_size).find(is_of_shard) {
         Some(format!("this is the loss of samples {:?} alone: average it like the gradient", shards[rank]))
     } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
-        Some(of_factor(factor, world_size))
+        Some(match factor > 1.0 {
+            true => format!("it is the right loss times the world size, {world_size}"),
+            false => format!("it is the right loss divided by the world size, {world_size}"),
+        })
     } else {
         None
     }
@@ -92,9 +95,11 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     if is(1.0) {
         "this step is right, an earlier one went astray".to_owned()
     } else if is(worlds) {
-        format!("it is exactly {world_size} times too large, the world size")
+        format!("the change of the parameters is exactly {world_size} times, the world size, what it must be")
     } else if is(1.0 / worlds) {
-        format!("it is exactly {world_size} times too small, the world size")
+        format!(
+            "the change of the parameters is exactly 1/{world_size} of what it must be, and {world_size} is the world size"
+        )
     } else if is(-1.0) {
         "the step goes up the gradient instead of down".to_owned()
     } else {

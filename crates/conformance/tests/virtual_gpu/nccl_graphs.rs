@@ -18,7 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_graphs::a_split_s_ranks", || right(2, second_communicator)),
         Check::new("nccl_graphs::captured_by_one_rank_only", || {
             let words = [
-                "ranks disagree about collective 1: not all launch the same graph",
+                "the 1st collective differs between the ranks: not all launch the same graph",
                 "rank 0: ncclAllReduce(count 4, float32, sum) of a graph (captured call 1)",
                 "rank 1: ncclAllReduce(count 4, float32, sum), called outside of a graph",
                 "nccl_graphs.rs:",

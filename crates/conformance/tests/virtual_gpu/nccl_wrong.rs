@@ -87,7 +87,7 @@ fn trap(me: &TestRank) -> Said {
 }
 
 programs! {
-    counts_differ(3, ["ranks disagree about collective 1", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |me| {
+    counts_differ(3, ["the 1st collective of this communicator differs between the ranks", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |me| {
         let buffer = me.buffer(if me.is_wrong(2) { 5 } else { 4 });
         me.all_reduce(&buffer)?;
         me.wait()
@@ -118,7 +118,7 @@ programs! {
         me.wait()
     }
 
-    order_of_calls_differs(2, ["ranks disagree about collective 1", "ncclAllReduce", "ncclBroadcast"]) |me| {
+    order_of_calls_differs(2, ["the 1st collective of this communicator differs between the ranks", "ncclAllReduce", "ncclBroadcast"]) |me| {
         let (one, other) = (me.buffer(4), me.buffer(4));
         let mut calls = [(Function::AllReduce, &one), (Function::Broadcast, &other)];
         if me.is_wrong(1) {

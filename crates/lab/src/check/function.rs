@@ -11,6 +11,8 @@ pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
     if functions.is_empty() || first.starts_with(TODO) || names_one(functions, headline) {
         return failure.to_owned();
     }
+    let of_line = (functions.len() > 1).then(|| function_of_line(functions, failure)).flatten();
+    let functions = of_line.as_ref().map_or(functions, std::slice::from_ref);
     let quoted: Vec<String> = functions.iter().map(|function| format!("`{function}`")).collect();
     let name = quoted.join(" or ");
     match failure.split_once(':') {
@@ -21,6 +23,30 @@ pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
         Some((ranks, _)) if is_ranks(ranks) => format!("{name} on {failure}"),
         _ => format!("{name}: {failure}"),
     }
+}
+
+/// The function around the line that a report shows first, if it is one of these.
+fn function_of_line<'a>(functions: &[&'a str], failure: &str) -> Option<&'a str> {
+    let place = failure.lines().find_map(|line| line.trim_start().strip_prefix("--> "))?;
+    let mut parts = place.split(':');
+    let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
+    let folder = std::env::current_dir().ok()?;
+    let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
+    let text = std::fs::read_to_string(root.join(file)).ok()?;
+    function_at(&text, line).and_then(|name| {
+        functions.iter().copied().find(|function| function.rsplit("::").next() == Some(name))
+    })
+}
+
+/// The name of the function that a line, from 1, is in: the nearest `fn` above it.
+fn function_at(text: &str, line: usize) -> Option<&str> {
+    let above: Vec<&str> = text.lines().take(line).collect();
+    above.iter().rev().find_map(|line| {
+        let rest = line.trim_start();
+        let rest = rest.strip_prefix("pub(super) ").or_else(|| rest.strip_prefix("pub ")).unwrap_or(rest);
+        let name = rest.strip_prefix("fn ")?;
+        name.split(|next: char| !next.is_alphanumeric() && next != '_').next()
+    })
 }
 
 /// Whether one of these lines names one of the functions.
@@ -72,6 +98,17 @@ mod tests {
             assert_eq!(with_function(&["sum"], failure), expected);
         }
         assert_eq!(with_function(&["one", "other"], "it failed"), "`one` or `other`: it failed");
+    }
+
+    #[test]
+    fn the_function_of_a_line_is_the_nearest_above_it() {
+        let text = "fn one() {\n    a()\n}\n\npub fn other<T>(x: T) {\n    b()\n}\n";
+        assert_eq!([1, 2, 6].map(|line| function_at(text, line)), [Some("one"), Some("one"), Some("other")]);
+        assert_eq!(function_at("use a;\n", 1), None);
+        let failure = format!("it failed\n  --> {}:{}:9", file!(), line!());
+        let here = ["other", "the_function_of_a_line_is_the_nearest_above_it"];
+        assert_eq!(function_of_line(&here, &failure), Some(here[1]));
+        assert_eq!(function_of_line(&["other", "another"], &failure), None);
     }
 
     #[test]

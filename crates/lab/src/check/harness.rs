@@ -13,6 +13,7 @@ use super::function::with_function;
 use super::order::Order;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, process, processes, variables};
+use crate::explain::{REPORT, repeats};
 use crate::tier::Tier;
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
@@ -128,12 +129,18 @@ fn printed_after(failure: &str, output: &str) -> String {
     let reported: Vec<String> = failure.lines().map(without_digits).collect();
     let is_repeated = |report: &[&str]| {
         let mut lines = report.iter().map(|line| without_digits(line));
-        lines.all(|line| reported.iter().any(|reported| reported.ends_with(&line)))
+        let races = report.first().is_some_and(|line| line.contains("data race "));
+        let place = report.iter().find_map(|line| line.split_once("--> "));
+        // Of a race that other ranks have too, the failure may have no more than the place.
+        let has_place = |(_, place): (&str, &str)| failure.contains(place) && failure.contains("data race ");
+        races && place.is_some_and(has_place)
+            || lines.all(|line| reported.iter().any(|reported| repeats(reported, &line)))
     };
     let mut lines = output.lines().peekable();
     let (mut own, mut reports) = (Vec::new(), Vec::new());
     let mut is_consequence = false;
     while let Some(line) = lines.next() {
+        // A report is a line and the indented lines below it.
         if !line.starts_with(REPORT) {
             own.push(line);
             continue;
@@ -165,9 +172,6 @@ fn printed_after(failure: &str, output: &str) -> String {
     text
 }
 
-/// How a report of the virtual GPU starts. It is a line and the indented lines below it.
-const REPORT: &str = "virtual GPU: ";
-
 /// Whether a report is about what the check itself released while work needed it, or never.
 fn is_release(report: &[&str]) -> bool {
     let mut is_of_check = false;
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_report_that_the_failure_tells_is_not_printed_again_nor_what_follows_it() {
-        let failure = "rank 1: CUDA_ERROR_LAUNCH_FAILED: virtual GPU: data race on GPU 1\n    bytes 0..4\n    help: wait";
+        let failure = "rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n    bytes 0..4\n    help: wait";
         let other = RACE.replace("wait", "enqueue");
         let output = format!("before\n{RACE}\n{other}\nafter");
         assert_eq!(printed_after(failure, &output), "\n\nprinted by the check:\nbefore\nafter");

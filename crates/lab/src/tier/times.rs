@@ -5,8 +5,8 @@ use cudarc::driver::CudaContext;
 use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
-/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for dgx-h100`, with what is
-/// left out. Every figure is shown with it.
+/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for the machine ...`,
+/// with what is left out. Every figure is shown with it.
 ///
 /// # Errors
 /// What the driver answers.
@@ -22,7 +22,7 @@ pub fn whose_times() -> anyhow::Result<String> {
 
 /// Where the times of a virtual GPU come from, by the name of its preset.
 pub(crate) fn modeled_for(preset: &str) -> String {
-    format!("modeled for {preset}, where the host's own computing takes none")
+    format!("modeled for the machine `{preset}`, where host work takes no time")
 }
 
 /// Whether event times on the attached tier are modeled: only these are the same on every run.

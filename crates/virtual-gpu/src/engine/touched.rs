@@ -68,6 +68,7 @@ impl Engine {
             enqueued: op.enqueued,
             reads: false,
             writes: false,
+            extent: 0..0,
             frees,
             what: what.into(),
             stream_name: entry.name.clone(),

@@ -24,6 +24,8 @@ pub(crate) struct Accessor {
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
+    /// From the first byte of the allocation that it touches to the last.
+    pub(crate) extent: Range<u64>,
     /// It gives the memory back.
     pub(crate) frees: bool,
     pub(crate) what: Arc<str>,
@@ -268,6 +270,7 @@ mod tests {
             enqueued: OperationNumber(number),
             reads: true,
             writes: true,
+            extent: 0..0,
             frees: false,
             what: "a test".into(),
             stream_name: "a stream".into(),

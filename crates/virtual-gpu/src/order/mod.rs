@@ -9,6 +9,7 @@ mod history;
 mod page;
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use clock::{Clock, View};
@@ -115,6 +116,7 @@ impl Order {
         let by = Arc::new(Accessor {
             reads: touches.iter().any(|touch| !touch.writes || touch.atomic),
             writes: touches.iter().any(|touch| touch.writes),
+            extent: extent(touches),
             ..by.clone()
         });
         let history = self.histories.entry((buffer.device, buffer.allocation)).or_default();
@@ -135,6 +137,13 @@ impl Order {
     }
 }
 
+/// From the first byte to the last.
+fn extent(touches: &[Touch]) -> Range<u64> {
+    let ranges = || touches.iter().flat_map(|touch| &touch.ranges);
+    let first = ranges().map(|range| range.start).min().unwrap_or_default();
+    first..ranges().map(|range| range.end).max().unwrap_or_default()
+}
+
 /// The two sides stand in the order in which they were enqueued, whichever ran first.
 fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Report {
     let Conflict { range, other } = conflict;
@@ -150,10 +159,18 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         true => format!("{} of GPU {}", side.stream_name, side.stream_device),
         false => side.stream_name.to_string(),
     };
-    let bytes =
-        format!("bytes {}..{} of the buffer of {} allocated", range.start, range.end, size(buffer.size));
+    // Which bytes these are tells something only where the two access different parts.
+    let allocated = match earlier.extent == later.extent {
+        true => "the buffer was allocated here".to_owned(),
+        false => format!(
+            "the buffer of {} was allocated here; both access bytes {}..{}",
+            size(buffer.size),
+            range.start,
+            range.end
+        ),
+    };
     let headline = format!("data race {}", memory_of(buffer.allocation, buffer.device));
-    let mut report = Report::new(headline).before_at(bytes, buffer.call_site);
+    let mut report = Report::new(headline).before_at(allocated, buffer.call_site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
             (true, true) => "read and written",
@@ -165,31 +182,67 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
+    // A line that is not the program's own is no place to change.
+    let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
+    let in_one_file = match (&first_line, &later_line) {
+        (Some(one), Some(other)) => one.file == other.file,
+        _ => true,
+    };
+    let place = |side: &Accessor, line: &Option<SourceLine>| match line {
+        Some(line) if in_one_file => format!("line {}", line.line),
+        Some(line) => line.to_string(),
+        None if side.frees => "the buffer is freed".to_owned(),
+        None if side.writes => format!("{} writes the buffer", side.what),
+        None => format!("{} reads the buffer", side.what),
+    };
+    let [first_place, later_place] = [place(earlier, &first_line), place(later, &later_line)];
+    let in_words = format!(
+        "record an event on {} after {first_place}, and let {} wait for it before {later_place}",
+        name(earlier),
+        name(later)
+    );
     if earlier.thread != later.thread {
-        return report
-            .fact("two threads enqueued them, and neither waited for the other's to be done")
-            .help("record an event behind the first, and make the second one's stream wait for it");
-    }
-    let report = report.fact(format!("nothing makes {} wait for {}", name(later), name(earlier)));
-    let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
-    if in_graph(earlier) != in_graph(later) {
-        return report.help(
-            "record an event behind the first, and make the second one's stream wait for it; \
-             for a graph, that is the stream in which it is launched",
+        return report.fact("two threads enqueued them, and neither waited for the other's to be done").help(
+            "record an event on the stream that must come first, and let the other stream wait for it",
         );
     }
-    // A line that is not the program's own is no place to change.
-    match later.call_site.own_line() {
-        Some(line) if !of_two_gpus => {
-            let variable = |side: &Accessor| {
-                let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
-                // The default stream has no role, so it keeps the word.
-                let name = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default").unwrap_or(name);
-                name.replace(' ', "_")
-            };
-            let (waits, records) = (variable(later), variable(earlier));
-            report.help(format!("before line {}: {waits}.wait(&{records}.record_event(None)?)?", line.line))
+    let mut report = report.fact(format!("nothing makes {} wait for {}", name(later), name(earlier)));
+    let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
+    const LAUNCHING: &str = "the stream in which the graph is launched";
+    match (in_graph(earlier), in_graph(later)) {
+        (true, false) => {
+            let waits = format!("let {} wait for it before {later_place}", name(later));
+            return report.help(format!("record an event on {LAUNCHING}, after the launch, and {waits}"));
         }
-        _ => report.help("record an event behind the first, and make the second one's stream wait for it"),
+        (false, true) => {
+            let records = format!("record an event on {} after {first_place}", name(earlier));
+            return report.help(format!("{records}, and let {LAUNCHING} wait for it before the launch"));
+        }
+        _ => {}
     }
+    let is_of_earlier_round = match (&first_line, &later_line) {
+        (Some(one), Some(other)) => in_one_file && one.line > other.line,
+        _ => false,
+    };
+    if is_of_earlier_round {
+        report = report.fact(format!(
+            "{first_place} was enqueued first, then {later_place}, as in the next round of a loop"
+        ));
+    }
+    // Roles are likely the names of the program's variables, too. The default stream has none.
+    let role = |side: &Accessor| {
+        let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
+        let role = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default")?;
+        Some(role.replace(' ', "_"))
+    };
+    let mut help = match (role(later), role(earlier), &later_line) {
+        (Some(waits), Some(records), Some(_)) if !of_two_gpus => {
+            format!("before {later_place}: {waits}.wait(&{records}.record_event(None)?)?")
+        }
+        _ => in_words,
+    };
+    if is_of_earlier_round && later.writes && !later.reads && !later.frees {
+        help += ", or use another buffer";
+    }
+    report.help(help)
 }

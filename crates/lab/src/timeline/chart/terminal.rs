@@ -38,7 +38,7 @@ impl Chart {
         let spans = self.all_spans();
         let overlap = match Overlap::of(&spans) {
             Some(overlap) => overlap.to_string(),
-            None => format!("at the same time: {:.2} ms in which more than one stream ran", at_once(&spans)),
+            None => format!("overlap: {:.2} ms", at_once(&spans)),
         };
         let mut below = broken(&overlap, columns);
         below.extend(broken(&self.note, columns));
