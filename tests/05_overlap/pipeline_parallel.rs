@@ -1,10 +1,12 @@
 //! Checks of `overlap/pipeline_parallel`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use approx::abs_diff_eq;
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
 use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
@@ -61,6 +63,10 @@ struct Line<'a> {
     /// The first stage's data, and the last one's results.
     inputs: Vec<CudaSlice<f32>>,
     outputs: Vec<CudaSlice<f32>>,
+    /// The micro-batch that each buffer has received, until it is computed, by where the buffer begins.
+    waiting: HashMap<CUdeviceptr, usize>,
+    /// The first micro-batch that was lost before it was computed.
+    overwritten: Option<String>,
 }
 
 fn input(micro_batch: usize, micro_batches: usize) -> Vec<f32> {
@@ -100,7 +106,8 @@ impl<'a> Line<'a> {
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         warm_up(comm, &compute, &kernels)?;
         let timeline = Timeline::start(&comm.stream())?;
-        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs })
+        let (waiting, overwritten) = (HashMap::new(), None);
+        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs, waiting, overwritten })
     }
 
     fn is_last(&self) -> bool {
@@ -117,7 +124,13 @@ impl<'a> Line<'a> {
         comm.synchronize()?;
         let [first, second] = &mut buffers;
         let micro_batches = self.inputs.len();
-        run_stage(&compute, &comm, self, &mut [first.view_mut(), second.view_mut()], micro_batches)?;
+        let ran = run_stage(&compute, &comm, self, &mut [first.view_mut(), second.view_mut()], micro_batches);
+        if let Some(overwritten) = self.overwritten.take() {
+            // The race that this makes would lead to a wait that is missing, which is not what is wrong.
+            let _ = self.comm.context().synchronize();
+            bail!("rank {}: {overwritten}", self.comm.rank());
+        }
+        ran?;
         Ok(buffers)
     }
 
@@ -174,8 +187,16 @@ impl Stage for Line<'_> {
     fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         self.ensure_there_is(micro_batch)?;
         let name = self.name("receiving", micro_batch);
-        let Self { comm, kernels, timeline, delays, inputs, .. } = self;
+        let Self { comm, kernels, timeline, delays, inputs, waiting, overwritten, .. } = self;
         let stream = comm.stream();
+        if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
+            overwritten.get_or_insert_with(|| {
+                format!(
+                    "`receive` wrote micro-batch {micro_batch} into the buffer of micro-batch {before} before `compute` was called \
+                     for micro-batch {before}: use the other buffer"
+                )
+            });
+        }
         let mut part = buffer.slice_mut(..inputs[micro_batch].len());
         timeline.record(&stream, Kind::Communication, name, || {
             kernels.spin(&stream, delays.receive)?;
@@ -191,7 +212,8 @@ impl Stage for Line<'_> {
 
     fn compute(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let name = self.name("computing", micro_batch);
-        let Self { compute, kernels, timeline, delays, bias, inputs, .. } = self;
+        let Self { compute, kernels, timeline, delays, bias, inputs, waiting, .. } = self;
+        waiting.remove(&address(buffer, compute));
         let len = inputs[micro_batch].len();
         let mut part = buffer.slice_mut(..len);
         timeline.record(compute, Kind::Compute, name, || {
@@ -215,6 +237,11 @@ impl Stage for Line<'_> {
             Ok(())
         })
     }
+}
+
+/// Where a buffer begins.
+fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
+    buffer.device_ptr(stream).0
 }
 
 fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<()> {
