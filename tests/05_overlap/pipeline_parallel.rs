@@ -1,10 +1,12 @@
 //! Checks of `overlap/pipeline_parallel`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use approx::abs_diff_eq;
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
 use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
@@ -61,6 +63,8 @@ struct Line<'a> {
     /// The first stage's data, and the last one's results.
     inputs: Vec<CudaSlice<f32>>,
     outputs: Vec<CudaSlice<f32>>,
+    /// The micro-batch that each buffer has received, until it is computed, by where the buffer begins.
+    waiting: HashMap<CUdeviceptr, usize>,
 }
 
 fn input(micro_batch: usize, micro_batches: usize) -> Vec<f32> {
@@ -100,7 +104,8 @@ impl<'a> Line<'a> {
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         warm_up(comm, &compute, &kernels)?;
         let timeline = Timeline::start(&comm.stream())?;
-        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs })
+        let waiting = HashMap::new();
+        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs, waiting })
     }
 
     fn is_last(&self) -> bool {
@@ -174,8 +179,16 @@ impl Stage for Line<'_> {
     fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         self.ensure_there_is(micro_batch)?;
         let name = self.name("receiving", micro_batch);
-        let Self { comm, kernels, timeline, delays, inputs, .. } = self;
+        let Self { comm, kernels, timeline, delays, inputs, waiting, .. } = self;
         let stream = comm.stream();
+        // Enqueued, it would race, and the report would ask for a wait that does not bring the lost micro-batch back.
+        if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
+            bail!(
+                "rank {}: `receive` got the buffer of micro-batch {before} for micro-batch {micro_batch} before `compute` was \
+                 called for micro-batch {before}: use the other buffer",
+                comm.rank()
+            );
+        }
         let mut part = buffer.slice_mut(..inputs[micro_batch].len());
         timeline.record(&stream, Kind::Communication, name, || {
             kernels.spin(&stream, delays.receive)?;
@@ -191,7 +204,8 @@ impl Stage for Line<'_> {
 
     fn compute(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let name = self.name("computing", micro_batch);
-        let Self { compute, kernels, timeline, delays, bias, inputs, .. } = self;
+        let Self { compute, kernels, timeline, delays, bias, inputs, waiting, .. } = self;
+        waiting.remove(&address(buffer, compute));
         let len = inputs[micro_batch].len();
         let mut part = buffer.slice_mut(..len);
         timeline.record(compute, Kind::Compute, name, || {
@@ -215,6 +229,11 @@ impl Stage for Line<'_> {
             Ok(())
         })
     }
+}
+
+/// Where a buffer begins.
+fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
+    buffer.device_ptr(stream).0
 }
 
 fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<()> {

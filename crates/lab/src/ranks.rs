@@ -161,11 +161,19 @@ fn race_key(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// The first line of an error that is a data race, and its place.
+/// The first line of an error that is a data race, its place, and which wait is missing.
 fn race_in_short(text: &str) -> String {
-    let place = text.lines().find_map(|line| line.trim_start().strip_prefix("--> "));
-    let first = text.lines().next().unwrap_or_default();
-    place.map_or_else(|| first.to_owned(), |place| format!("{first} at {place}"))
+    let lines = || text.lines().map(str::trim_start);
+    let mut short = lines().next().unwrap_or_default().to_owned();
+    if let Some(place) = lines().find_map(|line| line.strip_prefix("--> ")) {
+        short += &format!(" at {place}");
+    }
+    if let Some(fact) =
+        lines().filter_map(|line| line.strip_prefix("= ")).find(|fact| fact.starts_with("nothing makes "))
+    {
+        short += &format!(": {fact}");
+    }
+    short
 }
 
 /// Whether an error says that somebody never came: then what happened to that one tells more.
@@ -318,7 +326,7 @@ mod tests {
         let two = failed([55, 61]);
         assert!(
             two.ends_with(
-                "  rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU) at a.rs:61:1"
+                "  rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU) at a.rs:61:1: nothing makes stream 1 wait for stream 2"
             ),
             "{two}"
         );
