@@ -94,7 +94,7 @@ fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> 
 /// What stands before a figure made of characters that the book shows as a picture: `<!-- picture: FILE.svg: what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
-/// Puts pictures in the place of figures made of characters.
+/// Replaces figures made of characters by pictures.
 fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     let mut parts = text.split(PICTURE);
     let mut drawn = parts.next().unwrap_or_default().to_owned();

@@ -56,8 +56,8 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
 /// How far a formula may be off, where times are modeled.
 const WITHIN: f64 = 0.03;
 
-/// From the first start to the last end it must have been so many milliseconds as `formula` says. Only where times are modeled:
-/// how fast a real GPU is plays no part.
+/// Compares the time from the first start to the last end, in milliseconds, with what `formula` gives. It does so only where times
+/// are modeled: the speed of a real GPU does not matter.
 pub(super) fn ensure_takes(
     rank: usize,
     spans: &[Span],

@@ -10,13 +10,13 @@ use lab::Readable;
 /// Replaces every rank's `buffer` with that of rank `root`. Every rank must call it, with the same root and the same length.
 ///
 /// # Errors
-/// Fails if `root` is no rank, or if NCCL fails.
+/// Fails if `root` is not below the world size, or if NCCL fails.
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
     // Copy the root's `buffer` to every rank:
     // 1. afterwards, all ranks have the root's values, bit for bit;
     // 2. any rank can be the root;
-    // 3. if `root` is no rank, the result is an error that has `root` and the world size, and nothing is sent;
+    // 3. if `root` is not below the world size, the result is an error that has both numbers, and nothing is sent;
     // 4. the call returns as soon as the work is enqueued.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");

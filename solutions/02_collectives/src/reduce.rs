@@ -11,7 +11,7 @@ use lab::Readable;
 /// it, with the same operator, root, and length.
 ///
 /// # Errors
-/// Fails if `root` is no rank, if the root has no `recv` or one of a different length, or if NCCL fails.
+/// Fails if `root` is not below the world size, if the root has no `recv` or one of a different length, or if NCCL fails.
 pub fn reduce(
     comm: &Comm,
     send: &CudaView<f32>,
@@ -23,7 +23,7 @@ pub fn reduce(
     // Combine `send` over all ranks into the root's `recv`:
     // 1. the root gets the result in `recv`, and any rank can be the root;
     // 2. every `send` stays as it is, and so does a `recv` on any other rank, if there is one;
-    // 3. if `root` is no rank, the result is an error that has `root` and the world size;
+    // 3. if `root` is not below the world size, the result is an error that has both numbers;
     // 4. on the root, a missing `recv` is an error, not a panic, and so is one of a different length than `send` (with both lengths);
     // 5. the call returns as soon as the work is enqueued.
     let world_size = comm.world_size();

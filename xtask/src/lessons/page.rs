@@ -86,7 +86,7 @@ impl Page {
 
 /// How many words a reader sees.
 pub(super) fn count(text: &str) -> usize {
-    // What a screen reader says of a picture comes in the place of its figure.
+    // A comment names the picture that replaces a figure, and describes it for screen readers.
     let shown = text.lines().filter(|line| !line.starts_with("<!-- "));
     shown.map(|line| line.split_whitespace().count()).sum()
 }
