@@ -180,8 +180,8 @@ impl Locked<'_> {
                 .at(format!("ncclCommInitRank{}", in_process(first.location)), &first.call_site)
                 .at(format!("ncclCommInitRank{}", in_process(location)), &member.call_site)
                 .help(format!(
-                    "give each of the {world_size} ranks a number of its own, 0 to {}; if these are ranks of two communicators, make an \
-                     id for each",
+                    "give each of the {world_size} ranks a number of its own, 0 to {}; if these are ranks of two communicators, \
+                     give each communicator an id of its own",
                     world_size - 1
                 ));
             self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
