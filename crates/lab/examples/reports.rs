@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::{Comm, Id, ReduceOp};
-use lab::{Kernels, Readable, each_rank};
+use lab::{Kernels, Readable, each_rank, name_stream};
 
 fn main() -> anyhow::Result<ExitCode> {
     lab::attach(2)?;
@@ -25,17 +25,20 @@ fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
     // SAFETY: these programs order their streams themselves; this one forgets to.
     unsafe { context.disable_event_tracking() };
-    Ok((context.new_stream()?, context.new_stream()?))
+    let (a, b) = (context.new_stream()?, context.new_stream()?);
+    name_stream(&a, "a")?;
+    name_stream(&b, "b")?;
+    Ok((a, b))
 }
 
 fn race() -> anyhow::Result<()> {
-    let (first, second) = two_streams()?;
-    let kernels = Kernels::load(first.context())?;
+    let (a, b) = two_streams()?;
+    let kernels = Kernels::load(a.context())?;
     // ANCHOR: race
-    let mut x = first.alloc_zeros(1024)?;
-    kernels.scale(&first, &mut x, 2.0)?;
-    let values = second.clone_dtoh(&x)?;
-    second.synchronize()?;
+    let mut x = a.alloc_zeros(1024)?;
+    kernels.scale(&a, &mut x, 2.0)?;
+    let values = b.clone_dtoh(&x)?;
+    b.synchronize()?;
     // ANCHOR_END: race
     println!("{}", values[0]);
     Ok(())
