@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 /// NCCL's log of this process, in a file of its own that goes with it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl NcclLog {
     /// Communicators made so far: one for each rank of each group.
     ///
     /// # Errors
-    /// NCCL has written no log.
+    /// NCCL has written no log, or could not write all of it.
     pub fn communicators(&self) -> anyhow::Result<usize> {
         Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
     }
@@ -37,7 +37,7 @@ impl NcclLog {
     /// How many communicators a GPU has had at one time, at most. One is gone as soon as its abort or its destruction begins.
     ///
     /// # Errors
-    /// NCCL has written no log.
+    /// NCCL has written no log, or could not write all of it.
     pub fn most_at_once(&self, gpu: usize) -> anyhow::Result<usize> {
         Ok(most_at_once(&self.text()?, gpu))
     }
@@ -46,13 +46,20 @@ impl NcclLog {
     /// writes it: `AllReduce`, `Send`.
     ///
     /// # Errors
-    /// NCCL has written no log.
+    /// NCCL has written no log, or could not write all of it.
     pub fn calls(&self, operation: &str) -> anyhow::Result<Vec<usize>> {
         Ok(counts(&self.text()?, operation))
     }
 
     fn text(&self) -> anyhow::Result<String> {
-        std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {}", self.0.display()))
+        let path = self.0.display();
+        let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
+        // NCCL ignores a write that fails. Its first line comes with the first communicator.
+        ensure!(
+            text.contains("NCCL INFO") && text.ends_with('\n'),
+            "NCCL's log {path} is empty or cut off, so calls can't be counted; is the disk full?"
+        );
+        Ok(text)
     }
 }
 
@@ -117,5 +124,16 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
         assert_eq!(most_at_once(&[made, aborted, &another].concat(), 1), 1);
         assert_eq!(most_at_once(&[made, &another, aborted].concat(), 1), 2);
         assert_eq!(most_at_once(made, 0), 0);
+    }
+
+    #[test]
+    fn an_empty_log_is_an_error() {
+        let log = NcclLog(std::env::temp_dir().join(format!("ncclings_empty_{}.log", std::process::id())));
+        assert!(log.calls("AllReduce").is_err(), "there is no file");
+        std::fs::write(&log.0, "").unwrap();
+        let error = log.calls("AllReduce").unwrap_err().to_string();
+        assert!(error.contains("is the disk full?"), "{error}");
+        std::fs::write(&log.0, "h:1:2 [0] NCCL INFO AllReduce: opCount 0 count 8").unwrap();
+        assert!(log.calls("AllReduce").is_err(), "the last line is cut off");
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, Once, OnceLock};
 
 use super::communicator::Communicator;
 use super::ranks::Ranks;
@@ -129,14 +129,20 @@ impl Log {
     }
 
     fn print(&self, line: &str) {
-        // A closed pipe is no reason to fail.
-        let _ = match &self.file {
-            Some(file) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                writeln!(file, "{line}")
-            }
-            None => writeln!(std::io::stdout().lock(), "{line}"),
+        let Some(file) = &self.file else {
+            // A closed pipe is no reason to fail.
+            let _ = writeln!(std::io::stdout().lock(), "{line}");
+            return;
         };
+        let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // In one piece: whoever reads meanwhile finds whole lines.
+        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
+            // Once: a full disk stays full for the lines that follow.
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                eprintln!("virtual GPU: NCCL_DEBUG_FILE: {error}; lines of the log are missing")
+            });
+        }
     }
 
     /// `host:pid:tid `

@@ -18,6 +18,9 @@ use super::verdicts;
 /// Fewest mistakes that an exercise must tell apart.
 const MISTAKES_EACH: usize = 3;
 
+/// How many of Cargo's lines are shown where a program is missing.
+const LAST_LINES: usize = 12;
+
 /// The test program of each package that compiles.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
@@ -51,9 +54,10 @@ impl Built {
             let Some(program) = self.programs.get(&mistake_package(mistake)) else {
                 let folder = self.folder.join("members").join(mistake_package(mistake));
                 return Ok(vec![format!(
-                    "{} doesn't compile; mend it, then see `cargo build --tests` in {}",
+                    "{} doesn't compile; mend it, then see `cargo build --tests` in {}. Cargo's last words:\n{}",
                     mistake.path(),
-                    folder.display()
+                    folder.display(),
+                    self.last_words()
                 )]);
             };
             let outcomes = run(program, &["--exact", &mistake.fails])?;
@@ -81,11 +85,21 @@ impl Built {
         self.in_parallel(&all, |&(at, deletion)| {
             let exercise = course.exercise(&deletion.exercise)?;
             let Some(program) = self.programs.get(&deletion_package(at)) else {
-                return Ok(vec![format!("{} doesn't compile; say what stands `instead`", deletion.name())]);
+                return Ok(vec![format!(
+                    "{} doesn't compile; say what stands `instead`. Cargo's last words:\n{}",
+                    deletion.name(),
+                    self.last_words()
+                )]);
             };
             let outcomes = run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
         })
+    }
+
+    /// The end of what Cargo printed: it may also say that the disk is full.
+    fn last_words(&self) -> String {
+        let lines: Vec<&str> = self.diagnostics.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
     }
 
     /// Runs `look` for each item on as many threads as there are cores; the problems come in the items' order.

@@ -63,6 +63,8 @@ impl Scratch {
             .env("CARGO_TARGET_DIR", self.folder.join("target"))
             // What changes is built whole: its parts would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
+            // Hundreds of programs lie here at once. Compressed line tables take a third off each, and no time.
+            .args(["--config", "build.rustflags=['-Clink-arg=-Wl,--compress-debug-sections=zlib']"])
             .stdin(Stdio::null())
             .output()
             .context("can't run cargo")?;
