@@ -14,6 +14,10 @@ use super::variants::Variant;
 use super::{cargo, examples, member, target};
 use crate::starters::Starters;
 
+/// Holds also for the copy of the course in this folder. Hundreds of programs are kept here; compressed line tables make each a
+/// third smaller, and linking takes as long.
+const CONFIGURATION: &str = "[build]\nrustflags = [\"-Clink-arg=-Wl,--compress-debug-sections=zlib\"]\n";
+
 /// The workspace, written.
 pub(super) struct Scratch {
     folder: PathBuf,
@@ -40,6 +44,7 @@ impl Scratch {
             files.insert("Cargo.lock".into(), lock.clone());
         }
         files.insert("root.lock".into(), lock);
+        files.insert(".cargo/config.toml".into(), CONFIGURATION.into());
         for (path, text) in starters {
             let module = member::folder_of(path);
             let package = format!("m{module}");
@@ -63,8 +68,6 @@ impl Scratch {
             .env("CARGO_TARGET_DIR", self.folder.join("target"))
             // What changes is built whole: its parts would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
-            // Hundreds of programs lie here at once. Compressed line tables take a third off each, and no time.
-            .args(["--config", "build.rustflags=['-Clink-arg=-Wl,--compress-debug-sections=zlib']"])
             .stdin(Stdio::null())
             .output()
             .context("can't run cargo")?;
