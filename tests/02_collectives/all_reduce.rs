@@ -2,7 +2,10 @@
 
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::all_reduce::{average_in_place, sum};
 use crate::exercise::reference::{added, average_bound, divided, inputs};
@@ -26,6 +29,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["sum", "average_in_place"])
             .min_ranks(2),
+        Check::new("all_reduce::each_function_is_one_collective", each_function_is_one_collective)
+            .min_ranks(2),
+        Check::new("all_reduce::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -149,4 +155,41 @@ fn no_call_waits_on_the_host() -> anyhow::Result<()> {
         summed.and(averaged)
     })?;
     Ok(())
+}
+
+fn each_function_is_one_collective() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    rendezvous(&lab::streams(2)?, |comm| {
+        let stream = comm.stream();
+        let send = stream.clone_htod(&irregular::integers(comm.rank(), LEN))?;
+        let mut recv = stream.alloc_zeros::<f32>(LEN)?;
+        let budget = |function: &str| {
+            let budget = Budget::of(function).collectives(&[("AllReduce", LEN)]).messages(0).kernels(0);
+            budget.copies(0).fills(0).allocations(0).events(0).host_waits(0).communicators(0).stream_of(&comm)
+        };
+        budget("sum").spend(|| sum(&comm, &send.as_view(), &mut recv.as_view_mut()))?;
+        budget("average_in_place").spend(|| average_in_place(&comm, &mut recv.as_view_mut()))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("sum", || {
+        let comm = world_of_one()?;
+        let send = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut recv = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            sum(&comm, &send.as_view(), &mut recv.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("average_in_place", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            average_in_place(&comm, &mut buffer.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

@@ -1,10 +1,13 @@
 //! The bench every exercise stands on.
 
 pub mod at_once;
+pub mod budget;
+mod calls;
 pub mod check;
 pub mod compare;
 pub mod digits;
 pub mod explain;
+pub mod faults;
 pub mod guarded;
 pub mod host_group;
 pub mod in_place;
@@ -29,9 +32,11 @@ pub mod tier;
 pub mod timeline;
 
 pub use at_once::returns_at_once;
+pub use budget::Budget;
 pub use check::{Check, processes};
 pub use compare::Expected;
 pub use explain::Readable;
+pub use faults::{each_call_fails, world_of_one};
 pub use guarded::Guarded;
 pub use host_group::HostGroup;
 pub use in_place::part_and_whole;

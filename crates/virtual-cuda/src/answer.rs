@@ -69,7 +69,7 @@ fn for_both(with: impl Fn(&mut Said)) {
 }
 
 /// A text that lives for ever; the same one each time.
-fn keep(text: &str) -> &'static CStr {
+pub(crate) fn keep(text: &str) -> &'static CStr {
     static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     let mut kept = lock(&KEPT);

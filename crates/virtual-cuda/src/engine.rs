@@ -5,6 +5,7 @@ use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::calls;
 use virtual_gpu::config::Config;
 use virtual_gpu::engine::Engine;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -49,6 +50,7 @@ pub(crate) fn start() -> CudaResult<()> {
     let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
         let config = Config::from_env().map_err(bad)?;
+        calls::fail_listed(&config.failing).map_err(bad)?;
         if config.gpus == 0 {
             let message = "CUDA_VISIBLE_DEVICES leaves no GPU to be seen";
             return Err(Error::new(CudaStatus::NoDevice, message));

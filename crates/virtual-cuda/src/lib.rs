@@ -6,6 +6,7 @@
 //! memory that is mapped twice, and a fault handler for the host's accesses to them.
 
 mod answer;
+mod calls;
 mod context;
 mod device;
 mod engine;
@@ -29,6 +30,8 @@ mod types;
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
+
+use virtual_gpu_core::recorded::{LiveObject, RecordedCall};
 
 pub use context::{Affinity, CreateParameters};
 pub use graph::{Graph, GraphExec};
@@ -335,7 +338,10 @@ macro_rules! export {
             /// As the CUDA driver's documentation asks of this function's arguments.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
-                answer::cuda(stringify!($cuda), || $cuda_to($($cuda_arg),*))
+                let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
+                answer::cuda(stringify!($cuda), || {
+                    calls::watch(stringify!($cuda), arguments, || $cuda_to($($cuda_arg),*))
+                })
             }
         )*
         $(
@@ -343,7 +349,10 @@ macro_rules! export {
             /// As NCCL's documentation asks of this function's arguments.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
-                answer::nccl(stringify!($nccl), || $nccl_to($($nccl_arg),*))
+                let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
+                answer::nccl(stringify!($nccl), || {
+                    calls::watch(stringify!($nccl), arguments, || $nccl_to($($nccl_arg),*))
+                })
             }
         )*
         $(
@@ -426,4 +435,64 @@ pub unsafe extern "C" fn virtualGpuShowSourcesFirst(path: Text) {
     if let Some(path) = path.text() {
         virtual_gpu_core::source_location::show_sources_first(Path::new(path));
     }
+}
+
+/// Starts a record of the calls that the program's own sources make (see [`virtualGpuShowSourcesFirst`]) on this thread, or on any
+/// thread where `any_thread` is not 0. Returns the record's number.
+#[unsafe(no_mangle)]
+pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
+    calls::record(any_thread != 0)
+}
+
+/// Ends a record, and calls `visit` with each of its calls, in order, and with `data`.
+///
+/// # Safety
+/// `visit` may be called with `data`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuRecordedCalls(
+    record: c_ulonglong,
+    visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),
+    data: *mut c_void,
+) {
+    // SAFETY: promised by the caller.
+    calls::take_record(record, |call| unsafe { visit(call, data) });
+}
+
+/// From now on, remembers the streams, events, modules, communicators, buffers, and so on that the program's own sources make.
+#[unsafe(no_mangle)]
+pub extern "C" fn virtualGpuTrackObjects() {
+    calls::track_objects();
+}
+
+/// Calls `visit` with each object that is tracked and exists, in the order in which they were made, and with `data`.
+///
+/// # Safety
+/// `visit` may be called with `data`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuLiveObjects(
+    visit: unsafe extern "C" fn(*const LiveObject, *mut c_void),
+    data: *mut c_void,
+) {
+    // SAFETY: promised by the caller.
+    calls::live_objects(|object| unsafe { visit(object, data) });
+}
+
+/// Makes the `nth` call from now on, from 1, that the program's own sources make on this thread, or on any thread where
+/// `any_thread` is not 0, return an error. 0 ends that. Calls whose error cudarc can't return don't count.
+#[unsafe(no_mangle)]
+pub extern "C" fn virtualGpuFailCall(nth: c_ulonglong, any_thread: c_int) {
+    calls::fail(nth, any_thread != 0);
+}
+
+/// Calls `visit` with the call that has failed since [`virtualGpuFailCall`], if one has, and with `data`.
+///
+/// # Safety
+/// `visit` may be called with `data`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuFailedCall(
+    visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),
+    data: *mut c_void,
+) {
+    // SAFETY: promised by the caller.
+    calls::failed(|call| unsafe { visit(call, data) });
 }

@@ -3,6 +3,7 @@
 pub mod handle;
 pub mod map;
 pub mod memory;
+pub mod recorded;
 pub mod source_location;
 mod stack;
 pub mod status;

@@ -80,6 +80,31 @@ impl CallSite {
         self.find(|line| line.file.starts_with(&own) && !libraries.have(line))
     }
 
+    /// The line that [`Self::own_line`] returns, and whether the call can tell that line of an error. A destructor can't, nor can
+    /// cudarc's `device_ptr` and `stream_synced_…`: cudarc keeps their errors for the context's next call.
+    pub fn own_call(&self) -> Option<(SourceLine, bool)> {
+        let line = self.own_line()?;
+        let mut reports_errors = true;
+        for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
+            let mut is_own = false;
+            backtrace::resolve(at as *mut _, |symbol| {
+                is_own |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
+                let name = symbol.name().map(|name| name.to_string()).unwrap_or_default();
+                let keeps_error = ["drop_in_place", "Drop>::drop", "::device_ptr", "::stream_synced_"];
+                reports_errors &= is_own || !keeps_error.iter().any(|words| name.contains(words));
+            });
+            if is_own {
+                break;
+            }
+        }
+        Some((line, reports_errors))
+    }
+
+    /// The return addresses, innermost first; empty where the call site is unknown.
+    pub fn addresses(&self) -> &[usize] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
     /// The innermost line, apart from Rust's and registry crates', that `is_it` accepts.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         // The outermost frame may have no address.

@@ -13,18 +13,20 @@ const CLASSROOM: &str = "classroom";
 
 const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
 const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
+const FAIL: &str = "VIRTUAL_GPU_FAIL";
 
 /// Where no variable sets another.
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
 
 /// Every environment variable that is read.
-const SWITCHES: [&str; 6] = [
+const SWITCHES: [&str; 7] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
     TIMEOUT,
     BOOTSTRAP_TIMEOUT,
     "VIRTUAL_GPU_TOPOLOGY",
     "VIRTUAL_GPU_TRACE",
+    FAIL,
 ];
 
 /// What happens with reports of problems that CUDA has no error for (`VIRTUAL_GPU_CHECKS`).
@@ -57,6 +59,30 @@ impl Timeout {
     }
 }
 
+/// A call that is to fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingCall {
+    /// The C function, with or without the version at its end: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
+    pub function: String,
+    /// Which of its calls in this process, from 1.
+    pub nth: u64,
+}
+
+impl FailingCall {
+    /// Reads a list such as `cuMemcpyDtoHAsync:2,ncclAllReduce:1`.
+    fn read_list(value: &str) -> Result<Vec<Self>, String> {
+        let read = |entry: &str| {
+            let (function, nth) = entry.trim().split_once(':')?;
+            let nth = nth.parse().ok().filter(|nth| *nth > 0)?;
+            Some(Self { function: function.to_owned(), nth })
+        };
+        let calls: Option<Vec<_>> = value.split(',').map(read).collect();
+        calls.ok_or_else(|| {
+            format!("{FAIL}={value}: it is a list of FUNCTION:K, each for the K-th call of a function, such as cuMemAllocAsync:2")
+        })
+    }
+}
+
 /// What the environment asks of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -75,6 +101,8 @@ pub struct Config {
     pub preset: Preset,
     /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
     pub trace: Option<PathBuf>,
+    /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`, none).
+    pub failing: Vec<FailingCall>,
 }
 
 impl Default for Config {
@@ -88,6 +116,7 @@ impl Default for Config {
             bootstrap_timeout: DEFAULT_TIMEOUT,
             preset,
             trace: None,
+            failing: Vec::new(),
         }
     }
 }
@@ -154,6 +183,9 @@ impl Config {
                 .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: it cannot be written: {error}"))?;
             config.trace = Some(path);
         }
+        if let Some(value) = variable(FAIL) {
+            config.failing = FailingCall::read_list(&value)?;
+        }
         Ok(config)
     }
 }
@@ -196,6 +228,17 @@ mod tests {
 
     fn read(name: &'static str, value: &'static str) -> Result<Config, String> {
         Config::read(move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn calls_that_fail_are_a_list() {
+        let failing = read("VIRTUAL_GPU_FAIL", "cuMemAllocAsync:2, ncclAllReduce:1").unwrap().failing;
+        let call = |function: &str, nth| FailingCall { function: function.to_owned(), nth };
+        assert_eq!(failing, [call("cuMemAllocAsync", 2), call("ncclAllReduce", 1)]);
+        for value in ["", "cuMemAllocAsync", "cuMemAllocAsync:0", "cuMemAllocAsync:x", "a:1,"] {
+            let error = read("VIRTUAL_GPU_FAIL", value).unwrap_err();
+            assert!(error.starts_with(&format!("VIRTUAL_GPU_FAIL={value}:")), "{error}");
+        }
     }
 
     #[test]

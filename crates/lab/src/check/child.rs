@@ -8,10 +8,14 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
+use anyhow::bail;
+use virtual_gpu_core::source_location::SourceLine;
+
 use super::definition::Check;
 use super::order::{ORDER, Order};
 use super::timelines::Timelines;
 use super::verdict::Record;
+use crate::calls::{VirtualDriver, shown};
 use crate::explain::causes_text;
 use crate::panics::panic_text;
 
@@ -48,7 +52,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         // After the driver has started, so that this comes before whatever the driver does at the end.
         // SAFETY: `leaving` is a function without arguments, which doesn't unwind.
         unsafe { libc::atexit(leaving) };
-        check.run()
+        left_behind(|| check.run())
     }));
     let passed = matches!(result, Ok(Ok(())));
     tell(&match result {
@@ -61,6 +65,45 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         eprintln!("no timeline is kept: {error:#}");
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
+}
+
+/// Runs a check, after which nothing may exist that the exercise has made.
+fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let Some(driver) = VirtualDriver::find()? else { return check() };
+    driver.track_objects()?;
+    check()?;
+    let objects = driver.live_objects()?;
+    // A buffer that is kept keeps its stream and its events too.
+    let is_kept =
+        |object: &&(String, SourceLine)| !["a stream", "an event"].contains(&object_name(&object.0));
+    let Some(kept) = objects.iter().find(is_kept).or(objects.first()) else { return Ok(()) };
+    let (function, line) = kept;
+    let count = objects.iter().filter(|object| *object == kept).count();
+    let what = match count {
+        1 => object_name(function).to_owned(),
+        _ => format!("{count} times {}", object_name(function)),
+    };
+    bail!(
+        "{what} is never released: it still exists after the last use, when everything that the function returned is dropped\n{}\n  \
+         drop it, or don't keep it: mem::forget, leak(), statics, and threads that don't end keep things",
+        shown(line)
+    )
+}
+
+/// What a function of CUDA or NCCL makes.
+fn object_name(function: &str) -> &'static str {
+    match function {
+        "cuStreamCreate" | "cuStreamCreateWithPriority" => "a stream",
+        "cuEventCreate" => "an event",
+        "cuStreamEndCapture" => "a graph",
+        "cuGraphInstantiateWithFlags" => "an executable graph",
+        "cuMemPoolCreate" => "a memory pool",
+        "cuMemAllocManaged" => "a managed buffer",
+        "cuMemHostAlloc" | "cuMemAllocHost" => "a pinned buffer",
+        _ if function.starts_with("cuModuleLoad") => "a module",
+        _ if function.starts_with("cuMem") => "a device buffer",
+        _ => "a communicator",
+    }
 }
 
 /// The pipe to the parent.

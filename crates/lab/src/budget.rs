@@ -1,0 +1,415 @@
+//! What a function may cost: collectives, copies, kernels, allocations, and waits, counted by the virtual GPU.
+
+use std::sync::Arc;
+
+use anyhow::ensure;
+use cudarc::driver::CudaStream;
+use cudarc::nccl::Comm;
+
+use crate::calls::{Call, Threads, VirtualDriver, shown};
+
+/// Lines that a message lists.
+const LISTED: usize = 4;
+
+/// What a function of an exercise may spend. Every limit is an upper bound, and what has no limit is not counted.
+///
+/// Only calls from lines of the exercise count, and only those that succeed. A call that NCCL drops because it has no elements counts.
+#[derive(Clone)]
+pub struct Budget {
+    function: String,
+    threads: Threads,
+    collectives: Option<Vec<(&'static str, usize)>>,
+    limits: Vec<(Cost, u64)>,
+    streams: Option<Vec<(u64, &'static str)>>,
+}
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cost {
+    Messages,
+    Kernels,
+    BytesToDevice,
+    BytesToHost,
+    BytesOnDevice,
+    Copies,
+    Fills,
+    Allocations,
+    Streams,
+    Events,
+    HostWaits,
+    Polls,
+    Communicators,
+    Modules,
+}
+
+impl Budget {
+    /// A budget of the function with this name, without limits yet. Calls of this thread count.
+    pub fn of(function: &str) -> Self {
+        Self {
+            function: function.to_owned(),
+            threads: Threads::This,
+            collectives: None,
+            limits: Vec::new(),
+            streams: None,
+        }
+    }
+
+    /// Counts the calls of all threads: for a function that starts threads itself.
+    #[must_use]
+    pub fn of_all_threads(mut self) -> Self {
+        self.threads = Threads::All;
+        self
+    }
+
+    /// The collectives, in any order: each with its kind, as in `ncclAllReduce`, and the count that NCCL is given, in elements.
+    #[must_use]
+    pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
+        self.collectives = Some(collectives.to_vec());
+        self
+    }
+
+    /// Sends and receives.
+    #[must_use]
+    pub fn messages(self, at_most: u64) -> Self {
+        self.limit(Cost::Messages, at_most)
+    }
+
+    /// Kernels launched.
+    #[must_use]
+    pub fn kernels(self, at_most: u64) -> Self {
+        self.limit(Cost::Kernels, at_most)
+    }
+
+    /// Bytes copied from the host to a GPU.
+    #[must_use]
+    pub fn bytes_to_device(self, at_most: u64) -> Self {
+        self.limit(Cost::BytesToDevice, at_most)
+    }
+
+    /// Bytes copied from a GPU to the host.
+    #[must_use]
+    pub fn bytes_to_host(self, at_most: u64) -> Self {
+        self.limit(Cost::BytesToHost, at_most)
+    }
+
+    /// Bytes copied within a GPU or between GPUs.
+    #[must_use]
+    pub fn bytes_on_device(self, at_most: u64) -> Self {
+        self.limit(Cost::BytesOnDevice, at_most)
+    }
+
+    /// Copies of any direction, whatever their size.
+    #[must_use]
+    pub fn copies(self, at_most: u64) -> Self {
+        self.limit(Cost::Copies, at_most)
+    }
+
+    /// Fills of device memory, such as `memset_zeros`.
+    #[must_use]
+    pub fn fills(self, at_most: u64) -> Self {
+        self.limit(Cost::Fills, at_most)
+    }
+
+    /// Allocations of device, managed, or pinned memory.
+    #[must_use]
+    pub fn allocations(self, at_most: u64) -> Self {
+        self.limit(Cost::Allocations, at_most)
+    }
+
+    /// Streams made.
+    #[must_use]
+    pub fn new_streams(self, at_most: u64) -> Self {
+        self.limit(Cost::Streams, at_most)
+    }
+
+    /// Events made. With event tracking on, each buffer that is allocated has two.
+    #[must_use]
+    pub fn events(self, at_most: u64) -> Self {
+        self.limit(Cost::Events, at_most)
+    }
+
+    /// Waits of the host for a GPU: for a stream, an event, a context, or a copy without a stream.
+    #[must_use]
+    pub fn host_waits(self, at_most: u64) -> Self {
+        self.limit(Cost::HostWaits, at_most)
+    }
+
+    /// Queries of a stream or an event: more than a few are a wait that keeps a core busy.
+    #[must_use]
+    pub fn polls(self, at_most: u64) -> Self {
+        self.limit(Cost::Polls, at_most)
+    }
+
+    /// Communicators made.
+    #[must_use]
+    pub fn communicators(self, at_most: u64) -> Self {
+        self.limit(Cost::Communicators, at_most)
+    }
+
+    /// Modules loaded.
+    #[must_use]
+    pub fn modules(self, at_most: u64) -> Self {
+        self.limit(Cost::Modules, at_most)
+    }
+
+    /// The only streams that work may be enqueued on, each with what the contract calls it: `the communicator's stream`.
+    #[must_use]
+    pub fn streams(mut self, streams: &[(&Arc<CudaStream>, &'static str)]) -> Self {
+        let handles = streams.iter().map(|(stream, role)| (stream.cu_stream() as u64, *role));
+        self.streams = Some(handles.collect());
+        self
+    }
+
+    /// As [`Self::streams`], with the stream of a communicator.
+    #[must_use]
+    pub fn stream_of(self, comm: &Comm) -> Self {
+        self.streams(&[(&comm.stream(), "the communicator's stream")])
+    }
+
+    fn limit(mut self, cost: Cost, at_most: u64) -> Self {
+        self.limits.push((cost, at_most));
+        self
+    }
+
+    /// Makes the call, and compares what it spent with this budget. On a real GPU nothing is counted.
+    ///
+    /// # Errors
+    /// The call's own, or what it spent too much of, with the lines that spent it.
+    pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let Some(driver) = VirtualDriver::find()? else {
+            println!(
+                "`{}`: calls can't be counted on real GPUs, so its cost is not checked here",
+                self.function
+            );
+            return call();
+        };
+        let (returned, calls) = driver.record(self.threads, call)?;
+        let returned = returned?;
+        let calls: Vec<Call> = calls.into_iter().filter(|call| call.code == 0).collect();
+        self.check_collectives(&calls)?;
+        for &(cost, at_most) in &self.limits {
+            self.check_limit(cost, at_most, &calls)?;
+        }
+        self.check_streams(&calls)?;
+        Ok(returned)
+    }
+
+    fn check_collectives(&self, calls: &[Call]) -> anyhow::Result<()> {
+        let Some(expected) = &self.collectives else { return Ok(()) };
+        let made: Vec<(&Call, (&str, usize))> =
+            calls.iter().filter_map(|call| Some((call, collective(call)?))).collect();
+        let mut counted: Vec<(&str, usize)> = made.iter().map(|(_, collective)| *collective).collect();
+        let mut allowed = expected.clone();
+        counted.sort_unstable();
+        allowed.sort_unstable();
+        let lines: Vec<&Call> = made.iter().map(|(call, _)| *call).collect();
+        ensure!(
+            counted == allowed,
+            "`{}` makes {}; expected {}{}",
+            self.function,
+            in_words(&made.iter().map(|(_, it)| *it).collect::<Vec<_>>()),
+            in_words(expected),
+            listed(&lines)
+        );
+        Ok(())
+    }
+
+    fn check_limit(&self, cost: Cost, at_most: u64, calls: &[Call]) -> anyhow::Result<()> {
+        let spent: Vec<(&Call, u64)> =
+            calls.iter().map(|call| (call, cost.of(call))).filter(|(_, amount)| *amount > 0).collect();
+        let amount: u64 = spent.iter().map(|(_, amount)| amount).sum();
+        let lines: Vec<&Call> = spent.iter().map(|(call, _)| *call).collect();
+        ensure!(
+            amount <= at_most,
+            "`{}` {}; {}{}",
+            self.function,
+            cost.in_words(amount),
+            enough(at_most),
+            listed(&lines)
+        );
+        Ok(())
+    }
+
+    fn check_streams(&self, calls: &[Call]) -> anyhow::Result<()> {
+        let Some(streams) = &self.streams else { return Ok(()) };
+        let elsewhere = calls.iter().filter_map(|call| Some((call, enqueued_on(call)?)));
+        let elsewhere: Vec<(&Call, u64)> =
+            elsewhere.filter(|(_, stream)| streams.iter().all(|(allowed, _)| allowed != stream)).collect();
+        let Some((_, stream)) = elsewhere.first() else { return Ok(()) };
+        let roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
+        let calls: Vec<&Call> = elsewhere.iter().map(|(call, _)| *call).collect();
+        ensure!(
+            calls.is_empty(),
+            "`{}` enqueues work on {}; expected only {}{}",
+            self.function,
+            if *stream == 0 { "the default stream" } else { "another stream" },
+            roles.join(" and "),
+            listed(&calls)
+        );
+        Ok(())
+    }
+}
+
+impl Cost {
+    /// How much of it a call spends.
+    fn of(self, call: &Call) -> u64 {
+        let function = call.function.as_str();
+        let is = |spends: bool| u64::from(spends);
+        let bytes = |direction: &str| match function.strip_prefix(direction) {
+            Some("" | "Async") => call.arguments[2],
+            _ => 0,
+        };
+        match self {
+            Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
+            Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
+            Self::BytesToDevice => bytes("cuMemcpyHtoD"),
+            Self::BytesToHost => bytes("cuMemcpyDtoH"),
+            Self::BytesOnDevice if function == "cuMemcpyPeerAsync" => call.arguments[4],
+            Self::BytesOnDevice => bytes("cuMemcpyDtoD"),
+            Self::Copies => is(function.starts_with("cuMemcpy")),
+            Self::Fills => is(function.starts_with("cuMemset")),
+            Self::Allocations => {
+                is(["cuMemAlloc", "cuMemHostAlloc"].iter().any(|it| function.starts_with(it)))
+            }
+            Self::Streams => is(function.starts_with("cuStreamCreate")),
+            Self::Events => is(function == "cuEventCreate"),
+            Self::HostWaits => is(matches!(
+                function,
+                "cuStreamSynchronize"
+                    | "cuEventSynchronize"
+                    | "cuCtxSynchronize"
+                    | "cuMemcpyDtoH"
+                    | "cuMemcpyHtoD"
+                    | "cuMemcpyDtoD"
+            )),
+            Self::Polls => is(matches!(function, "cuStreamQuery" | "cuEventQuery")),
+            Self::Communicators => match function {
+                "ncclCommInitAll" => call.arguments[1],
+                "ncclCommSplit" => 1,
+                _ => is(function.starts_with("ncclCommInitRank")),
+            },
+            Self::Modules => is(function.starts_with("cuModuleLoad")),
+        }
+    }
+
+    /// A sentence's verb and object.
+    fn in_words(self, amount: u64) -> String {
+        let (verb, one, more) = match self {
+            Self::Messages => ("makes", "send or receive", "sends and receives"),
+            Self::Kernels => ("launches", "kernel", "kernels"),
+            Self::BytesToDevice => ("copies", "byte from the host to a GPU", "bytes from the host to a GPU"),
+            Self::BytesToHost => ("copies", "byte from a GPU to the host", "bytes from a GPU to the host"),
+            Self::BytesOnDevice => ("copies", "byte between device buffers", "bytes between device buffers"),
+            Self::Copies => ("makes", "copy", "copies"),
+            Self::Fills => ("fills", "buffer", "buffers"),
+            Self::Allocations => ("allocates", "buffer", "buffers"),
+            Self::Streams => ("makes", "stream", "streams"),
+            Self::Events => ("makes", "event", "events"),
+            Self::HostWaits => ("makes the host wait", "time", "times"),
+            Self::Polls => ("polls", "time", "times"),
+            Self::Communicators => ("makes", "communicator", "communicators"),
+            Self::Modules => ("loads", "module", "modules"),
+        };
+        format!("{verb} {} {}", number(amount), if amount == 1 { one } else { more })
+    }
+}
+
+/// What a limit asks for.
+fn enough(at_most: u64) -> String {
+    match at_most {
+        0 => "none is needed".to_owned(),
+        1 => "one is enough".to_owned(),
+        _ => format!("{} are enough", number(at_most)),
+    }
+}
+
+/// The kind and the count of a collective.
+fn collective(call: &Call) -> Option<(&str, usize)> {
+    let kind = call.function.strip_prefix("nccl")?;
+    let count = match kind {
+        "AllReduce" | "Broadcast" | "Reduce" | "AllGather" | "ReduceScatter" | "AlltoAll" | "Gather"
+        | "Scatter" => 2,
+        "Bcast" => 1,
+        _ => return None,
+    };
+    Some((kind, call.arguments[count] as usize))
+}
+
+/// The stream that a call enqueues work on; 0 is the default stream.
+fn enqueued_on(call: &Call) -> Option<u64> {
+    let function = call.function.as_str();
+    let arguments = &call.arguments;
+    match function {
+        // Without a stream: they use the default one.
+        "cuMemcpyHtoD" | "cuMemcpyDtoH" | "cuMemcpyDtoD" | "cuMemsetD8" | "cuMemsetD16" | "cuMemsetD32" => {
+            Some(0)
+        }
+        "cuLaunchKernel" | "cuLaunchCooperativeKernel" => arguments.get(8).copied(),
+        "ncclSend" | "ncclRecv" => arguments.last().copied(),
+        _ if function.starts_with("cuMemcpy") || function.starts_with("cuMemset") => {
+            arguments.last().copied()
+        }
+        _ => collective(call).and_then(|_| arguments.last().copied()),
+    }
+}
+
+/// Collectives as a sentence's object: `2 collectives (AllReduce of 4,096 elements, twice)`.
+fn in_words(collectives: &[(&str, usize)]) -> String {
+    if collectives.is_empty() {
+        return "no collective".to_owned();
+    }
+    let mut kinds: Vec<((&str, usize), usize)> = Vec::new();
+    for collective in collectives {
+        match kinds.iter_mut().find(|(known, _)| known == collective) {
+            Some((_, times)) => *times += 1,
+            None => kinds.push((*collective, 1)),
+        }
+    }
+    let listed: Vec<String> = kinds
+        .iter()
+        .map(|((kind, count), times)| {
+            let count = format!("{} element{}", number(*count as u64), if *count == 1 { "" } else { "s" });
+            match times {
+                1 => format!("one {kind} of {count}"),
+                _ => format!("{times} {kind} of {count} each"),
+            }
+        })
+        .collect();
+    listed.join(", ")
+}
+
+/// A number with commas between thousands.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The lines of calls, each once.
+fn listed(calls: &[&Call]) -> String {
+    let mut lines: Vec<(String, usize)> = Vec::new();
+    for call in calls {
+        let line = shown(&call.line);
+        match lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, times)) => *times += 1,
+            None => lines.push((line, 1)),
+        }
+    }
+    let mut text = String::new();
+    for (line, times) in lines.iter().take(LISTED) {
+        text += &format!("\n{line}");
+        if *times > 1 {
+            text += &format!("    ({times} times)");
+        }
+    }
+    if let Some(more @ 1..) = lines.len().checked_sub(LISTED) {
+        text += &format!("\n  and {more} more lines");
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! The calls of CUDA and NCCL that an exercise makes, as the virtual GPU counts them. A real GPU counts nothing.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_ulonglong, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::Context;
+use virtual_gpu_core::recorded::{LiveObject, Place, RecordedCall};
+use virtual_gpu_core::source_location::SourceLine;
+
+use crate::library::Library;
+use crate::tier::{Tier, attached};
+
+/// A call that a line of the exercise made.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The C function without its version: `cuMemcpyDtoHAsync`.
+    pub(crate) function: String,
+    /// The first eight bytes of each argument.
+    pub(crate) arguments: Vec<u64>,
+    /// The result code; 0 is success.
+    pub(crate) code: u32,
+    pub(crate) line: SourceLine,
+}
+
+/// Whose calls count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    This,
+    All,
+}
+
+type VisitCall = unsafe extern "C" fn(*const RecordedCall, *mut c_void);
+type VisitObject = unsafe extern "C" fn(*const LiveObject, *mut c_void);
+
+/// The virtual driver, if the checks run on it.
+pub(crate) struct VirtualDriver(Library);
+
+impl VirtualDriver {
+    /// Finds the driver that is loaded; `None` on real GPUs.
+    ///
+    /// # Errors
+    /// The virtual driver can't be found.
+    pub(crate) fn find() -> anyhow::Result<Option<Self>> {
+        if attached() != Some(Tier::Virtual) {
+            return Ok(None);
+        }
+        // It is loaded; its name is enough.
+        Ok(Some(Self(Library::open(Path::new("libcuda.so"))?)))
+    }
+
+    /// Runs `function`, and returns the calls that it makes from lines of the exercise.
+    ///
+    /// # Errors
+    /// The virtual driver can't record.
+    pub(crate) fn record<T>(
+        &self,
+        threads: Threads,
+        function: impl FnOnce() -> T,
+    ) -> anyhow::Result<(T, Vec<Call>)> {
+        // SAFETY: these are their types in `virtual_cuda`.
+        let (start, take) = unsafe {
+            (
+                self.function::<extern "C" fn(c_int) -> c_ulonglong>(c"virtualGpuRecordCalls")?,
+                self.function::<unsafe extern "C" fn(c_ulonglong, VisitCall, *mut c_void)>(
+                    c"virtualGpuRecordedCalls",
+                )?,
+            )
+        };
+        let record = start(c_int::from(threads == Threads::All));
+        let result = function();
+        let mut calls: Vec<Call> = Vec::new();
+        // SAFETY: `add_call` takes such a vector.
+        unsafe { take(record, add_call, (&raw mut calls).cast()) };
+        Ok((result, calls))
+    }
+
+    /// Runs `function` while its `nth` call from lines of the exercise fails, from 1. Returns that call, if there was one.
+    ///
+    /// # Errors
+    /// The virtual driver can't make calls fail.
+    pub(crate) fn with_failure<T>(
+        &self,
+        nth: u64,
+        threads: Threads,
+        function: impl FnOnce() -> T,
+    ) -> anyhow::Result<(T, Option<Call>)> {
+        // SAFETY: these are their types in `virtual_cuda`.
+        let (fail, failed) = unsafe {
+            (
+                self.function::<extern "C" fn(c_ulonglong, c_int)>(c"virtualGpuFailCall")?,
+                self.function::<unsafe extern "C" fn(VisitCall, *mut c_void)>(c"virtualGpuFailedCall")?,
+            )
+        };
+        let any_thread = c_int::from(threads == Threads::All);
+        fail(nth, any_thread);
+        let result = function();
+        let mut calls: Vec<Call> = Vec::new();
+        // SAFETY: `add_call` takes such a vector.
+        unsafe { failed(add_call, (&raw mut calls).cast()) };
+        fail(0, any_thread);
+        Ok((result, calls.pop()))
+    }
+
+    /// From now on, remembers what lines of the exercise make.
+    ///
+    /// # Errors
+    /// The virtual driver can't track.
+    pub(crate) fn track_objects(&self) -> anyhow::Result<()> {
+        // SAFETY: this is its type in `virtual_cuda`.
+        let track = unsafe { self.function::<extern "C" fn()>(c"virtualGpuTrackObjects")? };
+        track();
+        Ok(())
+    }
+
+    /// What lines of the exercise have made that exists: the C function that made it, and the line.
+    ///
+    /// # Errors
+    /// The virtual driver can't track.
+    pub(crate) fn live_objects(&self) -> anyhow::Result<Vec<(String, SourceLine)>> {
+        // SAFETY: this is its type in `virtual_cuda`.
+        let visit = unsafe {
+            self.function::<unsafe extern "C" fn(VisitObject, *mut c_void)>(c"virtualGpuLiveObjects")?
+        };
+        let mut objects: Vec<(String, SourceLine)> = Vec::new();
+        // SAFETY: `add_object` takes such a vector.
+        unsafe { visit(add_object, (&raw mut objects).cast()) };
+        Ok(objects)
+    }
+
+    /// A function of the virtual driver.
+    ///
+    /// # Safety
+    /// `F` is its type.
+    unsafe fn function<F: Copy>(&self, name: &CStr) -> anyhow::Result<F> {
+        let symbol = self.0.symbol(name).context("libcuda.so is not the course's own")?;
+        // SAFETY: promised by the caller; a function pointer is as large as any other.
+        Ok(unsafe { std::mem::transmute_copy(&symbol) })
+    }
+}
+
+/// Adds a call to the `Vec<Call>` behind `calls`.
+unsafe extern "C" fn add_call(call: *const RecordedCall, calls: *mut c_void) {
+    // SAFETY: the driver gives a call that lives until this returns, and `record` gave the vector.
+    unsafe {
+        let call = &*call;
+        let arguments = std::slice::from_raw_parts(call.arguments, call.argument_count).to_vec();
+        let (function, line) = (function_name(call.function), source_line(&call.place));
+        (*calls.cast::<Vec<Call>>()).push(Call { function, arguments, code: call.code, line });
+    }
+}
+
+/// Adds an object to the `Vec<(String, SourceLine)>` behind `objects`.
+unsafe extern "C" fn add_object(object: *const LiveObject, objects: *mut c_void) {
+    // SAFETY: the driver gives an object that lives until this returns, and `live_objects` gave the vector.
+    unsafe {
+        let object = &*object;
+        let made = (function_name(object.function), source_line(&object.place));
+        (*objects.cast::<Vec<(String, SourceLine)>>()).push(made);
+    }
+}
+
+/// A function's name without its version.
+///
+/// # Safety
+/// `name` is a C string.
+unsafe fn function_name(name: *const c_char) -> String {
+    // SAFETY: promised by the caller.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let end = name.rfind("_v").filter(|at| name[at + 2..].parse::<u32>().is_ok());
+    name[..end.unwrap_or(name.len())].to_owned()
+}
+
+/// # Safety
+/// The place's file is a C string.
+unsafe fn source_line(place: &Place) -> SourceLine {
+    // SAFETY: promised by the caller.
+    let file = unsafe { CStr::from_ptr(place.file) };
+    let file = Path::new(OsStr::from_bytes(file.to_bytes())).to_owned();
+    SourceLine { file, line: place.line, column: place.column }
+}
+
+/// A line of the exercise as a report shows it: its place, and its text.
+pub(crate) fn shown(line: &SourceLine) -> String {
+    let text = std::fs::read_to_string(&line.file).unwrap_or_default();
+    let text = text.lines().nth(line.line.saturating_sub(1) as usize).unwrap_or_default().trim();
+    format!("  --> {line}:{}\n        {text}", line.column)
+}

@@ -1,0 +1,127 @@
+//! Failures of CUDA and NCCL calls, one after the other: an exercise has to return each as an error.
+
+use anyhow::{anyhow, bail};
+use cudarc::nccl::result::group_end;
+use cudarc::nccl::{Comm, Id};
+
+use crate::calls::{Call, Threads, VirtualDriver, shown};
+use crate::explain::{Readable, causes_text};
+use crate::refusal::caught;
+use crate::tier::streams;
+
+/// More calls than an exercise makes in one run. A function that makes more is checked for this many.
+const MOST_CALLS: u64 = 500;
+
+/// Runs a function of the exercise again and again. In run `k`, its `k`-th call of CUDA or NCCL fails, until a run makes fewer calls
+/// than that. Each failure must come back as an error that has the cause.
+///
+/// `prepare` makes what one run needs, and returns the run. Failures come only while the run lasts, and only in calls of the
+/// exercise's own lines on this thread. On a real GPU, where no call can be made to fail, the function runs once.
+///
+/// A communicator is unusable after a call on it has failed, so `prepare` makes a new one, in a world of one rank: other ranks
+/// would wait for the rank whose call failed.
+///
+/// # Errors
+/// The function panicked, returned `Ok`, left a group open, or returned an error without the cause; or `prepare` failed, or the run without a
+/// failure.
+pub fn each_call_fails<R>(function: &str, prepare: impl FnMut() -> anyhow::Result<R>) -> anyhow::Result<()>
+where
+    R: FnOnce() -> anyhow::Result<()>,
+{
+    on_threads(Threads::This, function, prepare)
+}
+
+/// As [`each_call_fails`], with the calls of all threads: for a function that starts threads itself.
+///
+/// # Errors
+/// As [`each_call_fails`].
+pub fn each_call_of_all_threads_fails<R>(
+    function: &str,
+    prepare: impl FnMut() -> anyhow::Result<R>,
+) -> anyhow::Result<()>
+where
+    R: FnOnce() -> anyhow::Result<()>,
+{
+    on_threads(Threads::All, function, prepare)
+}
+
+/// A communicator of one rank, on a new stream of GPU 0: for [`each_call_fails`].
+///
+/// # Errors
+/// What the driver or NCCL answers.
+pub fn world_of_one() -> anyhow::Result<Comm> {
+    let stream = streams(1)?.remove(0);
+    stream.context().bind_to_thread()?;
+    let id = Id::new().readable()?;
+    Comm::from_rank(stream, 0, 1, id).readable()
+}
+
+fn on_threads<R>(
+    threads: Threads,
+    function: &str,
+    mut prepare: impl FnMut() -> anyhow::Result<R>,
+) -> anyhow::Result<()>
+where
+    R: FnOnce() -> anyhow::Result<()>,
+{
+    let Some(driver) = VirtualDriver::find()? else {
+        println!("`{function}`: real GPUs can't be made to fail, so failures are not checked here");
+        return prepare()?();
+    };
+    for nth in 1..=MOST_CALLS {
+        let run = prepare()?;
+        let (returned, failed) = driver.with_failure(nth, threads, || caught(run))?;
+        let Some(failed) = failed else {
+            if nth == 1 {
+                bail!("`{function}` makes no call of CUDA or NCCL");
+            }
+            return returned.map_err(|panic| anyhow!("`{function}` {panic}"))?;
+        };
+        judge(function, &failed, returned.map_err(|panic| panic.to_string()))?;
+        // It succeeds only where a group is open.
+        if group_end().is_ok() {
+            bail!(
+                "`{function}` leaves a group open if {} fails; end it on every way out\n{}",
+                name(&failed),
+                shown(&failed.line)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What `function` makes of a call that failed.
+fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, String>) -> anyhow::Result<()> {
+    let call = name(failed);
+    match returned {
+        Err(panic) => {
+            bail!(
+                "`{function}` panics if {call} fails; it must return the error\n  it {panic}\n{}",
+                shown(&failed.line)
+            )
+        }
+        Ok(Ok(())) => bail!(
+            "`{function}` returns Ok although {call} failed; it must return the error\n  the call that failed:\n{}",
+            shown(&failed.line)
+        ),
+        Ok(Err(error)) if !has_cause(&error, failed) => bail!(
+            "`{function}` returns an error without the cause if {call} fails; pass the error on with `?`, or keep it as a source\n  \
+             the error: {}\n  the call that failed:\n{}",
+            causes_text(&error).replace('\n', "\n  "),
+            shown(&failed.line)
+        ),
+        Ok(Err(_)) => Ok(()),
+    }
+}
+
+/// Whether an error has what the library answered: its code, or the name of its function.
+fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
+    let text = format!("{error:?}");
+    let codes = ["CUDA_ERROR_OPERATING_SYSTEM", "ncclSystemError"];
+    codes.iter().any(|code| text.contains(code)) || text.contains(&failed.function)
+}
+
+/// A call in words.
+fn name(call: &Call) -> String {
+    format!("{} (made to fail by this check)", call.function)
+}

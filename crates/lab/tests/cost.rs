@@ -1,0 +1,204 @@
+//! Budgets and failing calls, tried on functions that spend too much or lose an error.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{anyhow, ensure};
+use cudarc::driver::CudaStream;
+use cudarc::nccl::ReduceOp;
+use cudarc::nccl::result::{group_end, group_start};
+use lab::{Budget, Check, Readable, each_call_fails, world_of_one};
+
+fn main() -> ExitCode {
+    lab::check::run(vec![
+        Check::new("budget::what_is_within_passes", what_is_within_passes),
+        Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
+        Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
+        Check::new("budget::other_streams_are_named", other_streams_are_named),
+        Check::new("budget::threads_are_counted_apart", threads_are_counted_apart),
+        Check::new("faults::an_error_that_is_returned_passes", an_error_that_is_returned_passes),
+        Check::new("faults::a_lost_error_is_named_with_its_call", a_lost_error_is_named_with_its_call),
+        Check::new("faults::a_panic_is_named", a_panic_is_named),
+        Check::new("faults::an_error_without_its_cause_is_named", an_error_without_its_cause_is_named),
+        Check::new("faults::an_open_group_is_named", an_open_group_is_named),
+        Check::new("faults::a_destructor_need_not_report", a_destructor_need_not_report),
+    ])
+}
+
+fn stream() -> anyhow::Result<Arc<CudaStream>> {
+    Ok(lab::streams(1)?.remove(0))
+}
+
+/// The text of an error that has to come.
+fn refusal<T>(result: anyhow::Result<T>, words: &[&str]) -> anyhow::Result<()> {
+    let error = result.err().ok_or_else(|| anyhow!("it passes"))?.to_string();
+    for words in words {
+        ensure!(error.contains(words), "{words:?} is not in\n{error}");
+    }
+    Ok(())
+}
+
+fn copy(stream: &Arc<CudaStream>, values: &[f32]) -> anyhow::Result<Vec<f32>> {
+    let buffer = stream.clone_htod(values)?;
+    Ok(stream.clone_dtoh(&buffer)?)
+}
+
+fn what_is_within_passes() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let budget =
+        Budget::of("copy").collectives(&[]).kernels(0).copies(2).bytes_to_device(12).bytes_to_host(12);
+    let budget =
+        budget.allocations(1).host_waits(0).polls(0).communicators(0).streams(&[(&stream, "the stream")]);
+    let copied = budget.spend(|| copy(&stream, &[1.0, 2.0, 3.0]))?;
+    ensure!(copied == [1.0, 2.0, 3.0], "the result is not passed on");
+    let failed = budget.spend(|| Err::<(), _>(anyhow!("the disk is full")));
+    refusal(failed, &["the disk is full"])
+}
+
+fn each_limit_is_named_with_its_lines() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let spend = |budget: Budget| budget.spend(|| copy(&stream, &[1.0; 2000]));
+    let of = || Budget::of("copy");
+    refusal(
+        spend(of().bytes_to_device(0)),
+        &["`copy` copies 8,000 bytes from the host to a GPU; none is needed", "cost.rs:", "clone_htod"],
+    )?;
+    refusal(
+        spend(of().bytes_to_host(1)),
+        &["copies 8,000 bytes from a GPU to the host; one is enough", "clone_dtoh"],
+    )?;
+    refusal(spend(of().allocations(0)), &["`copy` allocates 1 buffer; none is needed"])?;
+    let waited = of().host_waits(0).spend(|| Ok(stream.synchronize()?));
+    refusal(waited, &["`copy` makes the host wait 1 time; none is needed", "stream.synchronize()"])?;
+    refusal(spend(of().copies(1)), &["`copy` makes 2 copies; one is enough"])?;
+    let zeros = Budget::of("zeros").fills(0).spend(|| Ok(stream.alloc_zeros::<f32>(3)?));
+    refusal(zeros, &["`zeros` fills 1 buffer; none is needed"])
+}
+
+fn collectives_are_compared() -> anyhow::Result<()> {
+    let comm = world_of_one()?;
+    let stream = comm.stream();
+    let mut buffer = stream.alloc_zeros::<f32>(4096)?;
+    let mut in_halves = |budget: Budget| {
+        budget.spend(|| {
+            comm.all_reduce_in_place(&mut buffer.slice_mut(..2048), &ReduceOp::Sum).readable()?;
+            comm.all_reduce_in_place(&mut buffer.slice_mut(2048..), &ReduceOp::Sum).readable()?;
+            Ok(())
+        })
+    };
+    in_halves(Budget::of("sum").collectives(&[("AllReduce", 2048), ("AllReduce", 2048)]))?;
+    let refused = in_halves(Budget::of("sum").collectives(&[("AllReduce", 4096)]));
+    refusal(
+        refused,
+        &[
+            "`sum` makes 2 AllReduce of 2,048 elements each; expected one AllReduce of 4,096 elements",
+            "cost.rs:",
+        ],
+    )?;
+    let none = Budget::of("sum").collectives(&[("AllReduce", 4096)]).spend(|| Ok(()));
+    refusal(none, &["`sum` makes no collective; expected one AllReduce of 4,096 elements"])?;
+    let made = Budget::of("open").communicators(0).spend(world_of_one);
+    refusal(made, &["`open` makes 1 communicator; none is needed"])
+}
+
+fn other_streams_are_named() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let other = stream.context().new_stream()?;
+    let budget = Budget::of("clear").streams(&[(&stream, "the compute stream")]);
+    let mut buffer = stream.alloc_zeros::<f32>(3)?;
+    budget.spend(|| Ok(stream.memset_zeros(&mut buffer)?))?;
+    let refused = budget.spend(|| Ok(other.memset_zeros(&mut buffer)?));
+    refusal(refused, &["`clear` enqueues work on another stream; expected only the compute stream"])?;
+    let default = stream.context().default_stream();
+    let refused = budget.spend(|| Ok(default.memset_zeros(&mut buffer)?));
+    refusal(refused, &["`clear` enqueues work on the default stream"])
+}
+
+fn threads_are_counted_apart() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let on_two_threads = || {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| copy(&stream, &[1.0]));
+            copy(&stream, &[1.0])?;
+            thread.join().map_err(|_| anyhow!("it panicked"))?
+        })
+    };
+    Budget::of("copy").copies(2).spend(on_two_threads)?;
+    refusal(Budget::of("copy").of_all_threads().copies(2).spend(on_two_threads), &["makes 4 copies"])
+}
+
+fn an_error_that_is_returned_passes() -> anyhow::Result<()> {
+    each_call_fails("copy", || {
+        let stream = stream()?;
+        Ok(move || copy(&stream, &[1.0; 3]).map(drop))
+    })?;
+    each_call_fails("sum", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().alloc_zeros::<f32>(3)?;
+        Ok(move || {
+            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).readable()?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
+}
+
+fn a_lost_error_is_named_with_its_call() -> anyhow::Result<()> {
+    let refused = each_call_fails("clear", || {
+        let stream = stream()?;
+        let mut buffer = stream.alloc_zeros::<f32>(3)?;
+        Ok(move || {
+            let _ = stream.memset_zeros(&mut buffer);
+            Ok(())
+        })
+    });
+    refusal(
+        refused,
+        &[
+            "`clear` returns Ok although cuMemsetD8Async (made to fail by this check) failed",
+            "memset_zeros(&mut buffer)",
+        ],
+    )
+}
+
+fn a_panic_is_named() -> anyhow::Result<()> {
+    let refused = each_call_fails("copy", || {
+        let stream = stream()?;
+        Ok(move || {
+            let _ = stream.clone_htod(&[1.0_f32]).unwrap();
+            Ok(())
+        })
+    });
+    refusal(refused, &["`copy` panics if ", "it must return the error", "panicked at"])
+}
+
+fn an_error_without_its_cause_is_named() -> anyhow::Result<()> {
+    let refused = each_call_fails("wait", || {
+        let stream = stream()?;
+        Ok(move || stream.synchronize().map_err(|_| anyhow!("it went wrong")))
+    });
+    refusal(refused, &["`wait` returns an error without the cause", "it went wrong", "stream.synchronize()"])
+}
+
+fn an_open_group_is_named() -> anyhow::Result<()> {
+    let refused = each_call_fails("sum", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().alloc_zeros::<f32>(3)?;
+        Ok(move || {
+            group_start().readable()?;
+            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).readable()?;
+            group_end().readable().map(drop)
+        })
+    });
+    refusal(refused, &["`sum` leaves a group open if "])
+}
+
+fn a_destructor_need_not_report() -> anyhow::Result<()> {
+    let stream = stream()?;
+    each_call_fails("clear", || {
+        let stream = stream.clone();
+        Ok(move || {
+            drop(stream.alloc_zeros::<f32>(3)?);
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,365 @@
+//! The calls that the program makes: recorded for a check that counts them, and failed where a check asks for that.
+//!
+//! `VIRTUAL_GPU_FAIL` counts all calls of a function. All else counts the calls of the program's own sources: those whose stack has
+//! a frame there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::thread::{self, ThreadId};
+
+use virtual_gpu::config::FailingCall;
+use virtual_gpu_core::recorded::{LiveObject, Place, RecordedCall};
+use virtual_gpu_core::source_location::{CallSite, SourceLine};
+use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
+
+use crate::{EXPORTS, answer};
+
+/// Functions that make an object: each with its argument that the handle is written to, and the functions that end the object, whose
+/// first argument is the handle.
+const MAKERS: [(&str, usize, &[&str]); 19] = [
+    ("cuStreamCreate", 0, STREAM_ENDS),
+    ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
+    ("cuEventCreate", 0, &["cuEventDestroy_v2"]),
+    ("cuModuleLoad", 0, MODULE_ENDS),
+    ("cuModuleLoadData", 0, MODULE_ENDS),
+    ("cuModuleLoadDataEx", 0, MODULE_ENDS),
+    ("cuStreamEndCapture", 1, &["cuGraphDestroy"]),
+    ("cuGraphInstantiateWithFlags", 0, &["cuGraphExecDestroy"]),
+    ("cuMemPoolCreate", 0, &["cuMemPoolDestroy"]),
+    ("cuMemAlloc_v2", 0, MEMORY_ENDS),
+    ("cuMemAllocAsync", 0, MEMORY_ENDS),
+    ("cuMemAllocFromPoolAsync", 0, MEMORY_ENDS),
+    ("cuMemAllocManaged", 0, MEMORY_ENDS),
+    ("cuMemHostAlloc", 0, &["cuMemFreeHost"]),
+    ("cuMemAllocHost_v2", 0, &["cuMemFreeHost"]),
+    ("ncclCommInitRank", 0, COMM_ENDS),
+    ("ncclCommInitRankConfig", 0, COMM_ENDS),
+    ("ncclCommInitAll", 0, COMM_ENDS),
+    ("ncclCommSplit", 3, COMM_ENDS),
+];
+
+const STREAM_ENDS: &[&str] = &["cuStreamDestroy_v2"];
+const MODULE_ENDS: &[&str] = &["cuModuleUnload"];
+const MEMORY_ENDS: &[&str] = &["cuMemFree_v2", "cuMemFreeAsync"];
+const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
+
+/// Parts of the names of functions that end something.
+const ENDS: [&str; 7] = ["Destroy", "Free", "Unload", "Abort", "Finalize", "Release", "GroupEnd"];
+
+/// Functions that `virtualGpuFailCall` passes over: cudarc calls them before most others.
+const NEVER_FAIL: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
+
+/// A call of the program's own sources.
+#[derive(Clone)]
+struct Call {
+    function: &'static str,
+    arguments: Vec<u64>,
+    code: u32,
+    line: SourceLine,
+}
+
+/// The calls of one thread, or of all.
+struct Record {
+    thread: Option<ThreadId>,
+    calls: Vec<Call>,
+}
+
+/// A failure that a check asked for.
+struct Failure {
+    /// Calls until it comes, including the call that fails.
+    left: u64,
+    /// The thread whose calls count; `None` for all.
+    thread: Option<ThreadId>,
+    /// The call that has failed.
+    failed: Option<Call>,
+}
+
+/// An object of the program's own sources.
+struct Object {
+    /// In the order in which they are made.
+    number: u64,
+    function: &'static str,
+    line: SourceLine,
+}
+
+#[derive(Default)]
+struct Watch {
+    records: BTreeMap<u64, Record>,
+    last_record: u64,
+    failure: Option<Failure>,
+    /// `VIRTUAL_GPU_FAIL`, each with the calls that are left until it fails.
+    failing: Vec<FailingCall>,
+    tracks_objects: bool,
+    /// What exists, by the first function that could end it, and its handle.
+    objects: HashMap<(&'static str, u64), Object>,
+    last_object: u64,
+    /// Own lines by the stacks that lead to them, since finding one takes long.
+    lines: HashMap<Box<[usize]>, Option<(SourceLine, bool)>>,
+}
+
+static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
+
+/// Whether a call has to look at [`WATCH`] at all.
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Changes what is watched.
+fn change<T>(change: impl FnOnce(&mut Watch) -> T) -> T {
+    let mut watch = lock();
+    let watch = watch.get_or_insert_default();
+    let changed = change(watch);
+    let is_watching = !watch.records.is_empty()
+        || watch.failure.is_some()
+        || !watch.failing.is_empty()
+        || watch.tracks_objects;
+    IS_WATCHING.store(is_watching, Ordering::Release);
+    changed
+}
+
+fn lock() -> MutexGuard<'static, Option<Watch>> {
+    WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Starts a record, and returns its number.
+pub(crate) fn record(any_thread: bool) -> u64 {
+    change(|watch| {
+        watch.last_record += 1;
+        watch
+            .records
+            .insert(watch.last_record, Record { thread: this_thread(any_thread), calls: Vec::new() });
+        watch.last_record
+    })
+}
+
+/// Ends a record, and calls `visit` with its calls.
+pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall)) {
+    // Not under the lock: `visit` may make calls.
+    let record = change(|watch| watch.records.remove(&record));
+    for call in record.into_iter().flat_map(|record| record.calls) {
+        call.show(&mut visit);
+    }
+}
+
+/// Makes the `nth` call of the program's own sources fail, from 1; 0 makes none fail.
+pub(crate) fn fail(nth: u64, any_thread: bool) {
+    let thread = this_thread(any_thread);
+    change(|watch| watch.failure = (nth > 0).then_some(Failure { left: nth, thread, failed: None }));
+}
+
+/// Calls `visit` with the call that has failed since [`fail`].
+pub(crate) fn failed(mut visit: impl FnMut(*const RecordedCall)) {
+    let failed = change(|watch| watch.failure.as_ref()?.failed.clone());
+    if let Some(call) = failed {
+        call.show(&mut visit);
+    }
+}
+
+/// Makes the calls fail that `VIRTUAL_GPU_FAIL` lists.
+///
+/// # Errors
+/// One of the functions does not exist.
+pub(crate) fn fail_listed(failing: &[FailingCall]) -> Result<(), String> {
+    for FailingCall { function, .. } in failing {
+        let exists = EXPORTS.iter().any(|it| it.parameters.is_some() && is_named(it.name, function));
+        if !exists {
+            return Err(format!("VIRTUAL_GPU_FAIL: the virtual GPU has no function {function}"));
+        }
+    }
+    change(|watch| watch.failing = failing.to_vec());
+    Ok(())
+}
+
+/// From now on, remembers what the program's own sources make.
+pub(crate) fn track_objects() {
+    change(|watch| watch.tracks_objects = true);
+}
+
+/// Calls `visit` with each tracked object that exists.
+pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
+    let mut live: Vec<_> = change(|watch| {
+        let objects = watch.objects.values();
+        objects.map(|object| (object.number, object.function, object.line.clone())).collect()
+    });
+    live.sort_by_key(|(number, ..)| *number);
+    for (_, function, line) in live {
+        let file = c_path(&line);
+        visit(&LiveObject { function: answer::keep(function).as_ptr(), place: place(&line, &file) });
+    }
+}
+
+/// The calling thread, unless any counts.
+fn this_thread(any_thread: bool) -> Option<ThreadId> {
+    (!any_thread).then(|| thread::current().id())
+}
+
+/// Whether `function` means the exported symbol, whose name may end in a version.
+fn is_named(symbol: &str, function: &str) -> bool {
+    symbol.strip_prefix(function).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix("_v").is_some_and(|version| version.parse::<u32>().is_ok())
+    })
+}
+
+fn c_path(line: &SourceLine) -> CString {
+    CString::new(line.file.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn place(line: &SourceLine, file: &CString) -> Place {
+    Place { file: file.as_ptr(), line: line.line, column: line.column }
+}
+
+impl Call {
+    fn show(&self, visit: &mut impl FnMut(*const RecordedCall)) {
+        let file = c_path(&self.line);
+        visit(&RecordedCall {
+            function: answer::keep(self.function).as_ptr(),
+            arguments: self.arguments.as_ptr(),
+            argument_count: self.arguments.len(),
+            code: self.code,
+            place: place(&self.line, &file),
+        });
+    }
+}
+
+/// The first eight bytes of an argument.
+pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
+    let mut bytes = [0_u8; 8];
+    // SAFETY: an argument of a C function is a number, a pointer, or a struct of numbers without padding.
+    unsafe {
+        let from = std::ptr::from_ref(argument).cast::<u8>();
+        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size_of::<T>().min(8));
+    }
+    u64::from_ne_bytes(bytes)
+}
+
+/// A library's result codes.
+pub(crate) trait Status: Copy {
+    /// What a call returns that is made to fail: an error that any call may return, and that no program handles.
+    const MADE_TO_FAIL: Self;
+
+    /// The code in C.
+    fn code(self) -> u32;
+}
+
+impl Status for CudaStatus {
+    const MADE_TO_FAIL: Self = Self::OperatingSystem;
+
+    fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+impl Status for NcclStatus {
+    const MADE_TO_FAIL: Self = Self::SystemError;
+
+    fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Runs the body of an exported function, unless it is made to fail, and records the call.
+pub(crate) fn watch<S: Status>(
+    function: &'static str,
+    arguments: &[u64],
+    body: impl FnOnce() -> Result<(), Error<S>>,
+) -> Result<(), Error<S>> {
+    if !IS_WATCHING.load(Ordering::Acquire) || answer::is_host_function() {
+        return body();
+    }
+    let own = own_line();
+    // Before it is ended: another thread may get the same handle at once.
+    change(|watch| watch.forget(function, arguments));
+    let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
+        false => body(),
+        true => {
+            // What ends something does so all the same: no program could end it after the error.
+            if ENDS.iter().any(|words| function.contains(words)) {
+                let _ = body();
+            }
+            let message = format!("virtual GPU: {function} fails here because the test asked for it");
+            Err(Error::new(S::MADE_TO_FAIL, message))
+        }
+    };
+    if let Some((line, _)) = own {
+        let code = answer.as_ref().err().map_or(0, |error| error.status.code());
+        change(|watch| watch.note(Call { function, arguments: arguments.to_vec(), code, line }));
+    }
+    answer
+}
+
+impl Watch {
+    /// Whether this call is made to fail. `own` is the own line that made it, and whether that can be told of an error.
+    fn fails(&mut self, function: &'static str, arguments: &[u64], own: Option<&(SourceLine, bool)>) -> bool {
+        let mut fails = false;
+        for failing in self.failing.iter_mut().filter(|it| it.nth > 0 && is_named(function, &it.function)) {
+            failing.nth -= 1;
+            fails |= failing.nth == 0;
+        }
+        let (Some(failure), Some((line, true))) = (&mut self.failure, own) else { return fails };
+        let counts = failure.thread.is_none_or(|thread| thread == thread::current().id());
+        if failure.left > 0 && counts && !NEVER_FAIL.contains(&function) {
+            failure.left -= 1;
+            if failure.left == 0 {
+                let (arguments, code, line) = (arguments.to_vec(), 0, line.clone());
+                failure.failed = Some(Call { function, arguments, code, line });
+                fails = true;
+            }
+        }
+        fails
+    }
+
+    /// Adds a call to the records that count it, and what it made to the objects.
+    fn note(&mut self, call: Call) {
+        // If a call fails, cudarc itself may lose what its earlier calls made.
+        if self.tracks_objects && call.code == 0 && self.failure.is_none() {
+            self.track(&call);
+        }
+        let thread = thread::current().id();
+        for record in self.records.values_mut().filter(|it| it.thread.is_none_or(|own| own == thread)) {
+            record.calls.push(call.clone());
+        }
+    }
+
+    fn track(&mut self, call: &Call) {
+        let maker = MAKERS.iter().find(|(function, ..)| *function == call.function);
+        let Some(&(function, argument, ends)) = maker else { return };
+        let count = if function == "ncclCommInitAll" { call.arguments[1] as usize } else { 1 };
+        let address = call.arguments[argument] as *const u64;
+        if address.is_null() {
+            return;
+        }
+        for index in 0..count {
+            // SAFETY: the call has succeeded, and so has written this many handles.
+            let handle = unsafe { address.add(index).read_unaligned() };
+            // A rank that does not take part in a split gets no communicator.
+            if handle != 0 {
+                self.last_object += 1;
+                let object = Object { number: self.last_object, function, line: call.line.clone() };
+                self.objects.insert((ends[0], handle), object);
+            }
+        }
+    }
+
+    /// Forgets an object that this call ends.
+    fn forget(&mut self, function: &str, arguments: &[u64]) {
+        if self.objects.is_empty() {
+            return;
+        }
+        let maker = MAKERS.iter().find(|(_, _, ends)| ends.contains(&function));
+        if let (Some((_, _, ends)), Some(handle)) = (maker, arguments.first()) {
+            self.objects.remove(&(ends[0], *handle));
+        }
+    }
+}
+
+/// The line of the program's own sources that made the current call, and whether it can be told of an error.
+fn own_line() -> Option<(SourceLine, bool)> {
+    let call_site = CallSite::here();
+    let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
+    known.unwrap_or_else(|| {
+        let line = call_site.own_call();
+        change(|watch| watch.lines.insert(call_site.addresses().into(), line.clone()));
+        line
+    })
+}

@@ -1,0 +1,41 @@
+//! What the virtual driver tells a test harness about the calls of the program: the layout that both sides share.
+
+use std::ffi::{c_char, c_uint};
+
+/// A call that the program's own sources made, as `virtualGpuRecordedCalls` gives it. Pointers are valid until the visit returns.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RecordedCall {
+    /// The C function: `cuMemcpyDtoHAsync_v2`.
+    pub function: *const c_char,
+    /// The first eight bytes of each argument.
+    pub arguments: *const u64,
+    /// How many arguments there are.
+    pub argument_count: usize,
+    /// The result code; 0 is success.
+    pub code: c_uint,
+    /// The line that made the call.
+    pub place: Place,
+}
+
+/// An object that the program's own sources made and that exists, as `virtualGpuLiveObjects` gives it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct LiveObject {
+    /// The C function that made it.
+    pub function: *const c_char,
+    /// The line that made it.
+    pub place: Place,
+}
+
+/// A line of the program's own sources.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Place {
+    /// The file's absolute path.
+    pub file: *const c_char,
+    /// The line, from 1.
+    pub line: c_uint,
+    /// Where in it the call begins, in bytes from 1.
+    pub column: c_uint,
+}
