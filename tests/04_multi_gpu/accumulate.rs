@@ -244,7 +244,7 @@ impl Attempt<'_> {
 }
 
 fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let samples = Digits::load()?.train;
     let mut before = 0;

@@ -47,7 +47,7 @@ impl Bench {
         lab::name_stream(&compute, "compute")?;
         lab::name_stream(&copies, "copy")?;
         let kernels = Kernels::load(compute.context())?;
-        // So that loading takes no part in what comes.
+        // Loads the kernels first, so that loading does not affect what follows.
         kernels.spin(&compute, 0)?;
         compute.synchronize()?;
         Ok(Self { copies, compute, kernels })

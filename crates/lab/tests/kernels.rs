@@ -225,7 +225,10 @@ fn losses() -> anyhow::Result<()> {
 
         let strange = stream.clone_htod(&vec![columns as u32; rows])?;
         kernels.cross_entropy(stream, &mut losses, &logits_device, &strange, shape)?;
-        ensure!(bench.read(&losses)?.iter().all(|loss| loss.is_nan()), "a label that is not a class has a finite loss");
+        ensure!(
+            bench.read(&losses)?.iter().all(|loss| loss.is_nan()),
+            "a label that is not a class has a finite loss"
+        );
     }
     Ok(())
 }
