@@ -1,4 +1,4 @@
-//! The scratch workspace, built: runs the checks of its packages.
+//! Runs the checks of the packages in the built scratch workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::test_output::{self, Outcomes};
 use super::variants::{deletion_package, mistake_package};
 use super::verdicts;
 
-/// Fewest mistakes that an exercise must tell apart.
+/// The minimum number of mistakes for each exercise.
 const MISTAKES_EACH: usize = 3;
 
-/// The test program of each package that compiles.
+/// The test programs of the packages that compile.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
     pub(super) programs: BTreeMap<String, PathBuf>,
@@ -26,13 +26,13 @@ pub(super) struct Built {
 }
 
 impl Built {
-    /// Every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
+    /// Checks that every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
     pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
         self.in_parallel(&course.exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
             let Some(program) = self.programs.get(&package) else {
                 return Ok(vec![format!(
-                    "{package} has warnings or errors; mend its solution:\n{}",
+                    "{package} has warnings or errors; fix its solution:\n{}",
                     self.diagnostics
                 )]);
             };
@@ -41,7 +41,7 @@ impl Built {
         })
     }
 
-    /// Every mistake fails in its check, with its words; every exercise has enough of them.
+    /// Checks that every mistake fails in its check with its words, and that every exercise has enough mistakes.
     pub(super) fn check_mistakes(
         &self,
         course: &Course,
@@ -51,7 +51,7 @@ impl Built {
             let Some(program) = self.programs.get(&mistake_package(mistake)) else {
                 let folder = self.folder.join("members").join(mistake_package(mistake));
                 return Ok(vec![format!(
-                    "{} doesn't compile; mend it, then see `cargo build --tests` in {}",
+                    "{} doesn't compile; fix it, then run `cargo build --tests` in {}",
                     mistake.path(),
                     folder.display()
                 )]);
@@ -71,7 +71,7 @@ impl Built {
         Ok(problems)
     }
 
-    /// Every deletion makes the check fail that is said to, with its words, or none.
+    /// Checks that every deletion makes its recorded check fail with the recorded words, or no check if it is harmless.
     pub(super) fn check_deletions(
         &self,
         course: &Course,
@@ -81,14 +81,17 @@ impl Built {
         self.in_parallel(&all, |&(at, deletion)| {
             let exercise = course.exercise(&deletion.exercise)?;
             let Some(program) = self.programs.get(&deletion_package(at)) else {
-                return Ok(vec![format!("{} doesn't compile; say what stands `instead`", deletion.name())]);
+                return Ok(vec![format!(
+                    "{} doesn't compile; set `instead` to a replacement",
+                    deletion.name()
+                )]);
             };
             let outcomes = run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
         })
     }
 
-    /// Runs `look` for each item on as many threads as there are cores; the problems come in the items' order.
+    /// Runs `look` for each item on as many threads as there are cores. The problems are in the order of the items.
     fn in_parallel<T: Sync>(
         &self,
         items: &[T],
