@@ -70,7 +70,7 @@ fn in_time<T: Send + 'static>(
         // The thread panicked, which the harness reports.
         Err(RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => bail!("{what} said nothing"),
+            Ok(()) => bail!("{what} ended without a result"),
         },
     }
 }
@@ -246,7 +246,7 @@ fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
             Ok(stream) => waiting.push(stream),
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(waiting),
             Err(error) => {
-                return Err(error).context("this machine still takes connections, and can't make more");
+                return Err(error).context("this machine still accepts connections, but can't make more");
             }
         }
     }

@@ -147,7 +147,7 @@ fn two_slices_stay_tracked() -> anyhow::Result<()> {
     halves(&bench, TWO_SLICES, [0, 0])?;
     ensure!(
         bench.streams[0].context().is_event_tracking(),
-        "in_two_slices has switched event tracking off: with two slices there is no need to"
+        "in_two_slices has switched event tracking off: two slices don't need that"
     );
     Ok(())
 }

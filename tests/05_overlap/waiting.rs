@@ -323,7 +323,7 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
         let independent = || {
             polled.set(polled.get() + 1);
             std::thread::sleep(Duration::from_millis(1));
-            ensure!(polled.get() < MOST_POLLS, "the check has seen enough");
+            ensure!(polled.get() < MOST_POLLS, "the check stops polling");
             Ok(())
         };
         let answer = without_panic("polling, behind a kernel that failed,", || {

@@ -46,20 +46,20 @@ impl Plan {
         let mut args = args.into_iter().filter(|arg| arg != "--bench");
         while let Some(flag) = args.next() {
             let value = args.next().and_then(|value| value.parse::<usize>().ok()).filter(|&value| value > 0);
-            let value = value.with_context(|| format!("{flag}: a positive number has to follow"))?;
+            let value = value.with_context(|| format!("{flag} needs a positive number"))?;
             match flag.as_str() {
                 "-b" => first = value.next_multiple_of(4),
                 "-e" => last = value,
                 "-f" => factor = value.max(2),
                 "-g" => ranks = vec![value],
                 "-n" => calls = Some(value),
-                _ => bail!("{flag}: the flags are -b, -e, -f, -g and -n"),
+                _ => bail!("{flag}: the flags are -b, -e, -f, -g, and -n"),
             }
         }
         let sizes: Vec<_> = std::iter::successors(Some(first), |size| size.checked_mul(factor))
             .take_while(|&size| size <= last)
             .collect();
-        ensure!(!sizes.is_empty(), "-b {first} -e {last}: there is no size between them");
+        ensure!(!sizes.is_empty(), "-b {first} -e {last}: no size is in this range");
         Ok(Self { sizes, ranks, calls })
     }
 }

@@ -23,8 +23,7 @@ fn main() -> anyhow::Result<ExitCode> {
 /// Creates two streams of GPU 0, which cudarc doesn't order by itself.
 fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
-    // SAFETY: these programs are responsible for the order of their streams; the one with the race forgets to order
-    // them.
+    // SAFETY: these programs must order their streams themselves; the one with the race forgets to.
     unsafe { context.disable_event_tracking() };
     let (a, b) = (context.new_stream()?, context.new_stream()?);
     name_stream(&a, "a")?;

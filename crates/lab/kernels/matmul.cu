@@ -26,9 +26,8 @@ __device__ static void multiply(float* c, const float* a, const float* b, unsign
     float sum = 0.0f;
 
     for (unsigned int start = 0; start < k; start += TILE) {
-        // Neighboring threads (x) read neighboring addresses along a row of the buffer. In a transposed factor, that
-        // row
-        // is a column of the factor.
+        // Neighboring threads (x) read neighboring addresses along a row of the buffer. If the factor is transposed,
+        // this row of the buffer is a column of the factor.
         unsigned int a_row = blockIdx.y * TILE + (A_TRANSPOSED ? x : y);
         unsigned int a_column = start + (A_TRANSPOSED ? y : x);
         float a_value = a_row < m && a_column < k ? a[at<A_TRANSPOSED>(a_row, a_column, m, k)] : 0.0f;

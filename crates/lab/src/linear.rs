@@ -156,7 +156,10 @@ impl Linear {
     /// Returns the number of samples of an input, or of its gradient, of this length.
     fn samples(&self, len: usize) -> anyhow::Result<usize> {
         let inputs = self.inputs;
-        ensure!(len.is_multiple_of(inputs), "{len} elements are no whole number of rows of {inputs} inputs");
+        ensure!(
+            len.is_multiple_of(inputs),
+            "{len} elements are not a whole number of rows of {inputs} inputs"
+        );
         Ok(len / inputs)
     }
 }

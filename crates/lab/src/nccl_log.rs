@@ -58,8 +58,8 @@ impl NcclLog {
     }
 }
 
-/// Returns the counts in lines such as `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7
-/// …`.
+/// Returns the counts in lines such as
+/// `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 …`.
 fn counts(text: &str, operation: &str) -> Vec<usize> {
     let call = format!(" {operation}: opCount ");
     let count = |line: &str| {
@@ -69,9 +69,9 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
     text.lines().filter_map(count).collect()
 }
 
-/// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as `… comm
-/// 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` to a line such as `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort
-/// START`. Older versions of NCCL log only the end of an abort.
+/// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as
+/// `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` to a line such as
+/// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL log only the end of an abort.
 fn most_at_once(text: &str, gpu: usize) -> usize {
     let of_gpu = format!(" cudaDev {gpu} ");
     let (mut there, mut most) = (HashSet::new(), 0);

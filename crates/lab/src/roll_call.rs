@@ -36,7 +36,7 @@ impl Answer {
         let whole = |value: f32| {
             ensure!(
                 (0.0..16_777_216.0).contains(&value),
-                "{value} is no rank and no GPU: nothing was received"
+                "{value} is neither a rank nor a GPU: nothing was received"
             );
             Ok(value as usize)
         };

@@ -268,7 +268,7 @@ fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
             r#"Err("the disk is full")"#,
             r#"Err("not yet implemented: read a variable\n  at "#,
             "harness.rs:",
-            "a rank's process ended without a word, with exit status: 3",
+            "a rank's process ended without a result, with exit status: 3",
         ],
     )
 }

@@ -539,7 +539,7 @@ fn wrong_shapes() -> anyhow::Result<()> {
     let mut output = stream.alloc_zeros(4)?;
     let refused = layer.multiply(&input.as_view(), &mut output.as_view_mut());
     let refused = refused.map_err(|error| error.to_string());
-    let words = "7 elements are no whole number of rows of 3 inputs";
+    let words = "7 elements are not a whole number of rows of 3 inputs";
     ensure!(refused == Err(words.to_owned()), "{refused:?}");
     let mlp =
         Mlp::new(&stream, &of(3, 2, 6, 2), &of(3, 1, 3, 1), 1).map(|_| ()).map_err(|error| error.to_string());

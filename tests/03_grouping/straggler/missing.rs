@@ -100,7 +100,7 @@ fn judge(
                      own GPU has come, and not when all have"
                 ),
                 () if !named.contains(&late) && !unsigned.contains(&late) => format!(
-                    "\n  likely cause: rank {late} has signed all the same: a rank signs when its GPU has come, not before"
+                    "\n  likely cause: rank {late} has signed anyway: a rank signs when its GPU has come, not before"
                 ),
                 () => String::new(),
             };

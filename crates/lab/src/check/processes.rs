@@ -53,7 +53,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         let mut lines = said_in(&output.stdout);
         let line = lines.pop();
         said.push(
-            line.with_context(|| format!("a rank's process ended without a word, with {}", output.status))?,
+            line.with_context(|| format!("a rank's process ended without a result, with {}", output.status))?,
         );
     }
     Ok(said)
@@ -82,7 +82,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     let said = said_in(&output.stdout);
     ensure!(
         !said.is_empty(),
-        "{:?} ended with {}, and none of its processes said anything:\n{}",
+        "{:?} ended with {}, and none of its processes reported a result:\n{}",
         launcher.get_program(),
         output.status,
         String::from_utf8_lossy(&output.stderr)

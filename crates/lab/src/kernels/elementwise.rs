@@ -80,8 +80,8 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&parameters, &gradient, &learning_rate, &n]) }
     }
 
-    /// Descends with momentum: `velocity[i] = momentum · velocity[i] + gradient[i]`, then `parameters[i] -=
-    /// learning_rate · velocity[i]`. All three have the same length.
+    /// Descends with momentum: first `velocity[i] = momentum · velocity[i] + gradient[i]`, then
+    /// `parameters[i] -= learning_rate · velocity[i]`. All three have the same length.
     ///
     /// # Errors
     /// See [`Kernels`].

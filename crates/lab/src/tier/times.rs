@@ -5,8 +5,8 @@ use cudarc::driver::CudaContext;
 use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
-/// Returns where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for the
-/// machine ...` with what the model leaves out. Every figure is shown with this text.
+/// Returns where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or
+/// `modeled for the machine ...` with what the model leaves out. Every figure is shown with this text.
 ///
 /// # Errors
 /// Returns the driver's error.
