@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Parts of [`LEN`] values, each of another length, in falling order, with gaps between them.
+/// Returns ranges within [`LEN`] values, each of a different length, in descending order, with gaps between them.
 fn parts(count: usize) -> Vec<Range<usize>> {
     (0..count).rev().map(|index| 7 + 190 * index..100 + 190 * index + 13 * index).collect()
 }
@@ -35,7 +35,7 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for count in lab::world_sizes().into_iter().filter(|&count| count <= 5) {
         let mut streams = lab::streams(count)?;
-        // So that no GPU has the number of its part by chance.
+        // Reversed, so that no GPU's number equals that of its part by chance.
         streams.reverse();
         let parts = parts(count);
         let buffers = spread(&streams, &values, &parts)?;
@@ -83,7 +83,7 @@ fn a_part_is_read() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies parts between buffers on these GPUs (from, to).
+/// Copies parts between buffers on these GPUs, given as (from, to).
 fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
     let most = gpus.iter().map(|&(from, to)| from.max(to)).max().unwrap_or(0);
     let streams = lab::streams(most + 1)?;
@@ -123,7 +123,7 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
 fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
     for count in lab::world_sizes().into_iter().filter(|&count| count <= 2) {
         let streams = lab::streams(count)?;
-        // On one GPU: two streams of it.
+        // With a single GPU, both streams are on it.
         let to_stream = match count {
             1 => streams[0].context().new_stream()?,
             _ => streams[1].clone(),
@@ -155,7 +155,7 @@ fn a_copy_returns_at_once() -> anyhow::Result<()> {
     Expected::of("`to`", &values).exactly(&to.read()?)
 }
 
-/// The call must be refused, with both numbers in the error.
+/// Checks that the call is rejected with an error that has both numbers.
 fn refused<T>(
     call: &str,
     (end, len): (usize, usize),

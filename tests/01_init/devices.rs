@@ -26,7 +26,7 @@ fn available() -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?)
 }
 
-/// Opens no more GPUs than there are, so that a refusal is a mistake.
+/// Opens at most as many GPUs as there are, so an error is a mistake of the exercise.
 fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let available = available()?;
     open(count).map_err(|error| {
@@ -45,7 +45,7 @@ fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
         for (index, stream) in streams.iter().enumerate() {
             let ordinal = stream.context().ordinal();
             ensure!(ordinal == index, "stream {index} of {count} is on GPU {ordinal}, expected GPU {index}");
-            // The ordinal only repeats what the context was made with; the UUID comes from the GPU.
+            // The ordinal only repeats the number that the context was created with, but the UUID comes from the GPU.
             let uuid = stream.context().uuid()?.bytes;
             ensure!(seen.insert(uuid), "stream {index} of {count} is on a GPU that an earlier stream is on");
         }
@@ -55,13 +55,13 @@ fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
 
 fn every_stream_is_a_new_one() -> anyhow::Result<()> {
     let count = available()?;
-    // Both lists stay open: a handle may be given out again once its stream is gone.
+    // Both lists stay alive, because a handle may be reused once its stream is destroyed.
     let (first, second) = (open_some(count)?, open_some(count)?);
     let mut handles = HashSet::new();
     for stream in first.iter().chain(&second) {
         let gpu = stream.context().ordinal();
         let handle = stream.cu_stream() as usize;
-        // 0, 1 and 2 are the names of the default streams in CUDA's headers.
+        // 0, 1, and 2 are the handles of the default streams in CUDA's headers.
         ensure!(handle > 2, "the stream of GPU {gpu} is its default stream, expected a new one");
         ensure!(
             handles.insert(handle),

@@ -1,4 +1,4 @@
-//! Checks of `init/environment`. Each assignment is asked of a process of its own, with a launcher's variables.
+//! Checks of `init/environment`. Each assignment is read by a separate process with a launcher's variables.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cudarc::driver::CudaContext;
@@ -63,26 +63,26 @@ fn say_gpu() -> anyhow::Result<String> {
     Ok(unless_it_panics(|| own_stream(&assignment))?.context().ordinal().to_string())
 }
 
-/// How the error of a process starts in which the function panicked.
+/// The start of a process's error if the function panicked.
 const THE_FUNCTION: &str = "the function ";
 
 fn unless_it_panics<T>(function: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     caught(function).map_err(|panic| anyhow!("{THE_FUNCTION}{panic}"))?
 }
 
-/// Looks that a process which must report an error did not panic instead.
+/// Checks that a process that must report an error did not panic instead.
 fn check_no_panic(situation: &str, error: &str) -> anyhow::Result<()> {
     ensure!(!error.starts_with(THE_FUNCTION), "{situation}: the contract asks for an error here; {error}");
     Ok(())
 }
 
-/// The assignment as the test's own reader finds it.
+/// Returns the assignment, as read by the checks' own code.
 fn own_assignment() -> anyhow::Result<Assignment> {
     let [rank, local_rank, world_size] = crate::exercise::launch::own_numbers()?;
     Ok(Assignment { rank, local_rank, world_size })
 }
 
-/// Joins the group with [`ID`], and says what it hears there.
+/// Joins the group with [`ID`], and returns what it receives there.
 fn join() -> anyhow::Result<String> {
     let assignment = assignment()?;
     let digits = std::env::var(ID)?;
@@ -97,12 +97,13 @@ fn join() -> anyhow::Result<String> {
     )
 }
 
-/// What processes say that find these variables, and no other launcher's.
+/// Returns the answers of processes that have these variables, and no other launcher's.
 fn ask(variables: &[Variables]) -> anyhow::Result<Vec<processes::Said>> {
     processes::run(&all_variables(), variables)
 }
 
-/// Compares an assignment with what it should be. `others` are assignments that it may be by mistake, and why.
+/// Compares an assignment with the expected one. `others` are assignments that result from known mistakes, with the
+/// causes.
 fn check_assignment(
     situation: &str,
     expected: Numbers,
@@ -121,9 +122,9 @@ fn check_assignment(
     }
 }
 
-/// Ranks on two machines with two processes each: ranks that fill one machine after the other, as by default, and ranks
-/// that are dealt out in turn, as with `srun --distribution=cyclic`. The first has three different numbers, and no 0:
-/// there, each mistake makes an assignment of its own.
+/// Ranks on two machines with two processes each. Some ranks fill one machine after the other, which is the default;
+/// others are dealt out in turn, as with `srun --distribution=cyclic`. The first assignment has three different numbers
+/// and no 0, so each mistake leads to a different assignment.
 const PROCESSES: [Numbers; 6] = [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
 
 fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
@@ -173,7 +174,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
             both(TORCHRUN.sets(inner), OPEN_MPI.sets(outer)),
         ),
         (
-            // Slurm then speaks PMI as MPICH's mpirun does, and says no local rank by it.
+            // Slurm then speaks PMI, like MPICH's mpirun, but does not pass a local rank through it.
             ["`srun --mpi=pmi2`", "Slurm's", "those of PMI"],
             both(
                 SLURM.sets(inner),
@@ -213,22 +214,22 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What two launchers say, one of which started the other. All mixtures of their numbers are assignments, too, and no two
-/// mistakes make the same one.
+/// The numbers of two launchers, of which the outer one started the inner one. All mixtures of these numbers are valid
+/// assignments too, and no two mistakes lead to the same mixture.
 const OUTER: Numbers = [4, 2, 6];
 const INNER: Numbers = [5, 1, 8];
 
-/// Variables that make no assignment.
+/// Variables that give no valid assignment.
 struct Refused {
     situation: String,
     variables: Variables,
-    /// What the error must say.
+    /// The words that the error must contain.
     words: Vec<String>,
-    /// Assignments that are made of the variables by mistake, and why.
+    /// Assignments that result from known mistakes, with the causes.
     mistakes: Vec<(Numbers, String)>,
 }
 
-/// All processes must refuse their variables, each with the words that belong to it.
+/// Checks that all processes reject their variables, each with the words of its case.
 fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
     let said = ask(&cases.iter().map(|case| case.variables.clone()).collect::<Vec<_>>())?;
     for (Refused { situation, words, mistakes, .. }, said) in cases.iter().zip(said) {
@@ -251,7 +252,7 @@ fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The assignment in which 0 is taken for one of the numbers.
+/// Returns the assignment in which 0 replaces one of the numbers.
 fn taken_for_zero(mut numbers: Numbers, index: usize, variable: &str) -> (Numbers, String) {
     numbers[index] = 0;
     (numbers, format!("0 was taken for {variable}: a number that can't be read has no default"))
@@ -269,7 +270,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
             });
         }
     }
-    // What torchrun doesn't say, the job around it doesn't know.
+    // What torchrun doesn't set, the surrounding job doesn't know either.
     let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
     cases.push(Refused {
         situation: "torchrun inside a Slurm job, without RANK".to_owned(),
@@ -320,7 +321,7 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
             words,
         ));
     }
-    // Which of the two is at fault is a matter of opinion.
+    // Either of the two can be considered wrong.
     cases.push(not_compared("with RANK=0 and WORLD_SIZE=0".to_owned(), [0, 0, 0], vec!["0".to_owned()]));
     check_refused(&cases)
 }
@@ -379,13 +380,13 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An id of this process, as the variable that [`join`] reads.
+/// Creates an id in this process, as the variable that [`join`] reads.
 fn id() -> anyhow::Result<(&'static str, String)> {
     let id = Id::new().readable()?;
     Ok((ID, id.internal().iter().map(|&byte| format!("{:02x}", byte as u8)).collect()))
 }
 
-/// As many processes as there are GPUs for, a GPU each, up to `most`.
+/// Returns the number of processes that can each have a GPU, up to `most`.
 fn processes_with_gpus(most: usize) -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?.min(most))
 }

@@ -27,7 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// A communicator for each rank, each in a thread of its own.
+/// Runs each rank in its own thread, with a communicator.
 fn on_each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(&Comm) -> anyhow::Result<T> + Sync,
@@ -40,17 +40,18 @@ fn on_each_rank<T: Send>(
     })
 }
 
-/// What came of an attempt on one rank.
+/// The result of an attempt on one rank.
 struct Outcome {
-    /// What `together` returned; an error as text.
+    /// The result of `together`, with an error as text.
     result: Result<Vec<f32>, String>,
-    /// Whether it came to communicate.
+    /// Whether the rank communicated.
     communicated: bool,
-    /// Owners that are left of what was prepared.
+    /// The number of remaining owners of the prepared value.
     owners: usize,
 }
 
-/// Fails to prepare on the ranks of `failing`. The others prepare a buffer, and sum it over all ranks.
+/// Makes an attempt in which the ranks of `failing` fail to prepare. The others prepare a buffer, and sum it over all
+/// ranks.
 fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     let (rank, stream) = (comm.rank(), comm.stream());
     let values = irregular::integers(rank, LEN);
@@ -80,7 +81,7 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
 }
 
-/// Compares with what has to come of it if the ranks of `failing` can't prepare.
+/// Compares an outcome with the expected one if the ranks of `failing` can't prepare.
 fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -> anyhow::Result<()> {
     if let Err(text) = &outcome.result
         && text.contains("nccl")
@@ -129,7 +130,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
     }
 }
 
-/// One attempt in each world of at least so many ranks, for each of some sets of failing ranks.
+/// Makes an attempt for each world size of at least `least`, and for each of several sets of failing ranks.
 fn attempts(
     least: usize,
     judge: impl Fn(usize, usize, &[usize], &Outcome) -> anyhow::Result<()>,

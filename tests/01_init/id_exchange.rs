@@ -44,14 +44,14 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// For what should come at once.
+/// The timeout for an event that should come at once.
 const LONG: Duration = Duration::from_secs(6);
-/// For processes, which have to start first.
+/// The timeout for processes, which must start first.
 const STARTING: Duration = Duration::from_secs(30);
-/// For what should never come.
+/// The time to wait for an event that should never come.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs something that may wait for ever by mistake, in a thread of its own.
+/// Runs work that may wait forever because of a mistake, in a thread of its own.
 fn in_time<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -67,25 +67,25 @@ fn in_time<T: Send + 'static>(
              set_read_timeout or a deadline",
             2 * LONG.as_secs()
         ),
-        // It panicked, which the harness tells.
+        // The thread panicked, which the harness reports.
         Err(RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
-            Ok(()) => bail!("{what} said nothing"),
+            Ok(()) => bail!("{what} ended without a result"),
         },
     }
 }
 
-/// An id without a communicator, no two bytes of which are alike, and none 0.
+/// Returns an id without a communicator. All its bytes differ, and none is 0.
 fn some_id() -> Id {
     from_bytes(std::array::from_fn(|at| at as u8 + 1))
 }
 
-/// How many bytes agree, from the first one on.
+/// Returns the number of leading bytes that agree.
 fn alike(got: &[u8], expected: &[u8]) -> usize {
     got.iter().zip(expected).take_while(|(got, expected)| got == expected).count()
 }
 
-/// Compares an id, of which the first piece had `first` bytes.
+/// Compares an id whose first piece had `first` bytes.
 fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<()> {
     let (got, expected) = (to_bytes(got), to_bytes(expected));
     let same = alike(&got, &expected);
@@ -120,7 +120,7 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fetches as rank 3 would, and says how long that took.
+/// Fetches as rank 3 would, and returns how long that took.
 fn fetched(address: SocketAddr, timeout: Duration) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
     in_time("fetch", move || {
         let start = Instant::now();
@@ -160,7 +160,7 @@ fn join_thread<T>(thread: thread::JoinHandle<anyhow::Result<T>>) -> anyhow::Resu
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Rank 0's side of one connection, by hand: who is it?
+/// Accepts one connection as rank 0 would, and returns the rank that connected.
 fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     listener.set_nonblocking(true)?;
     let deadline = Instant::now() + LONG;
@@ -178,14 +178,14 @@ fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     Ok((peer, u32::from_be_bytes(rank)))
 }
 
-/// Writes pieces, with a pause between them, and closes the connection.
+/// Writes pieces with a pause between them, and closes the connection.
 fn send(mut peer: TcpStream, pieces: &[&[u8]]) -> anyhow::Result<()> {
     peer.set_nodelay(true)?;
     for (at, piece) in pieces.iter().enumerate() {
         if at > 0 {
             thread::sleep(SHORT);
         }
-        // Who has read enough may have gone.
+        // A reader that has enough may already have closed the connection.
         let _ = peer.write_all(piece);
     }
     Ok(())
@@ -196,13 +196,13 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let asking = thread::spawn(move || fetched(address, LONG));
-    // Where nobody came, fetch says why.
+    // If no rank connected, the error of `fetch` explains why.
     let sent = accept(&listener).and_then(|(peer, _)| send(peer, pieces));
     let (got, _) = join_thread(asking)?;
     Ok(got.and_then(|id| sent.map(|()| id)))
 }
 
-/// Fetches where no id can come.
+/// Fetches although no id can come.
 fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
     without_panic(&format!("`fetch` from {address}, where {situation}"), || fetched(address, SHORT))?
         .with_context(|| format!("`fetch` from {address}, where {situation}"))
@@ -223,7 +223,7 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
         took >= SHORT,
         "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
     );
-    // A process listens, and sends nothing: connections are made without `accept`.
+    // A process listens but sends nothing. The system makes connections without `accept`.
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
@@ -236,8 +236,8 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes connections that nobody accepts, until there is no room for more: who comes then hears nothing, as from a machine that
-/// is down.
+/// Makes connections that are never accepted, until there is no room for more. Further connection attempts then get no
+/// answer, as from a machine that is down.
 fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
     let address = listener.local_addr()?;
     let mut waiting = Vec::new();
@@ -246,7 +246,7 @@ fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
             Ok(stream) => waiting.push(stream),
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(waiting),
             Err(error) => {
-                return Err(error).context("this machine still takes connections, and can't make more");
+                return Err(error).context("this machine still accepts connections, but can't make more");
             }
         }
     }
@@ -295,7 +295,7 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`hand_out`] answers in a world of so many ranks while `ask` asks at its address.
+/// Returns the result of [`hand_out`] for `world_size` ranks while `ask` asks at its address.
 fn handed_out<T: Send + 'static>(
     world_size: usize,
     timeout: Duration,
@@ -308,7 +308,7 @@ fn handed_out<T: Send + 'static>(
     Ok((result, join_thread(asking)))
 }
 
-/// Asks as the rank does, by hand.
+/// Asks for the id as rank `rank` would.
 fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(LONG))?;
@@ -343,7 +343,7 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
 
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
-    // Rank 1 is answered when the time runs already. So rank 3 is too late, however slow this machine is.
+    // Rank 1 is answered after the timeout has started, so rank 3 is too late, no matter how slow this machine is.
     let (result, _) = without_panic("`hand_out`, where rank 3 asks after the timeout", || {
         handed_out(4, timeout, move |address| {
             for rank in 1..4 {
@@ -375,7 +375,7 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
     let (result, asked) = without_panic("`hand_out`, where rank 1 asks twice", || {
         handed_out(3, LONG, |address| {
             ask(address, 1)?;
-            // Where the second connection of rank 1 was taken for the last rank, rank 2 gets no answer.
+            // If the second connection of rank 1 was counted as the last rank, rank 2 gets no answer.
             Ok([ask(address, 1).is_ok(), ask(address, 2).is_ok()])
         })
     })??;
@@ -396,7 +396,7 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes part as the rank that the launcher says, and says what it hears in the group.
+/// Takes part as the rank that the launcher assigned, and returns what it receives in the group.
 fn join() -> anyhow::Result<String> {
     let [rank, local_rank, world_size] = own_numbers()?;
     let id = exchange(rank, world_size, root_address()?, STARTING)?;

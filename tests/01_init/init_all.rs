@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Streams whose GPUs are in falling order, so that no rank has the number of its GPU by chance.
+/// Returns streams whose GPUs are in descending order, so that no rank equals its GPU's number by chance.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -78,7 +78,7 @@ fn all_are_members_of_one_group() -> anyhow::Result<()> {
 fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
-        // Straight from cudarc: this check is about `identity` alone.
+        // Created with cudarc directly, because this check is only about `identity`.
         let comms = lab::Readable::readable(Comm::from_devices(streams.clone()))?;
         for (rank, comm) in comms.iter().enumerate() {
             let expected = Identity { rank, world_size, gpu: gpu(&streams[rank]) };

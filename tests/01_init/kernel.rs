@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Whole numbers times it stay below 2²⁴, where an `f32` rounds nothing.
+/// The factor is so small that integers times it stay below 2²⁴, where an `f32` is exact.
 const A: f32 = -3.0;
 
 fn computed(y: &[f32], x: &[f32]) -> Vec<f32> {
@@ -37,12 +37,12 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
         let (y, x) = (irregular::integers(0, 37), irregular::integers(1, 37));
         let (mut on_gpu, n) = (Guarded::new(stream, &y)?, 37_u32);
         let source = Guarded::new(stream, &x)?;
-        // One block, launched by the check itself: this one is about `load` alone.
+        // The check launches one block itself, because it is only about `load`.
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
         let (mut target, source) = (on_gpu.view_mut(), source.view());
         let mut launch = stream.launch_builder(&kernel);
         launch.arg(&mut target).arg(&source).arg(&A).arg(&n);
-        // SAFETY: axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
+        // SAFETY: the kernel is axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
         unsafe { launch.launch(one) }?;
         Expected::of(&format!("y on GPU {gpu} after the loaded kernel"), &computed(&y, &x))
             .if_instead(&y, "y is as it was: the loaded kernel wrote none of its elements")
@@ -52,7 +52,8 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
 }
 
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
-    // A whole block first: a division that rounds down is right there, and most other formulas are not.
+    // A length of a whole block comes first: a division that rounds down is correct there, and most other formulas are
+    // not.
     for n in [256, 1, 255, 257, 1031, 300_000] {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
         ensure!(
@@ -87,7 +88,7 @@ fn check(len: usize) -> anyhow::Result<()> {
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
         .with_context(|| format!("`axpy` over {len} elements returned an error"))?;
-    // What is known to be wrong in the kernel is said first; the numbers come after it.
+    // An error of the kernel comes before the comparison, because it is more informative.
     stream.synchronize().with_context(|| format!("`axpy` over {len} elements failed on the GPU"))?;
     let expected = computed(&y, &x);
     let whole = len - len % THREADS as usize;
@@ -104,13 +105,13 @@ fn check(len: usize) -> anyhow::Result<()> {
 }
 
 fn every_element_is_computed() -> anyhow::Result<()> {
-    // A tail of a few elements, of nearly a block, none; one element; and blocks by the hundred.
+    // The tail has a few elements, nearly a block, or none. The other lengths are one element, and hundreds of blocks.
     [1031, 511, 512, 1, 70_001].into_iter().try_for_each(check)
 }
 
 fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
-    // Up to the end of the last block, and four times the length, reach into the guards and not beyond them: a kernel that
-    // goes too far harms nobody on any GPU.
+    // For these lengths, a kernel that runs to the end of the last block, or over four times the length, writes only
+    // into the guards. So it does no harm on any GPU.
     [1230, 22].into_iter().try_for_each(check)
 }
 

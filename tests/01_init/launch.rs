@@ -1,4 +1,4 @@
-//! Processes as launchers start them, for the checks of `init/environment` and `init/id_exchange`.
+//! Starts processes as launchers do, for the checks of `init/environment` and `init/id_exchange`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
@@ -8,7 +8,7 @@ use cudarc::driver::CudaContext;
 use cudarc::nccl::Comm;
 use lab::roll_call::{Answer, roll_call};
 
-/// The variables in which a launcher says rank, local rank and world size, in this order.
+/// A launcher's variables for rank, local rank, and world size, in this order.
 pub(crate) struct Launcher {
     pub(crate) name: &'static str,
     pub(crate) variables: [&'static str; 3],
@@ -20,34 +20,35 @@ pub(crate) const OPEN_MPI: Launcher = Launcher {
     name: "Open MPI",
     variables: ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"],
 };
-/// As MPICH's mpiexec (Hydra) sets them.
+/// The variables that MPICH's mpiexec (Hydra) sets.
 pub(crate) const MPICH: Launcher =
     Launcher { name: "MPICH", variables: ["PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"] };
 pub(crate) const SLURM: Launcher =
     Launcher { name: "Slurm", variables: ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"] };
 
-/// All of them, the innermost first.
+/// All launchers, with the innermost first.
 pub(crate) const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
-/// What a launcher assigns to a process: rank, local rank, world size.
+/// A launcher's assignment to a process: rank, local rank, and world size.
 pub(crate) type Numbers = [usize; 3];
 
-/// Where rank 0 listens: torchrun's names, which other launchers' users set themselves.
+/// The variables with rank 0's address. The names are torchrun's; users of other launchers set the variables
+/// themselves.
 const ROOT: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
-/// All that a launcher of this test run itself may have set.
+/// Returns all variables that a launcher of this test run itself may have set.
 pub(crate) fn all_variables() -> Vec<&'static str> {
     LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(ROOT).collect()
 }
 
 impl Launcher {
-    /// What it sets for a process with these numbers.
+    /// Returns the variables that the launcher sets for a process with these numbers.
     pub(crate) fn sets(&self, numbers: Numbers) -> Vec<(&'static str, String)> {
         self.variables.into_iter().zip(numbers.map(|number| number.to_string())).collect()
     }
 }
 
-/// The numbers that this process's launcher says, for programs that don't ask the exercise.
+/// Returns the numbers that this process's launcher assigned, for programs that don't use the exercise.
 pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     let numbers = LAUNCHERS.iter().map(|launcher| launcher.variables.map(number));
@@ -55,9 +56,9 @@ pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     whole.next().context("no launcher started this process")
 }
 
-/// An address of this machine at which nobody listens.
+/// Returns an address of this machine at which no process listens.
 ///
-/// The port is none of those that the system gives to connections, so that no attempt to connect can meet itself there.
+/// The system never assigns this port to a connection, so no attempt to connect can meet itself there.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let first = 20_000 + std::process::id() % 5_000 * 2;
     let addresses = (first..first + 2_000)
@@ -66,22 +67,23 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     free.next().context("no free port from 20000 on")
 }
 
-/// The variables that say where rank 0 listens.
+/// Returns the variables with rank 0's address.
 pub(crate) fn root_variables(address: SocketAddr) -> Vec<(&'static str, String)> {
     ROOT.into_iter().zip([address.ip().to_string(), address.port().to_string()]).collect()
 }
 
-/// Where rank 0 listens, as [`root_variables`] said it.
+/// Returns rank 0's address, as [`root_variables`] set it.
 pub(crate) fn root_address() -> anyhow::Result<SocketAddr> {
     let [ip, port] = ROOT.map(|name| std::env::var(name).context(name));
     Ok(SocketAddr::new(ip?.parse()?, port?.parse()?))
 }
 
-/// `mpirun` of whatever MPI is installed, for so many processes of this machine, as many as there may be users and cores.
+/// Returns the command `mpirun` of the installed MPI, for this many processes on this machine, run by any user and on
+/// any number of cores.
 pub(crate) fn mpirun(processes: usize) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &processes.to_string()]);
-    // Open MPI's, which it wants before it runs as root, and more processes than cores: in release 4, and in 5.
+    // Open MPI 4 and 5 require these variables to run as root, or with more processes than cores.
     for variable in
         ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"]
     {
@@ -91,14 +93,14 @@ pub(crate) fn mpirun(processes: usize) -> Command {
     command
 }
 
-/// A process's last words: what it has heard from each rank of its group, over the wire.
+/// Returns a process's final message: the answers that it received from each rank of its group.
 pub(crate) fn what_it_hears(comm: &Comm) -> anyhow::Result<String> {
     let heard: Vec<String> = roll_call(comm)?.iter().map(Answer::to_string).collect();
     Ok(format!("rank {} hears {}", comm.rank(), heard.join("; ")))
 }
 
-/// Compares what processes said with what every rank of one machine should hear: each uses the GPU of its own number, or
-/// shares one where there are fewer.
+/// Compares the messages of processes with those that all ranks of one machine should send. Each rank uses the GPU of
+/// its own number, or shares one if there are fewer.
 pub(crate) fn check_heard(
     by: &str,
     world_size: usize,

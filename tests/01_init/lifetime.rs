@@ -22,10 +22,10 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const ITERATIONS: usize = 3;
-/// As many that a communicator for each is not a communicator for each iteration and one more.
+/// There are more tensors than iterations, so one communicator per tensor differs from one per iteration plus one more.
 const LENGTHS: [usize; 5] = [1, 37, 1031, 300, 64];
 
-/// Ids for a group whose ranks are threads: whoever asks first makes it.
+/// The ids for a group whose ranks are threads. The first rank to ask for an id creates it.
 #[derive(Default)]
 struct Ids(Mutex<Vec<Id>>);
 
@@ -43,7 +43,7 @@ fn input(rank: usize, iteration: usize, tensor: usize) -> Vec<f32> {
     irregular::integers(100 * rank + 10 * iteration + tensor, LENGTHS[tensor])
 }
 
-/// The inputs of these ranks in all iterations, summed.
+/// Returns the sum of the inputs of these ranks in all iterations.
 fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for &rank in ranks {
@@ -54,7 +54,8 @@ fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     total
 }
 
-/// Each iteration adds the rank's input to what the one before left, and sums that over all ranks.
+/// Returns the expected values: each iteration adds the rank's input to the previous result, and sums that over all
+/// ranks.
 fn expected(world_size: usize, tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for iteration in 0..ITERATIONS {
@@ -70,7 +71,7 @@ fn expected(world_size: usize, tensor: usize) -> Vec<f32> {
 type Fill<'a> = &'a mut dyn FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
 type Run = fn(&UnconnectedRank, usize, &mut [CudaViewMut<f32>], Fill) -> anyhow::Result<()>;
 
-/// Runs the iterations on each rank of a world, and compares. The last rank's stream spins in each `fill`.
+/// Runs the iterations on each rank of a world, and compares the results. The last rank's stream spins in each `fill`.
 fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
     let streams = lab::streams(world_size)?;
     let ids = Ids::default();
@@ -92,7 +93,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         for len in LENGTHS {
             buffers.push(Guarded::new(&stream, &vec![0.0; len])?);
         }
-        // So that loading takes no part in what comes.
+        // Loads the kernels first, so that loading does not affect what follows.
         kernels.spin(&stream, 0)?;
         stream.synchronize()?;
         let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
@@ -105,7 +106,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         })?;
         for (tensor, buffer) in buffers.iter().enumerate() {
             let name = format!("tensor {tensor} of {world_size} ranks, read after the return,");
-            // Whole numbers below 2²⁴: an f32 rounds nothing.
+            // Integers below 2²⁴ are exact in an f32.
             Expected::new(rank, &name, &expected(world_size, tensor))
                 .if_instead(
                     &added(&[rank], tensor),
@@ -129,7 +130,7 @@ fn all_of_it_is_done_on_return() -> anyhow::Result<()> {
 }
 
 fn one_communicator_does_for_all() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let mut before = 0;
     for world_size in lab::world_sizes() {

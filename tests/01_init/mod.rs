@@ -1,4 +1,4 @@
-//! What module 01 must do: one file for each exercise.
+//! The checks of module 01, with one file for each exercise.
 
 mod buffers;
 mod devices;
@@ -14,7 +14,7 @@ mod rendezvous;
 
 use lab::Check;
 
-/// Every check of the module, in the order of its exercises.
+/// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     [
         devices::checks(),

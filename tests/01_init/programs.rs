@@ -1,4 +1,4 @@
-//! Checks of the module's program for one process, where it is solved.
+//! Checks of the module's program for one process, which run only on the solutions.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use lab::Check;
 
 use super::launch::{OPEN_MPI, all_variables, free_address};
 
-/// Cargo tells a package's tests where the programs of that package are, and of no other.
+/// The path of the program. Cargo passes a package's tests the paths of that package's programs only.
 const PROCESS: Option<&str> = option_env!("CARGO_BIN_EXE_s01_init_process");
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -20,7 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The program, in no launcher's environment.
+/// Returns the program, without the environment of a launcher.
 fn program() -> anyhow::Result<Command> {
     let mut command = Command::new(PROCESS.context("the check is there only with its program")?);
     for name in all_variables() {

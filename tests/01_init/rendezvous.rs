@@ -33,7 +33,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Streams whose GPUs are in falling order, so that no rank has the number of its GPU by chance.
+/// Returns streams whose GPUs are in descending order, so that no rank equals its GPU's number by chance.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();

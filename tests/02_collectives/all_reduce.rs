@@ -35,7 +35,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer than ranks, and odd lengths beyond a warp and a block.
+/// One element, fewer elements than ranks, and odd lengths beyond a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
 fn the_sum_arrives_on_every_rank() -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let send = Guarded::new(&stream, &inputs[rank])?;
     let mut recv = Guarded::new(&stream, &stale)?;
     sum(comm, &send.view(), &mut recv.view_mut())?;
-    // Whole numbers whose sums stay below 2²⁴: an f32 rounds nothing, in whatever order they are added.
+    // Integers whose sums stay below 2²⁴ are exact in an f32, in any order of summation.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
         .if_instead(&stale, "it holds what it held before: no sum was written to it")
@@ -131,7 +131,7 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             let mut third = Guarded::new(&stream, &[0.0; LEN])?;
             sum(&comm, &first.view(), &mut second.view_mut())?;
             sum(&comm, &second.view(), &mut third.view_mut())?;
-            // Every rank has the same sum, so the second one is the first times the number of ranks.
+            // Every rank has the same sum, so the second sum is the first times the number of ranks.
             let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
             Expected::new(
                 rank,

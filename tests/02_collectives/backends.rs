@@ -32,7 +32,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LENGTHS: [usize; 4] = [1, 37, 1031, 65_537];
 
-/// Runs `work` on each rank, with the host group of all.
+/// Runs `work` on each rank, with the host group of all ranks.
 fn on_each_rank(
     world_size: usize,
     work: impl Fn(&Comm, &HostGroup) -> anyhow::Result<()> + Sync,
@@ -85,7 +85,8 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             };
             let in_f16 = sum(&|sum, value| (f16::from_f32(sum) + f16::from_f32(value)).to_f32());
             let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
-            // n − 1 additions of values up to 1 round by at most 2⁻²⁴ of n each; the order of either backend is its own.
+            // Each of n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ of n. Each backend has its own order of
+            // summation.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
             Expected::new(rank, "the result of staged_sum, compared with that of NCCL,", &by_nccl)
                 .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
@@ -109,7 +110,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
             let kernels = Kernels::load(stream.context())?;
             let own = irregular::integers(rank, 37);
             let mut buffer = stream.clone_htod(&own)?;
-            // A late producer, and a consumer, in the same stream: neither of them waits on the host.
+            // A late producer and a consumer are in the same stream. Neither waits on the host.
             kernels.spin(&stream, 2_000_000)?;
             kernels.scale(&stream, &mut buffer, 2.0)?;
             staged_sum(group, rank, &stream, &mut buffer.as_view_mut()).context("staged_sum")?;
@@ -127,7 +128,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ratio of two spins that last 2 ms and 0.5 ms, the first of each so many times as long.
+/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times as long.
 fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
@@ -147,12 +148,12 @@ fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     Ok(got)
 }
 
-/// Whether a ratio is this one: between half of it and twice, for a GPU that others use too.
+/// Returns whether a ratio is between half of this one and twice it. The tolerance is for a GPU that others use too.
 fn about(got: f64, ratio: f64) -> bool {
     (0.5 * ratio..2.0 * ratio).contains(&got)
 }
 
-/// `mistake` is a ratio that a mistake gives, and which one that is.
+/// Checks a ratio. `mistake` is the ratio that a known mistake gives, and its cause.
 fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
     let upside_down = (0.25, "that is nccl / staged: divide the other way round");
     let cause = [Some(upside_down), mistake].into_iter().flatten().find(|&(ratio, _)| about(got, ratio));
@@ -174,7 +175,7 @@ fn both_are_measured_alike() -> anyhow::Result<()> {
 fn warming_up_is_not_measured() -> anyhow::Result<()> {
     let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
-    // Only the staged one begins slowly.
+    // Only the staged one starts slowly.
     const ROUNDS: usize = 2;
     let got = times_as_long(
         &stream,
@@ -182,7 +183,7 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         || kernels.spin(&stream, if calls.replace(calls.get() + 1) == 0 { 40_000_000 } else { 2_000_000 }),
         || kernels.spin(&stream, 500_000),
     )?;
-    // The first round and those that count, of both.
+    // The measured rounds and the first round, of both.
     let with_the_first = (40.0 + 2.0 * ROUNDS as f64) / (0.5 * (1.0 + ROUNDS as f64));
     check_ratio(got, Some((with_the_first, "the first round, of 40 ms, was measured too")))
 }

@@ -45,7 +45,7 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                 let shard = count * element_bytes;
                 let whole = shard * world_size;
                 let expected = if matches!(operation, AllGather | ReduceScatter) { whole } else { shard };
-                // With one rank first, what is wrong by another factor is none of these.
+                // The first world has one rank. A value that is wrong by another factor matches none of these cases.
                 let cause = match got {
                     _ if got == expected => continue,
                     _ if got == shard => {
@@ -66,7 +66,7 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As nccl-tests' `doc/PERFORMANCE.md` has them, times n.
+/// Returns the factors of nccl-tests' `doc/PERFORMANCE.md`, times n.
 fn parts(operation: Operation, n: usize) -> usize {
     match operation {
         AllReduce => 2 * (n - 1),
@@ -79,7 +79,7 @@ fn factor(operation: Operation, n: usize) -> f64 {
     parts(operation, n) as f64 / n as f64
 }
 
-/// The mistake that gives just these factors for the operations on n ranks.
+/// Returns the mistake that gives exactly these factors for the operations on n ranks.
 fn why_these_factors(n: usize) -> Option<String> {
     let got = OPERATIONS.map(|operation| bus_factor(operation, n));
     let are = |factor: &dyn Fn(Operation) -> f64| {
@@ -101,12 +101,12 @@ fn why_these_factors(n: usize) -> Option<String> {
 }
 
 fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
-    // Not two ranks first: there, an all-reduce has factor 1, and n − 1 is 1 as well.
+    // Two ranks don't come first: with two, the factor of an all-reduce is 1, and so is n − 1.
     for n in [5, 2, 3, 4, 8, 16, 1] {
         for operation in OPERATIONS {
             let (got, expected) = (bus_factor(operation, n), factor(operation, n));
             if !abs_diff_eq!(got, expected, epsilon = 1e-9) {
-                // Where it has a fraction, no division of integers has made it.
+                // A value with a fraction does not come from an integer division.
                 let of_another = || {
                     let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = 1e-9);
                     let other = OPERATIONS.into_iter().find(same).filter(|_| got.fract() != 0.0)?;
@@ -124,7 +124,7 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// A row of spins. The first `slow` ones take 25 times as long as the others.
+/// Measures a row of spins. The first `slow` spins take 25 times as long as the others.
 fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> anyhow::Result<(Row, usize)> {
     let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
@@ -138,11 +138,11 @@ fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> 
 fn only_warm_rounds_count() -> anyhow::Result<()> {
     let (row, calls) = spins(AllReduce, 4, 1 << 20, WARM_UPS)?;
     let (got, round) = (row.microseconds, ROUND as f64 / 1e3);
-    // A spin lasts at least as long as it is asked to; five times that is allowed for a GPU that others use too.
+    // A spin lasts at least as long as requested. Five times that is allowed, for a GPU that others use too.
     if calls == WARM_UPS + ROUNDS && (0.95 * round..5.0 * round).contains(&got) {
         return Ok(());
     }
-    // What a mistake measures, for each round. Twice that is allowed, which keeps them apart.
+    // The times per round that known mistakes measure. A tolerance of a factor of two keeps them apart.
     let [warm_ups, rounds] = [WARM_UPS, ROUNDS].map(|count| count as f64);
     let first_ones = (25.0 * warm_ups + rounds - warm_ups) / rounds;
     let with_warm_ups = (25.0 * warm_ups + rounds) / rounds;
@@ -225,13 +225,13 @@ fn a_collective_has_a_row() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rows with these times.
+/// Returns rows with these times.
 fn rows(times: &[(usize, f64)]) -> Vec<Row> {
     let row = |&(bytes, microseconds)| Row { bytes, microseconds, algbw: f64::NAN, busbw: f64::NAN };
     times.iter().map(row).collect()
 }
 
-/// The line by least squares with these weights, from the normal equations.
+/// Returns the weighted least-squares line, from the normal equations.
 fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
         times.iter().map(|&(bytes, time)| weight(time) * term(bytes as f64, time)).sum()
@@ -242,7 +242,7 @@ fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
 }
 
-/// Two numbers that a fit gives, up to its rounding.
+/// Returns whether two results of a fit are equal up to its rounding.
 fn alike(got: f64, expected: f64) -> bool {
     relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
 }

@@ -31,7 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// Irregular values, and among them two NaNs and both zeros: bits that arithmetic doesn't keep.
+/// Returns irregular values that include two NaNs and both zeros, whose bits arithmetic doesn't preserve.
 fn values(rank: usize) -> Vec<f32> {
     let mut values = irregular::fractions(rank, LEN);
     values[5] = f32::from_bits(0x7fc0_1230 + rank as u32);
@@ -102,7 +102,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks `replicas_equal` about these values on this rank, and looks that it left them alone.
+/// Calls `replicas_equal` with these values on this rank, and checks that it does not change them.
 fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
     let buffer = Guarded::new(&comm.stream(), values)?;
     let verdict = replicas_equal(comm, &buffer.view())?;
@@ -138,7 +138,7 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A change to a replica, and its name.
+/// A change to a replica, with its name.
 type Difference = (&'static str, fn(&mut [f32]));
 
 const DIFFERENCES: [Difference; 8] = [

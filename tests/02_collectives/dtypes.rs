@@ -41,7 +41,7 @@ const LEN: usize = 1031;
 fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            // A rank that finds a mistake continues to the end, because the others would wait for it.
             let f64s = check_sum("f64", 53, &comm, |value| value);
             let f32s = check_sum("f32", 24, &comm, |value| value as f32);
             let f16s = check_sum("f16", 11, &comm, f16::from_f64);
@@ -52,8 +52,8 @@ fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whole numbers with all the bits of the type, and the first of them set. They are even on one rank and odd on the next,
-/// so that already the sum of two has a bit too many, and is rounded.
+/// Returns integers that use all the bits of the type, with the first bit set. They are even on one rank and odd on the
+/// next, so that the sum of two already needs one bit more, and is rounded.
 fn full_numbers(rank: usize, bits: u32) -> Vec<i64> {
     let first = 1_i64 << (bits - 1);
     let even = |value: &f32| ((f64::from(value.abs()) * first as f64) as i64 % first) & !1;
@@ -86,10 +86,10 @@ fn check_sum<T: Element + NcclType + DeviceRepr>(
     Ok(())
 }
 
-/// The types, and their significant bits.
+/// The types, and their numbers of significant bits.
 const TYPES: [(&str, u32); 4] = [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)];
 
-/// The mistake that gives just this bound.
+/// Returns the mistake that gives exactly this bound.
 fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> String {
     let (n, unit) = (world_size as f64, |bits: u32| f64::powi(2.0, -(bits as i32)));
     let is = |other: f64| relative_eq!(bound, other, epsilon = 0.0, max_relative = 1e-9);
@@ -116,7 +116,7 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     for (name, bits) in TYPES {
         for world_size in [1, 2, 3, 5, 8, 1000] {
             for largest in [1.0, 1e-3, 48.0] {
-                // n additions in place of n − 1, and all that four times over.
+                // The limit allows n additions instead of n − 1, times four.
                 let most = 4.0 * (world_size * world_size) as f64 * largest * f64::powi(2.0, -(bits as i32));
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
@@ -129,7 +129,7 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exact sums of values up to `largest`, in parts of the largest sum that there can be. Where the values cancel, the sum is 0.
+/// Exact sums of values up to `largest`, as fractions of the largest possible sum. If the values cancel, the sum is 0.
 const EXACT_SUMS: [f64; 5] = [1.0, 0.5, 0.001, 0.0, -1.0];
 
 fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
@@ -149,7 +149,7 @@ fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sums that are off by half of the bound must pass, and those that are off by four times the bound must not.
+/// Checks that sums that are off by half of the bound pass, and that those that are off by four times the bound do not.
 fn check_comparison(
     name: &str,
     bits: u32,
@@ -166,7 +166,7 @@ fn check_comparison(
         }
         let accepted = |off: f64, exact: f64| may_be_sum(exact + off, exact, bits, world_size, largest);
         let cause = match expected {
-            // 2⁻⁵² is 2.2e-16, and what is off by more than that is allowed here.
+            // 2⁻⁵² is 2.2e-16. Here, larger errors are allowed.
             true if off.abs() > 3e-16 && accepted(2e-16, 0.0) && !accepted(2.5e-16, 0.0) => {
                 "\n  likely cause: just 2⁻⁵² is allowed, which `approx` takes unless it is given an `epsilon`"
             }
@@ -184,7 +184,7 @@ fn check_comparison(
     Ok(())
 }
 
-/// The average of these values, rounded to an `f16`.
+/// Returns the average of these values, rounded to an `f16`.
 fn average(inputs: &[Vec<f16>]) -> Vec<f16> {
     let sum = |index: usize| inputs.iter().map(|input| input[index].to_f64()).sum::<f64>();
     (0..LEN).map(|index| f16::from_f64(sum(index) / inputs.len() as f64)).collect()
@@ -198,8 +198,8 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     let inputs: Vec<Vec<f16>> = (0..world_size).map(halves).collect();
     let mut buffer = Guarded::new(&comm.stream(), &inputs[rank])?;
     average_halves(comm, &mut buffer.view_mut())?;
-    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n; n − 1 sums of at most `largest` round by
-    // 2⁻¹¹; the expected value rounds once more.
+    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n. n − 1 sums of at most `largest` round by
+    // 2⁻¹¹. The expected value rounds once more.
     let bound = largest * (2.0 + world_size as f64) * f64::powi(2.0, -11);
     Expected::new(rank, "the buffer", &average(&inputs))
         .if_instead(
@@ -240,7 +240,7 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
     let wrapped: Vec<f64> = sums.iter().map(|sum| sum % 256.0 / ranks).collect();
     let wrapped_whole: Vec<f64> = wrapped.iter().map(|mean| mean.floor()).collect();
     let wraps = "the sums wrapped at 256: a u8 can't hold them";
-    // An f32 is enough: its average, as NCCL makes it, is within this.
+    // A precision of f32 is enough: NCCL's average in f32 is within this bound.
     let bound = 255.0 * (2.0 + ranks) * f64::powi(2.0, -24);
     Expected::new(rank, "the mean", &mean)
         .if_instead(&whole, "the fractions are gone: these are whole numbers")
@@ -253,7 +253,7 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
 
 fn the_mean_of_bytes_keeps_its_fraction() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        // 0 or 1: the sum fits in a byte, the mean is nearly always a fraction.
+        // The values are 0 or 1, so the sum fits in a byte, and the mean is nearly always a fraction.
         rendezvous(&lab::streams(world_size)?, |comm| check_mean(&comm, |x| u8::from(x > 0.0)))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What module 02 must do: one file for each exercise, and what several of them share.
+//! The checks of module 02, with one file for each exercise, and helpers that several of them share.
 
 mod all_gather;
 mod all_reduce;
@@ -15,7 +15,7 @@ mod timing;
 
 use lab::Check;
 
-/// Every check of the module, in the order of its exercises.
+/// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     [
         all_reduce::checks(),

@@ -38,15 +38,15 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Elements of a part.
+/// The lengths of a part.
 const PARTS: [usize; 4] = [1, 3, 37, 1031];
-/// Elements of a whole: odd ones that hardly divide, one that mostly does, and fewer than ranks.
+/// The lengths of a whole: odd ones that are rarely divisible, one that mostly is, and some below the number of ranks.
 const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
 
 fn each_rank_gets_its_part() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            // A rank that finds a mistake continues to the end, because the others would wait for it.
             let mut verdict = Ok(());
             for len in PARTS {
                 verdict = verdict.and(check_part(&comm, len));
@@ -129,7 +129,7 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let total = added(&inputs);
     let average = divided(&total, world_size);
     let (part, rest) = (len / world_size, len % world_size);
-    // The average as far as `range`, and elsewhere `other`.
+    // The average within `range`, and `other` elsewhere.
     let only = |range: Range<usize>, other: &[f32]| {
         let mut values = other.to_vec();
         values[range.clone()].copy_from_slice(&average[range]);
@@ -178,7 +178,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
 }
 
 fn the_two_steps_are_no_all_reduce() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     rendezvous(&lab::streams(2)?, |comm| {
         let stream = comm.stream();

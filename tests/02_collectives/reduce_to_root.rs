@@ -32,10 +32,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer than ranks, and an odd length beyond a block.
+/// One element, fewer elements than ranks, and an odd length beyond a block.
 const LENGTHS: [usize; 3] = [1, 3, 1031];
 
-/// An operator: its name, and what it makes of two numbers.
+/// An operator: its name, its NCCL value, and the function that combines two numbers.
 type Operator = (&'static str, ReduceOp, fn(f32, f32) -> f32);
 
 const OPERATORS: [Operator; 4] = [
@@ -45,7 +45,7 @@ const OPERATORS: [Operator; 4] = [
     ("Max", ReduceOp::Max, f32::max),
 ];
 
-/// ±½, ±1, ±2 and ±4: their sums and their products over 16 ranks are `f32` values, so nothing rounds.
+/// Returns ±½, ±1, ±2, and ±4. Their sums and products over 16 ranks are exact in `f32`.
 fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
     let power = |value: f32| value.signum() * f32::powi(2.0, value.abs() as i32 % 4 - 1);
     (0..world_size).map(|rank| irregular::integers(rank, len).into_iter().map(power).collect()).collect()
@@ -59,7 +59,7 @@ fn combined(inputs: &[Vec<f32>], combine: fn(f32, f32) -> f32) -> Vec<f32> {
 fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake goes on to the end: the others would wait for it.
+            // A rank that finds a mistake continues to the end, because the others would wait for it.
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for operator in &OPERATORS {
@@ -74,7 +74,7 @@ fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every rank offers a buffer to receive into. Only the root's may change.
+/// Checks a reduction in which every rank passes a receive buffer. Only the root's may change.
 fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let (name, op, combine) = operator;
@@ -152,7 +152,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Alone: what a root refuses, its peers would wait for.
+/// Runs with one rank only, because the peers of a root would wait for the call that it rejects.
 fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         let stream = comm.stream();
@@ -181,7 +181,7 @@ fn the_range_is_known_to_the_root_alone() -> anyhow::Result<()> {
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for len in LENGTHS {
-                    // All on one side of 0, so that a 0 that nobody reduced into is seen.
+                    // All values are on one side of 0, so that a 0 that was never reduced into is detected.
                     verdict = verdict.and(check_range(&comm, len, root, -3000.0));
                     verdict = verdict.and(check_range(&comm, len, root, 3000.0));
                 }

@@ -1,15 +1,15 @@
-//! What the checks of several exercises compare with, computed on the host.
+//! Reference results on the host that the checks of several exercises share.
 
 use std::ops::Range;
 
 use lab::irregular;
 
-/// What each rank has: whole numbers below 2²⁴ / n, whose sums are exact in any order.
+/// Returns the inputs of each rank: integers below 2²⁴ / n, whose sums are exact in any order.
 pub(super) fn inputs(world_size: usize, len: usize) -> Vec<Vec<f32>> {
     (0..world_size).map(|rank| irregular::integers(rank, len)).collect()
 }
 
-/// The sum over the ranks.
+/// Returns the sum over the ranks.
 pub(super) fn added(inputs: &[Vec<f32>]) -> Vec<f32> {
     (0..inputs[0].len()).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
 }
@@ -18,14 +18,14 @@ pub(super) fn divided(values: &[f32], by: usize) -> Vec<f32> {
     values.iter().map(|value| value / by as f32).collect()
 }
 
-/// How far an average of [`inputs`] may be from the exact one. NCCL multiplies each value by 1/n, then adds: 1/n and a product
-/// round by 2⁻²⁴ each, relative to at most 1000/n, n times over; then n − 1 sums of at most 1000 round by 2⁻²⁴ each. The
-/// expected value rounds once more. Where n is a power of 2, nothing rounds at all.
+/// Returns the bound on the error of an average of [`inputs`]. NCCL multiplies each value by 1/n, then sums. 1/n and
+/// each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of at most 1000 round by 2⁻²⁴
+/// each. The expected value rounds once more. If n is a power of 2, nothing rounds at all.
 pub(super) fn average_bound(world_size: usize) -> f64 {
     if world_size.is_power_of_two() { 0.0 } else { 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24) }
 }
 
-/// Where the part of a rank lies, of parts of this length.
+/// Returns the range of a rank's part, if each part has `len` elements.
 pub(super) fn place(rank: usize, len: usize) -> Range<usize> {
     rank * len..(rank + 1) * len
 }

@@ -1,8 +1,8 @@
-//! Calls that must be refused.
+//! Checks of calls that must be rejected.
 
 use anyhow::{bail, ensure};
 
-/// Looks that a call was refused on this rank, and that the text has all these numbers.
+/// Checks that a call was rejected on this rank, and that the error contains all these numbers.
 pub(super) fn refused(
     rank: usize,
     call: &str,

@@ -1,11 +1,11 @@
-//! A GPU to be kept busy.
+//! Provides a GPU that can be kept busy.
 
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use lab::Kernels;
 
-/// A stream, and the kernels to spin on it. They are loaded: that takes no part in what comes.
+/// Returns a stream, and kernels to spin on it. They are already loaded, so loading does not affect what follows.
 pub(super) fn spinning() -> anyhow::Result<(Arc<CudaStream>, Kernels)> {
     let stream = lab::streams(1)?.remove(0);
     let kernels = Kernels::load(stream.context())?;

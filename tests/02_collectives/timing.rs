@@ -32,9 +32,9 @@ const MILLISECOND: u64 = 1_000_000;
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// A spin lasts at least as long as it is asked to. A little less is allowed, for the clocks' resolution; five times as
-/// much is allowed for a GPU that others use too. `mistakes` are how many rounds a mistake takes for one, and which one that
-/// is; twice that is allowed, which keeps them apart.
+/// Checks the milliseconds per round. A spin lasts at least as long as requested. A little less is allowed, for the
+/// resolution of the clocks, and five times as much, for a GPU that others use too. `mistakes` pairs the number of
+/// rounds that a known mistake measures as one with its cause. A tolerance of a factor of two keeps them apart.
 fn check_milliseconds(got: f64, mistakes: &[(f64, &str)]) -> anyhow::Result<()> {
     let round = ROUND as f64 / MILLISECOND as f64;
     let cause = mistakes.iter().find(|(rounds, _)| (0.95 * rounds..2.0 * rounds).contains(&(got / round)));
@@ -77,12 +77,12 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         "3 warm-ups and 2 rounds: gpu_milliseconds called `work` {} times, expected 5",
         calls.get()
     );
-    // 3 warm-ups of 10 rounds each, and 2 rounds.
+    // There are 3 warm-ups of 10 rounds each, and 2 rounds.
     let measured = "the warm-ups, 4 ms each, were measured too";
     check_milliseconds(got, &[(32.0 / 2.0, measured), (32.0 / 5.0, measured)])
 }
 
-/// A clock that shows how far things are, whenever and however often it is read.
+/// A clock whose time shows how far the work has come, no matter when and how often it is read.
 struct Stages {
     earlier: CudaEvent,
     own: RefCell<Option<CudaEvent>>,
@@ -105,7 +105,7 @@ impl Stages {
     }
 }
 
-/// What `host_times` says of a spin of 20 ms, behind another one of so many nanoseconds.
+/// Returns the times of `host_times` for a spin of 20 ms, behind an earlier spin of `earlier` nanoseconds.
 fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
     let (stream, kernels) = spinning()?;
     if earlier > 0 {
@@ -131,7 +131,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
         return Ok(());
     }
     let cause = match (called, done) {
-        // No two stages are as far apart as the first one and any other.
+        // No two other stages are as far apart as the first stage and any other.
         _ if called.max(done) >= NOTHING - EARLIER_WORK => {
             "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that work first"
         }

@@ -40,12 +40,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Elements of a part: one, and odd numbers beyond a warp and a block.
+/// The lengths of a part: one, and odd lengths beyond a warp and a block.
 const PARTS: [usize; 3] = [1, 37, 1031];
 
 type CheckOfRoot = fn(&Comm, usize, usize) -> anyhow::Result<()>;
 
-/// Runs a check for each length and each root, in each world of at least so many ranks.
+/// Runs a check for each length and each root, in each world of at least `least` ranks.
 fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= least) {
         for_each_root_of(world_size, check)?;
@@ -55,7 +55,7 @@ fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
 
 fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        // A rank that finds a mistake continues to the end, because the others would wait for it.
         let mut verdict = Ok(());
         for root in (0..world_size).rev() {
             for len in PARTS {
@@ -67,17 +67,17 @@ fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What a rank has for all ranks.
+/// Returns the values that a rank has for all ranks.
 fn whole(rank: usize, world_size: usize, len: usize) -> Vec<f32> {
     irregular::integers(rank, world_size * len)
 }
 
-/// Part `of` of what `rank` has for all ranks.
+/// Returns part `of` of the values that `rank` has for all ranks.
 fn part(rank: usize, world_size: usize, len: usize, of: usize) -> Vec<f32> {
     whole(rank, world_size, len)[of * len..(of + 1) * len].to_vec()
 }
 
-/// What lies in the buffer of a rank before.
+/// Returns the values that a rank's buffer holds at first.
 fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
@@ -87,7 +87,7 @@ fn check_scatter(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let send = Guarded::new(&stream, &whole(rank, world_size, len))?;
     let mut recv = Guarded::new(&stream, &stale(rank, len))?;
     let view = send.view();
-    // The others offer what is not the root's.
+    // The other ranks pass data that differs from the root's.
     scatter(comm, Some(&view), &mut recv.view_mut(), root)?;
     Expected::new(rank, &format!("the part received from root {root}"), &part(root, world_size, len, rank))
         .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
@@ -109,7 +109,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let before = stale(rank, world_size * len);
     let send = Guarded::new(&stream, &own(rank))?;
     let mut recv = Guarded::new(&stream, &before)?;
-    // The others offer a buffer as well: it must stay as it is.
+    // The other ranks also pass a buffer, which must not change.
     gather(comm, &send.view(), Some(&mut recv.view_mut()), root)?;
     let got = recv.read()?;
     if rank != root {
@@ -185,7 +185,7 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     exchanges(1)
 }
 
-/// What each rank receives into or sends lies on another rank's GPU; on the root of a scatter or gather, both.
+/// Checks calls whose receive or send buffer is on another rank's GPU. On the root of a scatter or gather, both are.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     const LEN: usize = 37;
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
@@ -194,7 +194,7 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
         let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
         let own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
-        // Whoever copies what a rank has for itself does so on the communicator's stream.
+        // A rank that copies its own part does so on the communicator's stream.
         other.synchronize()?;
         stream.context().bind_to_thread()?;
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
@@ -222,11 +222,11 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         })?;
         judged("all_to_all", result, check_all_to_all(comm, LEN))
     };
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     unsafe { beside_another_gpu(check) }
 }
 
-/// On the other ranks there is no whole at all.
+/// Checks a scatter and a gather in which the other ranks have no whole buffer at all.
 fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let mut part = Guarded::new(&stream, &stale(rank, len))?;

@@ -21,7 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Two streams of a GPU, with tracking off: what is not ordered by hand isn't ordered.
+/// Two streams of a GPU without event tracking, so that only the exercise orders their work.
 struct Bench {
     producer: Arc<CudaStream>,
     consumer: Arc<CudaStream>,
@@ -31,7 +31,7 @@ struct Bench {
     buffer: Guarded<f32>,
 }
 
-/// What lies in the buffer and in the outputs at first.
+/// Returns the values that the buffer and the outputs hold at first.
 fn stale() -> Vec<f32> {
     irregular::integers(1000, LEN)
 }
@@ -40,7 +40,7 @@ impl Bench {
     fn new(rounds: usize) -> anyhow::Result<Self> {
         let producer = lab::streams(1)?.remove(0);
         let context = producer.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
         lab::name_stream(&producer, "producer")?;
@@ -51,14 +51,14 @@ impl Bench {
         let outputs = (0..rounds).map(|_| Ok(consumer.clone_htod(&stale())?));
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         let buffer = Guarded::new(&producer, &stale())?;
-        // So that loading takes no part in what comes.
+        // Loads the kernels first, so that loading does not affect what follows.
         kernels.spin(&producer, 0)?;
         producer.synchronize()?;
         consumer.synchronize()?;
         Ok(Self { producer, consumer, kernels, inputs, outputs, buffer })
     }
 
-    /// `hand_over` of the first round, the producer spinning before it works.
+    /// Calls `hand_over` for the first round. The producer spins before it works.
     fn hand_over(&mut self, produce_spin: u64) -> anyhow::Result<()> {
         let Self { producer, consumer, kernels, inputs, outputs, buffer } = self;
         hand_over(
@@ -73,7 +73,7 @@ impl Bench {
         )
     }
 
-    /// `relay` over all rounds, each stream spinning before it works.
+    /// Calls `relay` for all rounds. Each stream spins before it works.
     fn relay(&mut self, produce_spins: u64, consume_spins: u64) -> anyhow::Result<()> {
         let Self { producer, consumer, kernels, inputs, outputs, buffer } = self;
         relay(
@@ -93,7 +93,7 @@ impl Bench {
     }
 
     fn compare(&self) -> anyhow::Result<()> {
-        // What is known to be wrong in the streams is said first; the numbers come after it.
+        // An error of the streams comes before the comparison, because it is more informative.
         let failed =
             "the GPU failed while the producer stream wrote the buffer and the consumer stream read it";
         self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;

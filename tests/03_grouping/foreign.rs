@@ -1,4 +1,4 @@
-//! Buffers on another GPU: calls that NCCL refuses.
+//! Checks of calls that NCCL rejects because a buffer is on another GPU.
 
 use std::sync::Arc;
 
@@ -7,20 +7,21 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 
-/// Runs `check` on each rank of each world of at least two, with a new stream of another rank's GPU. NCCL refuses a buffer that lies
-/// there, since it is asked to look. Event tracking is off.
+/// Runs `check` on each rank of each world of at least two ranks, with a new stream of another rank's GPU. NCCL is told
+/// to check pointers, so it rejects a buffer on that GPU. Event tracking is off.
 ///
 /// # Safety
-/// Sets an environment variable: no other thread may run that reads or sets some.
+/// Sets an environment variable, so no other thread may read or set any at the same time.
 pub(super) unsafe fn beside_another_gpu(
     check: impl Fn(&Comm, &Arc<CudaStream>) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
-    // SAFETY: the caller sees to it that no other thread looks.
+    // SAFETY: the caller ensures that no other thread accesses environment variables.
     unsafe { std::env::set_var("NCCL_CHECK_POINTERS", "1") };
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         let streams = lab::streams(world_size)?;
         for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and would refuse another one's.
+            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and a stream of another GPU
+            // would reject them.
             unsafe { stream.context().disable_event_tracking() };
         }
         rendezvous(&streams, |comm| {

@@ -44,24 +44,24 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One of the ways to average.
+/// A function that averages tensors.
 type Average = fn(&Comm, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
 
-/// Odd lengths, one element among them, not in the order of size.
+/// Odd lengths, including a single element, not ordered by size.
 const LENGTHS: [usize; 5] = [37, 1, 1031, 300, 5];
 
-/// What a rank has in a tensor.
+/// Returns a rank's values of a tensor.
 fn input(rank: usize, tensor: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * rank + tensor, len)
 }
 
-/// The inputs of all ranks in a tensor, summed.
+/// Returns the sum of all ranks' inputs of a tensor.
 fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, tensor, len)).collect();
     (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
 }
 
-/// Compares a tensor, one of these lengths, with the average over all ranks.
+/// Compares a tensor, which has one of these lengths, with the average over all ranks.
 fn compare(
     (rank, world_size): (usize, usize),
     (tensor, lengths): (usize, &[usize]),
@@ -76,8 +76,8 @@ fn compare(
     let twice = divided(&average);
     let flat = lengths.iter().enumerate().flat_map(|(tensor, &len)| divided(&added(world_size, tensor, len)));
     let front: Vec<f32> = flat.take(len).collect();
-    // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over; then n − 1 sums of at
-    // most 1000, and the expected value's own rounding.
+    // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
+    // at most 1000 and the expected value round too.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     Expected::new(rank, name, &average)
         .if_instead(
@@ -93,7 +93,7 @@ fn compare(
 fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     for count in [0, 1, 12] {
-        // The i-th name has i + 1 elements. Two digits: as text and as numbers, they come in one order.
+        // Tensor i has i + 1 elements. With two digits, the names have the same order as text and as numbers.
         let mut tensors: HashMap<String, CudaSlice<f32>> = HashMap::new();
         for index in 0..count {
             tensors.insert(format!("layer_{index:02}"), stream.alloc_zeros(index + 1)?);
@@ -113,7 +113,7 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Averages on each rank of each world, each tensor in a guarded buffer.
+/// Averages on each rank of each world, with each tensor in a guarded buffer.
 fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
@@ -134,7 +134,7 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tensors of equal length: nothing but their names tells them apart.
+/// Tensors of equal length, which only their names distinguish.
 const EQUAL: [usize; 12] = [37; 12];
 
 fn name(tensor: usize) -> String {
@@ -147,7 +147,7 @@ fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String
         .collect()
 }
 
-/// Which tensor of a rank has these values, by its name.
+/// Returns the name of the rank's tensor that has these values.
 fn found(rank: usize, values: &[f32]) -> String {
     let tensor = (0..EQUAL.len()).find(|&tensor| input(rank, tensor, EQUAL[tensor]) == values);
     tensor.map_or_else(|| "no tensor of this rank".to_owned(), |tensor| format!("`{}`", name(tensor)))
@@ -192,7 +192,7 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last tensor of each rank lies on another rank's GPU.
+/// Checks a group in which the last tensor of each rank is on another rank's GPU.
 fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
         let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
@@ -227,13 +227,13 @@ fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
         compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?)
             .with_context(left("the next one failed"))
     };
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     unsafe { beside_another_gpu(check) }
 }
 
-/// Compares the calls that NCCL itself counts with those of `average_each`.
+/// Compares the calls that NCCL itself logs with those of `average_each`.
 fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let mut seen = 0;
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {

@@ -36,10 +36,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer than ranks, and odd lengths beyond a warp and a block.
+/// One element, fewer elements than ranks, and odd lengths beyond a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
-/// The communicators of a world that this thread drives. Rank i is not on GPU i, where there are two.
+/// Returns the communicators of a world that this thread drives. Rank i is not on GPU i if there are two ranks.
 fn comms(world_size: usize) -> anyhow::Result<Vec<Comm>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -50,7 +50,7 @@ fn world_sizes() -> impl Iterator<Item = usize> {
     lab::world_sizes().into_iter().filter(|&size| size >= 2)
 }
 
-/// A buffer for each communicator, with irregular data of its own.
+/// Returns a buffer for each communicator, each with its own irregular data.
 fn buffers(comms: &[Comm], len: usize) -> anyhow::Result<Vec<Guarded<f32>>> {
     comms.iter().map(|comm| Guarded::new(&comm.stream(), &irregular::integers(comm.rank(), len))).collect()
 }
@@ -70,15 +70,15 @@ fn check_average(world_size: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares with the average.
+/// Compares the buffers with the average.
 fn compare(name: &str, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
     let len = buffers[0].view().len();
     let world_size = buffers.len();
     let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
     let total: Vec<f32> = (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect();
     let expected: Vec<f32> = total.iter().map(|value| value / world_size as f32).collect();
-    // As in module 02: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over; then n − 1 sums of
-    // at most 1000, and the expected value's own rounding.
+    // As in module 02: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
+    // at most 1000 and the expected value round too.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     for (rank, buffer) in buffers.iter().enumerate() {
         Expected::new(rank, name, &expected)
@@ -123,7 +123,7 @@ fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A call that NCCL refuses makes the end of its group fail as well, whoever overlooks the error of the call itself.
+/// A call that NCCL rejects makes the end of its group fail too, even if the call's own error is ignored.
 fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
     let comms = comms(1)?;
     let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
@@ -175,7 +175,7 @@ fn a_group_inside_a_group_is_a_part_of_it() -> anyhow::Result<()> {
 }
 
 fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
@@ -191,7 +191,7 @@ fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
 }
 
 fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
@@ -203,7 +203,8 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nothing may be sent, and the error must have both numbers. The log has no calls but those of refused averages.
+/// Checks that no data is sent, and that the error has both numbers. The log contains only the calls of rejected
+/// averages.
 fn refused(
     log: &NcclLog,
     comms: &[Comm],

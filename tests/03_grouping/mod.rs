@@ -1,4 +1,4 @@
-//! What module 03 must do: one file for each exercise, and what several of them share.
+//! The checks of module 03, with one file for each exercise, and helpers that several of them share.
 
 mod all_to_all;
 mod events;
@@ -13,7 +13,7 @@ mod tracking;
 
 use lab::Check;
 
-/// Every check of the module, in the order of its exercises.
+/// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     [
         group::checks(),

@@ -37,10 +37,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// How long a rank waits for the others to ask as well.
+/// How long a rank waits for the others to ask too.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who watches over the ranks, for one loss: it knows who is lost, and waits until all others have asked.
+/// The supervisor of the ranks for one loss. It knows which rank is lost, and waits until all others have asked.
 struct Watch {
     survivors: Vec<usize>,
     asked: Mutex<Vec<usize>>,
@@ -49,13 +49,13 @@ struct Watch {
 }
 
 impl Watch {
-    /// Of a world of so many ranks, in which `lost` is lost.
+    /// Creates a watch for a world of `world_size` ranks, in which `lost` is lost.
     fn new(world_size: usize, lost: usize) -> anyhow::Result<Self> {
         let survivors = (0..world_size).filter(|&rank| rank != lost).collect();
         Ok(Self { survivors, asked: Mutex::default(), complete: Condvar::new(), id: Id::new().readable()? })
     }
 
-    /// What becomes of a rank: its place among the survivors.
+    /// Returns a rank's position among the survivors.
     fn place(&self, rank: usize) -> usize {
         self.survivors.iter().filter(|&&survivor| survivor < rank).count()
     }
@@ -82,8 +82,8 @@ impl Watch {
     }
 }
 
-/// Waits for events, but not for ever: for the first one, which is that of a sum without the lost rank, no longer than it takes to
-/// be sure; for each later one, longer than any sum takes.
+/// Waits for events, but not forever. The first event is that of a sum without the lost rank, so its wait is only as
+/// long as needed to be sure. The wait for each later event is longer than any sum takes.
 fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     let deadline = Cell::new(Duration::from_millis(10));
     move |event| {
@@ -99,7 +99,8 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     }
 }
 
-/// Worlds of at least so many ranks, each with a rank to lose: each in turn in the largest world, one in the middle elsewhere.
+/// Returns worlds of at least `least` ranks, each with a rank to lose: every rank in turn in the largest world, and one
+/// in the middle elsewhere.
 fn losses(least: usize) -> Vec<(usize, usize)> {
     let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
     let largest = sizes.pop().unwrap_or(least);
@@ -107,14 +108,14 @@ fn losses(least: usize) -> Vec<(usize, usize)> {
     middle.chain((0..largest).map(|lost| (largest, lost))).collect()
 }
 
-/// The sum over these ranks of what each has.
+/// Returns the sum of these ranks' inputs.
 fn sum(ranks: &[usize]) -> Vec<f32> {
     let inputs: Vec<_> = ranks.iter().map(|&rank| irregular::integers(rank, LEN)).collect();
     (0..LEN).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
 }
 
-/// A communicator whose connections are set up, as they are in a program that has run for a while. Where a rank is missing in the
-/// first collective of all, a host may wait for ever.
+/// Sets up the connections of a communicator, as in a program that has run for a while. If a rank were missing in the
+/// very first collective, a host might wait forever.
 fn in_use(comm: &Comm) -> anyhow::Result<()> {
     roll_call(comm)?;
     let input = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
@@ -123,7 +124,7 @@ fn in_use(comm: &Comm) -> anyhow::Result<()> {
     Ok(comm.stream().synchronize()?)
 }
 
-/// Compares the ranks and GPUs of a new world with those of the survivors, as they tell them over the wire.
+/// Compares the ranks and GPUs of a new world with those of the survivors, as they report them through NCCL.
 fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
     let heard = roll_call(comm)?;
     let got: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
@@ -136,7 +137,7 @@ fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[us
     Ok(())
 }
 
-/// The GPU of each rank: not that of its own number, where there are two.
+/// Returns the GPU of each rank. With two ranks, no rank has the GPU of its own number.
 fn streams(
     world_size: usize,
 ) -> anyhow::Result<(Vec<std::sync::Arc<cudarc::driver::CudaStream>>, Vec<usize>)> {
@@ -170,7 +171,7 @@ fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
 }
 
 fn the_old_communicator_goes_first() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     for (world_size, lost) in losses(2) {
         let watch = Watch::new(world_size, lost)?;
@@ -238,7 +239,7 @@ fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<
 
 fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
     let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
-    // First rank 1 goes; then the one whose rank was 2, and is 1 among the survivors.
+    // Rank 1 is lost first, and then the rank that was 2 and is 1 among the survivors.
     let watches = [Watch::new(world_size, 1)?, Watch::new(world_size - 1, 1)?];
     rendezvous(&lab::streams(world_size)?, |mut comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -263,7 +264,8 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nobody is lost, but `arrives` says no to the first two sums, though they are there: each time, all begin again in a new world.
+/// No rank is lost, but `arrives` returns false for the first two sums, although they complete. Each time, all ranks
+/// start again in a new world.
 fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
     const REFUSED: usize = 2;
     for world_size in lab::world_sizes() {

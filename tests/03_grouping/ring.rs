@@ -55,7 +55,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
                     "{neighbours}, but there is no rank {neighbour}: the right neighbour of the last rank is rank 0"
                 );
             }
-            // The right neighbour of each rank but the last has the next number; the last one's is rank 0.
+            // The right neighbor of each rank is the next rank, and that of the last rank is rank 0.
             let next = if rank + 1 == world_size { 0 } else { rank + 1 };
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
@@ -68,7 +68,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What lies in the buffer of a rank before.
+/// Returns the values that a rank's buffer holds at first.
 fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
@@ -79,7 +79,7 @@ fn what_comes_is_the_left_neighbour_s() -> anyhow::Result<()> {
 
 fn shifts(world_size: usize) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        // A rank that finds a mistake continues to the end, because the others would wait for it.
         let mut verdict = Ok(());
         for len in LENGTHS {
             verdict = verdict.and(check_shift(&comm, len));
@@ -131,7 +131,7 @@ fn the_sum_returns_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What each rank sends lies on another rank's GPU.
+/// Checks a shift in which each rank's send buffer is on another rank's GPU.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -150,7 +150,7 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
             format!("rank {rank} of {}: {failed}", comm.world_size())
         })
     };
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     unsafe { beside_another_gpu(check) }
 }
 
@@ -182,7 +182,7 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let mut total = Guarded::new(&stream, &stale(rank, len))?;
     sum_around(comm, kernels, &own.view(), &mut total.view_mut())?;
     let got = total.read()?;
-    // Whole numbers below 2²⁴: an f32 rounds nothing.
+    // Integers below 2²⁴ are exact in an f32.
     let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..len).map(value).collect() };
     let sum = |index: usize| inputs.iter().map(|input| input[index]).sum::<f32>();
     let left = &inputs[(rank + world_size - 1) % world_size];

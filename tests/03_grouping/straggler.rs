@@ -41,13 +41,13 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
-/// What a wait that gives up too early did.
+/// The message for a wait that gives up too early.
 const NOT_SEEN: &str =
     "complete_by returned false before time was up: expected true, once the event is complete";
-/// Further away than any deadline.
+/// A time later than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 
-/// A clock that goes on by a millisecond with every look at it.
+/// Returns a clock that advances by a millisecond each time it is read.
 fn ticking() -> impl Fn() -> Duration {
     let looks = Cell::new(0);
     move || Duration::from_millis(looks.replace(looks.get() + 1))
@@ -70,7 +70,7 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An event that completes long before the deadline is seen long before it, by a clock that runs.
+/// Checks, with a running clock, that the wait ends soon after its event completes, long before the deadline.
 fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
     const FAR: Duration = Duration::from_secs(3);
     kernels.spin(stream, 2 * MILLISECOND)?;
@@ -78,7 +78,7 @@ fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::R
     let start = Instant::now();
     let complete = complete_by(&event, || start.elapsed(), FAR)?;
     let took = start.elapsed();
-    // Far from both: a wait that polls takes milliseconds.
+    // Two thirds of the deadline is far from both cases: a wait that polls takes milliseconds.
     ensure!(
         took < FAR * 2 / 3,
         "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 ms, and the \
@@ -117,14 +117,14 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     let trap = stream.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
     kernels.spin(&stream, 0)?;
     stream.synchronize()?;
-    // What isn't written yet says so here, without a report of the kernel below.
+    // Unwritten code panics here, before the kernel below causes a report.
     complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
-    // So that the event is in the stream before the GPU fails.
+    // Ensures that the event is in the stream before the GPU fails.
     kernels.spin(&stream, MILLISECOND / 5)?;
     // SAFETY: the kernel has no arguments and touches no memory.
     unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
     let event = stream.record_event(None)?;
-    // A millisecond for each look.
+    // The clock takes a millisecond each time it is read.
     let clock = ticking();
     let slow = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -132,7 +132,7 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     };
     let answer =
         without_panic("complete_by, behind a kernel that failed,", || complete_by(&event, slow, DEADLINE));
-    // The GPU's context is lost, and nothing of it can be given back in order.
+    // The GPU's context is lost, so these can't be released properly.
     std::mem::forget((event, trap, kernels, stream));
     if let Ok(complete) = answer? {
         bail!(
@@ -146,7 +146,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
-            // Multiples of 1/8: an f32 rounds nothing. The one who came first is in the middle.
+            // Multiples of 1/8 are exact in an f32. The rank that came first is in the middle.
             let waited: Vec<f32> =
                 (0..world_size).map(|rank| 4.0 - (rank as f32 - 1.0).abs() * 1.125).collect();
             let longest = waited.iter().copied().fold(0.0, f32::max);
@@ -178,8 +178,8 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A token to sum, and everything loaded and connected that a barrier needs. The first collective sets up connections: where a
-/// rank is missing in *that* one, a host may wait for ever.
+/// Returns a token to sum, after loading and connecting everything that a barrier needs. The first collective sets up
+/// connections, and if a rank were missing in that one, a host might wait forever.
 fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>, Kernels)> {
     let stream = comm.stream();
     let kernels = Kernels::load(stream.context())?;
@@ -190,7 +190,8 @@ fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>,
     Ok((token, kernels))
 }
 
-/// The smallest and the largest world in which somebody can be late: spins take their time.
+/// Returns the smallest and the largest world in which a rank can be late. The other worlds are skipped, because spins
+/// take time.
 fn worlds() -> Vec<usize> {
     let sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= 2).collect();
     let mut ends: Vec<usize> = [sizes.first(), sizes.last()].into_iter().flatten().copied().collect();
@@ -198,8 +199,8 @@ fn worlds() -> Vec<usize> {
     ends
 }
 
-/// Whether these milliseconds are a multiple of 1000 s, by which the hosts' clocks are apart, but for the time that the check
-/// takes.
+/// Returns whether these milliseconds are a multiple of 1000 s, by which the hosts' clocks differ, apart from the time
+/// that the check takes.
 fn is_between_hosts(milliseconds: f32) -> bool {
     let hosts = (milliseconds / 1e6).round();
     hosts != 0.0 && (milliseconds - 1e6 * hosts).abs() < 1e5
@@ -214,7 +215,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
             let (mut token, kernels) = prepared(&comm, &warm_up)?;
-            // Each rank is on a host of its own, which was started at another time.
+            // Each rank is on a host of its own, which started at a different time.
             let (booted, up) = (Instant::now(), Duration::from_secs(1000 * (1 + rank as u64)));
             start.wait();
             if rank == late {

@@ -31,7 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Streams of one GPU, with tracking on, and kernels that are loaded.
+/// Streams of one GPU with event tracking, and loaded kernels.
 struct Bench {
     streams: Vec<Arc<CudaStream>>,
     kernels: Kernels,
@@ -42,7 +42,7 @@ impl Bench {
         let first = lab::streams(1)?.remove(0);
         let context = first.context();
         let kernels = Kernels::load(context)?;
-        // So that loading takes no part in what comes.
+        // Loads the kernels first, so that loading does not affect what follows.
         let mut some = first.alloc_zeros::<f32>(1)?;
         kernels.spin(&first, 0)?;
         kernels.scale(&first, &mut some, 1.0)?;
@@ -53,28 +53,30 @@ impl Bench {
     }
 }
 
-/// Milliseconds that both last; negative where they are apart. Each is a pair of events of one GPU.
+/// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them. Each interval
+/// is a pair of events of one GPU.
 fn overlap(one: &(CudaEvent, CudaEvent), other: &(CudaEvent, CudaEvent)) -> anyhow::Result<f32> {
     let (starts, ends) = (one.0.elapsed_ms(&other.0)?, one.0.elapsed_ms(&other.1)?);
     Ok(one.0.elapsed_ms(&one.1)?.min(ends) - starts.max(0.0))
 }
 
-/// One of the two ways to work on halves.
+/// The work that the exercise does on each half.
 type InHalves<'a> = &'a mut dyn FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>;
+/// One of the two ways to work on halves.
 type Way = fn(&Arc<CudaStream>, &Arc<CudaStream>, &[f32], InHalves) -> anyhow::Result<Vec<f32>>;
 
 const TWO_SLICES: Way = |first, second, values, work| in_two_slices(first, second, values, work);
 const ONE_SLICE: Way = |first, second, values, work| in_one_slice(first, second, values, work);
 
-/// When the halves were worked on.
+/// The times at which the halves were processed.
 struct Worked {
     /// The events around the two spins.
     marks: Vec<(CudaEvent, CudaEvent)>,
-    /// Whether the half that came first was done when the host enqueued the second one.
+    /// Whether the first half was done when the host enqueued the second.
     one_was_done: bool,
 }
 
-/// Multiplies each half by 6, each on its stream, spinning for so long between the 2 and the 3; compares.
+/// Multiplies each half by 6 on its stream, spins between the factors 2 and 3, and compares the result.
 fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     let [first, second] = &bench.streams[..] else { anyhow::bail!("two streams") };
     let kernels = &bench.kernels;
@@ -86,7 +88,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         if let Some((_, end)) = marks.last() {
             one_was_done = end.try_is_complete()?;
         }
-        // The view is used before the first event: what tracking waits for lies before it too.
+        // The view is used before the first event, so the work that tracking waits for is before the event too.
         kernels.scale(stream, half, 2.0)?;
         let start = timed(stream)?;
         kernels.spin(stream, spins[usize::from(stream == second)])?;
@@ -145,7 +147,7 @@ fn two_slices_stay_tracked() -> anyhow::Result<()> {
     halves(&bench, TWO_SLICES, [0, 0])?;
     ensure!(
         bench.streams[0].context().is_event_tracking(),
-        "in_two_slices has switched event tracking off: with two slices there is no need to"
+        "in_two_slices has switched event tracking off: two slices don't need that"
     );
     Ok(())
 }
@@ -168,14 +170,14 @@ fn a_late_half_is_waited_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the readers read, and when.
+/// The results of the readers, and their times.
 struct Read {
     outputs: Vec<CudaSlice<f32>>,
     slice: CudaSlice<f32>,
     marks: Vec<(CudaEvent, CudaEvent)>,
 }
 
-/// Three readers copy a slice, each after its spin, and a fourth stream overwrites it.
+/// Lets three readers copy a slice, each after its spin, and a fourth stream overwrite it.
 fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     let kernels = &bench.kernels;
     let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
@@ -203,13 +205,13 @@ fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     Ok(Read { outputs, slice, marks })
 }
 
-/// What lies in an output before.
+/// Returns the values that an output holds at first.
 fn stale() -> Vec<f32> {
     irregular::integers(1000, LEN)
 }
 
 fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
-    // What is known to be wrong in the streams is said first; the numbers come after it.
+    // An error of the streams comes before the comparison, because it is more informative.
     let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
     ended.context(
         "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",

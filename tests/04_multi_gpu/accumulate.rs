@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/accumulate`: a batch in pieces is the batch, and takes one collective.
+//! Checks of `multi_gpu/accumulate`: accumulating a batch in pieces gives the same result, with one collective.
 
 use std::ops::Range;
 
@@ -24,12 +24,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Micro-batches of a rank, in the even runs.
+/// The number of micro-batches of a rank in the even runs.
 const PIECES: usize = 4;
-/// Samples of a micro-batch, in the even runs.
+/// The number of samples of a micro-batch in the even runs.
 const SAMPLES: usize = 5;
 
-/// How a batch is cut: the micro-batches of a rank.
+/// A function that cuts a batch into a rank's micro-batches.
 type Cut = fn(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>>;
 
 fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
@@ -37,19 +37,19 @@ fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usi
     (0..PIECES).map(|index| piece(&own, index, PIECES)).collect()
 }
 
-/// Rank r has r + 1 pieces, of other lengths than the other ranks'.
+/// Cuts a batch so that rank r has r + 1 pieces, whose lengths differ from those of other ranks.
 fn unevenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
     let own = piece(batch, rank, world_size);
     (0..=rank).map(|index| piece(&own, index, rank + 1)).collect()
 }
 
-/// What a step left on a rank.
+/// The results of a step on a rank.
 struct Made {
     loss: f32,
     parameters: Vec<f32>,
 }
 
-/// A run: the steps of each rank.
+/// Trains, and returns the steps of each rank.
 fn train(
     samples: &Samples,
     batches: &[Range<usize>],
@@ -60,7 +60,7 @@ fn train(
         let (rank, stream) = (comm.rank(), comm.stream());
         let on_gpu = samples.to_device(&stream)?;
         let own: Vec<_> = batches.iter().map(|batch| cut(batch, rank, world_size)).collect();
-        // Room for the longest micro-batch: all of a rank's samples in one pass don't fit.
+        // There is room for the longest micro-batch, but not for all of a rank's samples in one pass.
         let room = own.iter().flatten().map(Range::len).max().unwrap_or(1).max(1);
         let mut model = Perceptron::new(&stream, HIDDEN, room, SEED)?;
         let mut accumulator = Accumulator::new(&model)?;
@@ -82,10 +82,10 @@ fn each_step_is_that_of_the_whole_batch() -> anyhow::Result<()> {
 }
 
 fn uneven_pieces_count_by_their_samples() -> anyhow::Result<()> {
-    // With a collective for each piece, the ranks that have more of them would wait here for those that are done.
+    // If each piece had its own collective, ranks with more pieces would wait here for ranks that are done.
     a_step_has_one_all_reduce()?;
     for world_size in lab::world_sizes() {
-        // In the shortest, ranks have empty micro-batches, or none that isn't.
+        // In the shortest batches, some ranks have empty micro-batches, and some have only empty ones.
         compare(world_size, &[53, 31, 2, 47, 40, 1], unevenly)?;
     }
     Ok(())
@@ -121,14 +121,14 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A step of a rank: what it should give, and what else it may give.
+/// A rank's step, for computing its expected result and those of known mistakes.
 struct Attempt<'a> {
     samples: &'a Samples,
     step: &'a Step,
     /// The micro-batches of each rank.
     cuts: &'a [Vec<Range<usize>>],
     rank: usize,
-    /// The sum of the earlier steps' gradients.
+    /// The sum of the gradients of earlier steps.
     earlier: &'a [f64],
 }
 
@@ -137,20 +137,20 @@ impl Attempt<'_> {
         self.cuts.len() as f64
     }
 
-    /// Loss and gradient of these micro-batches, each sample of which counts for so much of the batch.
+    /// Returns the loss and gradient of these micro-batches, with each sample weighted by its share of the batch.
     fn by_samples(&self, pieces: &[Range<usize>]) -> (f64, Vec<f64>) {
         let batch = self.step.batch.len() as f64;
         let weighted = pieces.iter().map(|piece| (piece.clone(), piece.len() as f64 / batch));
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
     }
 
-    /// Loss and gradient of all micro-batches, with a weight that depends on the rank's own.
+    /// Returns the loss and gradient of all micro-batches, with a weight that depends on the micro-batches of the rank.
     fn each_as(&self, weight: impl Fn(&[Range<usize>]) -> f64) -> (f64, Vec<f64>) {
         let weighted = self.cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own))));
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
     }
 
-    /// Only the last micro-batch of each rank.
+    /// Uses only the last micro-batch of each rank.
     fn of_last(&self) -> (f64, Vec<f64>) {
         let last: Vec<_> = self.cuts.iter().flat_map(|own| own.last().cloned()).collect();
         self.by_samples(&last)
@@ -160,7 +160,7 @@ impl Attempt<'_> {
         self.by_samples(&self.cuts[self.rank])
     }
 
-    /// Each micro-batch's mean in full.
+    /// Uses the mean of each micro-batch without a weight for its size.
     fn unscaled(&self) -> (f64, Vec<f64>) {
         self.each_as(|_| 1.0 / self.world_size())
     }
@@ -244,7 +244,7 @@ impl Attempt<'_> {
 }
 
 fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let samples = Digits::load()?.train;
     let mut before = 0;
@@ -254,7 +254,7 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         let calls = log.calls("AllReduce")?;
         let new = &calls[before..];
         let (made, expected) = (new.len(), world_size * batches.len());
-        // As many calls may be of the parts of a gradient.
+        // The same number of calls may also come from reducing a gradient in parts.
         let whole = new.iter().all(|&count| count == len || count == len + 1);
         let cause = match made {
             _ if whole && made == expected * PIECES => {

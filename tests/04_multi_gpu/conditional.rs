@@ -1,7 +1,7 @@
-//! Checks of `multi_gpu/conditional`: what depends on data is decided by all ranks together.
+//! Checks of `multi_gpu/conditional`: decisions that depend on data are made by all ranks together.
 //!
-//! Parameters and gradients are whole numbers and the learning rate is a power of 2: on a world whose size is one too, every
-//! step is exact.
+//! Parameters and gradients are integers, and the learning rate is a power of 2. If the world size is a power of 2 too,
+//! every step is exact.
 
 use anyhow::{bail, ensure};
 use init::rendezvous::rendezvous;
@@ -22,14 +22,14 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Every way in which the ranks of a world can answer, those with a single yes first.
+/// Returns all combinations of the ranks' answers, starting with those that have a single yes.
 fn answers(world_size: usize) -> Vec<Vec<bool>> {
     let mut sets: Vec<u32> = (0..1 << world_size.min(6)).collect();
     sets.sort_by_key(|set| (set.count_ones() != 1, *set));
     sets.into_iter().map(|set| (0..world_size).map(|rank| set >> (rank % 6) & 1 == 1).collect()).collect()
 }
 
-/// Ranks as a sentence has them: `ranks [1, 3]`.
+/// Formats ranks for a sentence: `ranks [1, 3]`.
 fn those(yes: &[bool]) -> String {
     let ranks: Vec<usize> = (0..yes.len()).filter(|&rank| yes[rank]).collect();
     match ranks.as_slice() {
@@ -51,7 +51,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
             if got.iter().all(|&got| got == expected) {
                 continue;
             }
-            // What would answer all the questions in this way?
+            // Whether a rule explains all answers to all questions.
             let always = |rule: &dyn Fn(&[bool], usize) -> bool| {
                 let ranks = 0..world_size;
                 ranks
@@ -84,13 +84,13 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
 const LEN: usize = 1031;
 const LEARNING_RATE: f32 = 0.5;
 
-/// What makes a gradient overflow: never at the same place, never the same way.
+/// Makes a gradient overflow, each time at a different index and with a different value.
 fn overflow(gradient: &mut [f32], rank: usize, step: usize) {
     let values = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
     gradient[(rank * 401 + step * 77) % LEN] = values[(rank + step) % values.len()];
 }
 
-/// Another gradient on each rank and in each step.
+/// Returns a gradient that differs on each rank and in each step.
 fn gradient(step: usize, rank: usize) -> Vec<f32> {
     irregular::integers(1 + 100 * step + rank, LEN)
 }
@@ -104,7 +104,8 @@ fn any_overflow_skips_the_step() -> anyhow::Result<()> {
 
 fn steps_are_those_of_one_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        // Two good steps, a bad one on the last rank, a good one, a bad one on rank 0, a good one.
+        // The steps: two good ones, one that is bad on the last rank, a good one, one that is bad on rank 0, a good
+        // one.
         let only = |bad: usize| (0..world_size).map(|rank| rank == bad).collect::<Vec<_>>();
         let none = vec![false; world_size];
         train(world_size, &[none.clone(), none.clone(), only(world_size - 1), none.clone(), only(0), none])?;
@@ -116,7 +117,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     train(1, &[vec![false], vec![true], vec![false]])
 }
 
-/// Makes a step for each set of ranks whose gradients overflow, and compares each with the step of one GPU.
+/// Makes a step for each set of ranks whose gradients overflow, and compares each step with that of one GPU.
 fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -124,7 +125,7 @@ fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
         let start = irregular::integers(0, LEN);
         let mut parameters = Guarded::new(&stream, &start)?;
         let mut serial: Vec<f64> = start.into_iter().map(f64::from).collect();
-        // A rank that finds a mistake goes on to the end: the others would wait for it.
+        // A rank that finds a mistake continues to the end, because the others would wait for it.
         let mut verdict = Ok(());
         let mut made = 0;
         for (index, overflowed) in overflows.iter().enumerate() {
@@ -167,9 +168,9 @@ fn descend(parameters: &mut [f64], step: usize, world_size: usize) {
     }
 }
 
-/// How far a parameter may be off after so many steps, on a world whose size is no power of 2. An average of numbers up to
-/// 1000 rounds 1 / n, n products and n − 1 sums, each by 2⁻²⁴ of at most 1000, and half of that comes into a parameter. One is
-/// below 1000 · (1 + steps / 2), and rounds twice a step.
+/// Returns the bound on the error of a parameter after this many steps. It is 0 for world sizes that are powers of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums, each by 2⁻²⁴ of at most 1000,
+/// and half of that enters a parameter. A parameter is below 1000 · (1 + steps / 2), and rounds twice a step.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -179,7 +180,7 @@ fn bound(world_size: usize, steps: usize) -> f64 {
     steps * unit * (0.5 * 1000.0 * (2.0 * world_size as f64 + 1.0) + 2.0 * parameter)
 }
 
-/// What a step made on a rank, and what it should have.
+/// A rank's step, and its expected result.
 struct Made<'a> {
     place: (usize, usize),
     overflowed: &'a str,

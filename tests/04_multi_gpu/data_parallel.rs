@@ -1,5 +1,5 @@
-//! Checks of `multi_gpu/data_parallel`: training on many GPUs is training on one with the whole batch, whatever the
-//! world size.
+//! Checks of `multi_gpu/data_parallel`: for every world size, training on many GPUs equals training on one GPU with the
+//! whole batch.
 
 mod diagnosis;
 mod training;
@@ -127,7 +127,7 @@ fn uneven_shards_count_by_their_samples() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every parameter of every rank after every step, against the serial run.
+/// Compares every parameter of every rank after every step with the serial run.
 fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
     let layout = Layout { hidden: HIDDEN };
     let serial = Serial::of(training);
@@ -153,7 +153,7 @@ fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A cause as a line of its own.
+/// Formats a cause as a line of its own.
 fn said(cause: Option<String>) -> String {
     cause.map_or_else(String::new, |cause| format!("\nlikely cause: {cause}"))
 }
@@ -166,7 +166,7 @@ fn replicas_are_bit_identical() -> anyhow::Result<()> {
             for (rank, replica) in training.replicas.iter().enumerate() {
                 let own = &replica.steps[step];
                 if let Some(index) = first_difference(&own.parameters, &first.parameters) {
-                    // Either may be the one that is wrong.
+                    // Either replica may be the wrong one.
                     let right = |rank: &usize| {
                         let serial = Serial::of(&training);
                         let pairs = training.replicas[*rank].steps[step].parameters.iter();
@@ -230,7 +230,7 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first index at which two buffers of one length differ in bits.
+/// Returns the first index at which two buffers of equal length differ in their bits.
 fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
 }

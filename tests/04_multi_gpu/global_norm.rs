@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/global_norm`: numbers that are made of all ranks' parts.
+//! Checks of `multi_gpu/global_norm`: numbers that are computed from all ranks' parts.
 
 use anyhow::ensure;
 use approx::abs_diff_eq;
@@ -55,7 +55,7 @@ fn on_all_worlds(check: fn(&Comm, &Kernels) -> anyhow::Result<()>) -> anyhow::Re
     Ok(())
 }
 
-/// Elements of a rank's part: another length on each rank.
+/// Returns the length of a rank's part, which differs on each rank.
 fn len_of(rank: usize) -> usize {
     300 + 37 * rank
 }
@@ -68,7 +68,7 @@ fn norm(values: &[f32]) -> f64 {
     squares(values).sqrt()
 }
 
-/// The cause of the first of these numbers that `got` is.
+/// Returns the cause of the first mistake whose value is `got`.
 fn cause(got: f64, bound: f64, mistakes: &[(f64, &str)]) -> String {
     let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
     found.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"))
@@ -80,8 +80,8 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let on_gpu = Guarded::new(&comm.stream(), &parts[rank])?;
     let got = f64::from(global_norm(comm, kernels, &on_gpu.view())?);
     let expected = parts.iter().map(|part| squares(part)).sum::<f64>().sqrt();
-    // Relative: a square, at most as many sums as there are elements and ranks, and half of that through the root, which
-    // rounds once more. All terms are positive.
+    // The bound is relative. A square rounds, at most as many sums as there are elements and ranks round, half of that
+    // passes through the root, and the root rounds once more. All terms are positive.
     let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
@@ -112,11 +112,12 @@ fn check_long(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
 }
 
 fn check_short(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
-    // From three ranks on, some rank's own gradient is longer than this; the average of up to twelve is shorter.
+    // From three ranks on, at least one rank's own gradient is longer than this, but the average of up to twelve is
+    // shorter.
     check_clip(comm, kernels, 40.0)
 }
 
-/// Gradients whose lengths differ much from rank to rank: rank r's is r + 1 times as large.
+/// Returns gradients whose lengths differ greatly: rank r's is r + 1 times as large.
 fn gradient(rank: usize) -> Vec<f32> {
     irregular::fractions(rank, LEN).into_iter().map(|value| value * (rank + 1) as f32).collect()
 }
@@ -149,7 +150,7 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     clip.compare_norm(told.into())
 }
 
-/// What clipping the average of these gradients should give on a rank.
+/// The gradients to clip, for computing a rank's expected result.
 struct Clip {
     rank: usize,
     gradients: Vec<Vec<f32>>,
@@ -162,23 +163,24 @@ impl Clip {
         self.gradients.len()
     }
 
-    /// Roundings of an element: the average rounds 1 / n, n products and n − 1 sums; the norm, relatively, as often as there are
-    /// elements, at most; the factor and the product once each, and the expected value once.
+    /// Returns the number of roundings of an element. The average rounds 1 / n, n products, and n − 1 sums. The norm,
+    /// relatively, rounds at most as often as there are elements. The factor, the product, and the expected value round
+    /// once each.
     fn roundings(&self) -> f64 {
         (2 * self.world_size() + LEN + 6) as f64
     }
 
-    /// What `global_norm` makes of an average that every rank has the whole of.
+    /// Returns the norm that `global_norm` computes from an average of which every rank has all elements.
     fn summed_norm(&self) -> f64 {
         length(&self.average) * (self.world_size() as f64).sqrt()
     }
 
-    /// The average, so many times as long.
+    /// Returns the average, scaled by a factor.
     fn stretched(&self, by: f64) -> Vec<f32> {
         self.average.iter().map(|value| (value * by) as f32).collect()
     }
 
-    /// A rank's own gradient, shortened.
+    /// Returns a rank's own gradient, clipped.
     fn clipped(&self, rank: usize) -> Vec<f32> {
         let own: Vec<f64> = self.gradients[rank].iter().map(|&value| value.into()).collect();
         shortened(&own, self.max_norm)
@@ -210,7 +212,7 @@ impl Clip {
             .within(bound, got)
     }
 
-    /// Adds what may come out instead where several ranks take part.
+    /// Adds the results of mistakes that are possible with several ranks.
     fn with_mistakes_of_ranks<'a>(&self, expected: Expected<'a, f32>) -> Expected<'a, f32> {
         let clipped: Vec<Vec<f32>> = (0..self.world_size()).map(|rank| self.clipped(rank)).collect();
         let mean_of_clipped: Vec<f32> = mean(&clipped).into_iter().map(|value| value as f32).collect();
@@ -251,7 +253,8 @@ impl Clip {
     }
 }
 
-/// Scores so large that exp overflows unless the largest is taken off, and another largest one on each rank.
+/// Returns scores so large that exp overflows unless the largest score is subtracted. The largest score differs on each
+/// rank.
 fn scores(rank: usize) -> Vec<f32> {
     irregular::fractions(50 + rank, len_of(rank))
         .into_iter()
@@ -278,9 +281,9 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let total: f64 = parts.iter().flat_map(|part| exponentials(part, most)).sum();
     let local = exponentials(&parts[rank], largest(&parts[rank]));
     let local_total: f64 = parts.iter().flat_map(|part| exponentials(part, largest(part))).sum();
-    // Relative to a probability, of which none is above 0.05 here: the difference, below 8, rounds by 8 · 2⁻²⁴, expf is within 2
-    // units of the last place (CUDA C++ Programming Guide), the sums round as often as there are elements and ranks at most,
-    // and the quotient and the expected value once each.
+    // The bound is relative to a probability, and all probabilities are below 0.05 here. The difference, below 8,
+    // rounds by 8 · 2⁻²⁴. expf is within 2 units of the last place (CUDA C++ Programming Guide). The sums round at most
+    // as often as there are elements and ranks. The quotient and the expected value round once each.
     let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT_ROUNDOFF;
     let right = over(&own, total);
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/hybrid`: a mesh of ranks trains as one GPU does.
+//! Checks of `multi_gpu/hybrid`: a mesh of ranks trains like one GPU.
 
 mod training;
 
@@ -14,16 +14,16 @@ use super::tensor::part;
 use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal};
 use training::{HIDDEN, Serial, Training, seed};
 
-/// What four ranks can be.
+/// The mesh of four ranks.
 static OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
-/// What six ranks can be: here rows and columns differ in length.
+/// The meshes of six ranks, whose rows and columns differ in length.
 static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
 
 pub(crate) fn checks() -> Vec<Check> {
     type Calls = &'static [&'static str];
     let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>, calls: Calls| {
         let all = move || {
-            // With wrong coordinates, ranks wait for each other where nobody comes.
+            // With wrong coordinates, ranks would wait for ranks that never arrive.
             coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
@@ -43,7 +43,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The coordinates as the picture has them.
+/// Returns the coordinates, as in the picture.
 fn true_coordinates(rank: usize, mesh: Mesh) -> Coordinates {
     Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
 }
@@ -82,7 +82,7 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rank whose stream a communicator is on: what the check itself gave out.
+/// Returns the rank whose stream a communicator is on. The check itself assigned the streams.
 fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usize> {
     let of = |comm: &Comm| streams.iter().position(|stream| Arc::ptr_eq(stream, &comm.stream()));
     match (of(&groups.tensor), of(&groups.data)) {
@@ -95,7 +95,7 @@ fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usi
     }
 }
 
-/// Who is in a group, told over the wire: each rank of it sends its rank in the mesh.
+/// Returns the members of a group. Each member sends its rank in the mesh through NCCL.
 fn members(comm: &Comm, rank: usize) -> anyhow::Result<Vec<usize>> {
     let stream = comm.stream();
     let own = stream.clone_htod(&[rank as u32])?;

@@ -1,4 +1,4 @@
-//! What module 04 must do: one file for each exercise.
+//! The checks of module 04, with one file for each exercise.
 
 mod accumulate;
 mod conditional;
@@ -16,7 +16,7 @@ mod whole_batch;
 
 use lab::Check;
 
-/// Every check of the module, in the order of its exercises.
+/// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     [
         data_parallel::checks(),

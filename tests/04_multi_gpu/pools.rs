@@ -1,4 +1,5 @@
-//! Checks of `multi_gpu/pools`: what a pool says is heard right, and nothing is allocated without need or freed too early.
+//! Checks of `multi_gpu/pools`: the pool's figures are read correctly, and no memory is allocated without need or freed
+//! too early.
 
 mod release;
 
@@ -39,18 +40,19 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const MIB: usize = 1 << 20;
-/// Nanoseconds that a stream is busy for, so that what doesn't wait comes too early.
+/// The nanoseconds for which a stream is busy, so that work that does not wait comes too early.
 const SPIN: u64 = 20_000_000;
-/// What a pool may round an allocation up by, in bytes: far less than what sizes here differ by.
+/// The number of bytes by which a pool may round up an allocation. It is far less than the difference between sizes
+/// here.
 const ROUNDING: u64 = 64 << 10;
 
-/// So many bytes that nothing is written to.
+/// Allocates bytes that are never written.
 fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> anyhow::Result<CudaSlice<u8>> {
-    // SAFETY: nobody reads them.
+    // SAFETY: the bytes are never read.
     Ok(unsafe { stream.alloc(bytes) }?)
 }
 
-/// What the pool of a GPU says itself.
+/// Returns the pool's own figures for a GPU.
 fn truth(gpu: usize) -> anyhow::Result<PoolReport> {
     let pool = MemoryPool::of_gpu(gpu)?;
     Ok(PoolReport {
@@ -66,7 +68,7 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
     let streams = lab::streams(worlds.into_iter().max().unwrap_or(1))?;
     let mut kept = Vec::new();
     for (rank, stream) in streams.iter().enumerate() {
-        // Another amount on each GPU, and four figures that differ.
+        // Each GPU has a different amount, and the four figures differ.
         kept.push(allocate(stream, (rank + 1) * MIB)?);
         drop(allocate(stream, (70 + rank) * MIB)?);
         stream.synchronize()?;
@@ -102,7 +104,7 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let gpu = stream.context().ordinal();
     let _held = allocate(&stream, 3 * MIB)?;
-    // Long before, something needed a lot.
+    // Earlier work needed a lot of memory.
     drop(allocate(&stream, 99 * MIB)?);
     stream.synchronize()?;
     let before = truth(gpu)?.used;
@@ -119,7 +121,7 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
         reports.len(),
         scratch.len()
     );
-    // What was in use at most, in each time until then.
+    // The maximum use in each earlier period.
     let mut earlier = vec![before + (99 * MIB) as u64];
     for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
         let used = before + ((index + 1) * MIB) as u64;
@@ -136,8 +138,8 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares a report with what is in use after a time, and with the most that was in use during it. `earlier` are the most in
-/// times before.
+/// Compares a report with the memory in use after a period, and with the maximum during it. `earlier` contains the
+/// maxima of earlier periods.
 fn check_report(
     time: &str,
     report: &PoolReport,
@@ -205,7 +207,7 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
 const LENGTHS: [usize; 6] = [1, 1031, 37, 700, 1031, 2];
 const LONGEST: usize = 1031;
 
-/// Pairs of vectors of these lengths on the GPU.
+/// Returns pairs of vectors of these lengths on the GPU.
 fn pairs(stream: &Arc<CudaStream>) -> anyhow::Result<Vec<[CudaSlice<f32>; 2]>> {
     let vector = |index: usize, of: usize| {
         stream.clone_htod(&irregular::small_integers(2 * index + of, LENGTHS[index]))
@@ -216,7 +218,7 @@ fn pairs(stream: &Arc<CudaStream>) -> anyhow::Result<Vec<[CudaSlice<f32>; 2]>> {
 fn distances_are_right() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let mut distances = Distances::new(&stream, LONGEST)?;
-    // What lies in the buffer of differences.
+    // The contents of the buffer of differences.
     let mut left = vec![0.0_f32; LONGEST];
     for (index, [a, b]) in pairs(&stream)?.iter().enumerate() {
         let got = distances.squared(&a.as_view(), &b.as_view())?;
@@ -237,7 +239,7 @@ fn distances_are_right() -> anyhow::Result<()> {
             }
             () => "",
         };
-        // Whole numbers below 2²⁴: an f32 rounds nothing.
+        // Integers below 2²⁴ are exact in an f32.
         ensure!(
             got == expected,
             "the squared distance of two vectors of {} elements is {got}, expected {expected}{cause}",

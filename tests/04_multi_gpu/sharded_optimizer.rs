@@ -1,7 +1,7 @@
-//! Checks of `multi_gpu/sharded_optimizer`: parts of an optimizer make the step of a whole one.
+//! Checks of `multi_gpu/sharded_optimizer`: the parts of an optimizer make the same step as a whole optimizer.
 //!
-//! Parameters and gradients are whole numbers, the learning rate and the momentum are ½ and the like. So where the world
-//! size is a power of 2, which an average divides by without rounding, every number is exact for the few steps made here.
+//! Parameters and gradients are integers; the learning rate and the momentum are negative powers of 2. If the world
+//! size is a power of 2 too, an average does not round. Every number is then exact for the few steps made here.
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
@@ -33,9 +33,10 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const STEPS: usize = 5;
 const LEARNING_RATE: f32 = 0.25;
-/// What the exercise's optimizer keeps of a velocity.
+/// The share of a velocity that the exercise's optimizer keeps.
 const MOMENTUM: f32 = 0.5;
-/// Parameters: lengths that divide by hardly any world size, one that mostly does, and fewer than ranks.
+/// The numbers of parameters: some that hardly any world size divides, one that most divide, and one below the number
+/// of ranks.
 const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
 
 fn padded_lengths() -> anyhow::Result<()> {
@@ -80,10 +81,10 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run on one rank: what the parameters are after each step.
+/// Runs on one rank, and returns the parameters after each step.
 fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyhow::Result<Vec<Vec<f32>>> {
     let (stream, rank) = (comm.stream(), comm.rank());
-    // The check's own padding: where the student's is wrong, another check says so.
+    // The check pads the parameters itself. If the student's padding is wrong, another check reports it.
     let padded = |mut values: Vec<f32>| {
         values.resize(len.next_multiple_of(comm.world_size()), 0.0);
         values
@@ -101,12 +102,12 @@ fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyho
     Ok(steps)
 }
 
-/// Another gradient on each rank and in each step.
+/// Returns a seed that differs on each rank and in each step.
 fn seed(step: usize, rank: usize) -> usize {
     1 + 100 * step + rank
 }
 
-/// One optimizer with the whole gradient, and what becomes of it by mistake.
+/// One optimizer with the whole gradient, or with the result of a known mistake.
 #[derive(Clone)]
 struct Serial {
     parameters: Vec<f64>,
@@ -119,7 +120,7 @@ impl Serial {
         Self { parameters, velocity: vec![0.0; len] }
     }
 
-    /// Steps with `of_sum` times the sum of these ranks' gradients.
+    /// Makes a step with `of_sum` times the sum of these ranks' gradients.
     fn step(&mut self, step: usize, ranks: std::ops::Range<usize>, of_sum: f64) {
         let gradients: Vec<_> =
             ranks.map(|rank| irregular::integers(seed(step, rank), self.parameters.len())).collect();
@@ -135,10 +136,10 @@ impl Serial {
     }
 }
 
-/// How far a parameter may be off after so many steps, on a world whose size is no power of 2. An average of numbers up to
-/// 1000 rounds 1 / n, n products and n − 1 sums, each by 2⁻²⁴ of at most 1000; a velocity, at most 2000, rounds twice a step, a
-/// parameter, below 4000, twice too. A velocity's error comes into the parameters a quarter at a time, halved in each step:
-/// into all of them together by half of it.
+/// Returns the bound on the error of a parameter after this many steps. It is 0 for world sizes that are powers of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums, each by 2⁻²⁴ of at most 1000.
+/// A velocity, at most 2000, and a parameter, below 4000, round twice a step. A quarter of a velocity's error enters
+/// the parameters in each step, while the error itself halves. So half of it enters them in total.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -166,7 +167,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     compare(1, 37, 0, true, &ranks[0])
 }
 
-/// Compares the steps of a rank. `gathered`: all ranks have the same parameters, right or wrong.
+/// Compares the steps of a rank. With `gathered`, all ranks have the same parameters, right or wrong.
 fn compare(
     world_size: usize,
     len: usize,
@@ -199,7 +200,7 @@ fn compare(
     Ok(())
 }
 
-/// Adds what a step may give instead of `right` where several ranks take part. `before` is what it starts from.
+/// Adds the results that mistakes give instead of `right` with several ranks. `before` is the state before the step.
 fn with_mistakes<'a>(
     expected: Expected<'a, f32>,
     before: &Serial,
@@ -218,7 +219,7 @@ fn with_mistakes<'a>(
     let unaveraged: Vec<f32> =
         (0..world_size).flat_map(|rank| aside(rank..rank + 1, 1.0)[of(rank)].to_vec()).collect();
     let before = before.values();
-    // `inside` in this rank's part, `outside` elsewhere.
+    // `inside` in this rank's part, and `outside` elsewhere.
     let joined = |inside: &[f32], outside: &[f32]| {
         let mut values = outside.to_vec();
         values[of(rank)].copy_from_slice(&inside[of(rank)]);

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/single_process`: one thread that scatters and gathers trains as one GPU does.
+//! Checks of `multi_gpu/single_process`: one thread that scatters and gathers trains like one GPU.
 
 use std::ops::Range;
 
@@ -34,10 +34,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Nanoseconds that a GPU is busy for, so that what doesn't wait comes too early.
+/// The nanoseconds for which a GPU is busy, so that work that does not wait comes too early.
 const SPIN: u64 = 1_000_000;
 
-/// A run of so many GPUs, with room for one part of a batch on each.
+/// Creates a run on `count` GPUs, with room for one part of a batch on each.
 fn start(count: usize, batches: &[Range<usize>]) -> anyhow::Result<SingleProcess> {
     let room = batches.iter().map(|batch| batch.len().div_ceil(count)).max().unwrap_or(1);
     SingleProcess::new(&lab::streams(count)?, HIDDEN, room, SEED)
@@ -51,14 +51,14 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
     for count in lab::world_sizes() {
         let mut run = start(count, &batches(&[count]))?;
         let mut right = initial(0);
-        // Twice: the second time after the parameters that count have changed.
+        // The second refresh comes after the parameters of the first replica have changed.
         for time in 1..=2 {
             for replica in &run.replicas[1..] {
                 let stream = replica.model.stream();
                 Kernels::load(stream.context())?.spin(stream, SPIN)?;
             }
             run.refresh()?;
-            // While the others are busy, and have not been sent anything yet.
+            // This happens while the other GPUs are busy, before their copies have started.
             let changed: Vec<f32> = right.iter().map(|value| value * 2.0).collect();
             let first = &mut run.replicas[0].model;
             first.stream().clone().memcpy_htod(&changed, &mut first.parameters_mut())?;
@@ -90,7 +90,7 @@ fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
 
 fn uneven_parts_count_by_their_samples() -> anyhow::Result<()> {
     for count in lab::world_sizes() {
-        // In the shortest, a GPU has nothing.
+        // In the shortest batches, a GPU has no samples.
         compare(count, &[13, 31, 2, 47, 8, 1])?;
     }
     Ok(())
@@ -116,18 +116,18 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The parts of the batch, each with its share of the samples.
+/// Returns the parts of the batch, each weighted by its share of the samples.
 fn parts(step: &Step, count: usize) -> Vec<(Range<usize>, f64)> {
     let of = |index| piece(&step.batch, index, count);
     (0..count).map(|index| (of(index), of(index).len() as f64 / step.batch.len() as f64)).collect()
 }
 
-/// The parts of the batch, all with one weight.
+/// Returns the parts of the batch, all with the same weight.
 fn equally(step: &Step, count: usize, weight: f64) -> Vec<(Range<usize>, f64)> {
     parts(step, count).into_iter().map(|(part, _)| (part, weight)).collect()
 }
 
-/// The gradient if the other replicas have these models.
+/// Returns the gradient if the other replicas have these models.
 fn stale_gradient(
     samples: &Samples,
     step: &Step,
@@ -205,7 +205,7 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
     let samples = Digits::load()?.train;
     for count in lab::world_sizes() {
         let batches = batches(&[23, 8]);
-        // Room for a whole batch on each, so that a replica that is sent too much can take it.
+        // Each replica has room for a whole batch, so that one that is sent too much can take it.
         let mut run = SingleProcess::new(&lab::streams(count)?, HIDDEN, 23, SEED)?;
         let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
         let parameters = run.replicas[0].model.parameters().len();

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/staging`: batches and results pass between host and GPU while both do something else.
+//! Checks of `multi_gpu/staging`: batches and results pass between host and GPU while both do other work.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Nanoseconds that a stream is busy for, so that a call that waits for it is seen.
+/// The nanoseconds for which a stream is busy, so that a call that waits for it is detected.
 const SPIN: u64 = 20_000_000;
 const LEN: usize = 4099;
 
-/// A stream for copies and one for work on one GPU, under cudarc's tracking.
+/// A stream for copies and one for work on one GPU, with cudarc's event tracking.
 struct Bench {
     copies: Arc<CudaStream>,
     compute: Arc<CudaStream>,
@@ -47,7 +47,7 @@ impl Bench {
         lab::name_stream(&compute, "compute")?;
         lab::name_stream(&copies, "copy")?;
         let kernels = Kernels::load(compute.context())?;
-        // So that loading takes no part in what comes.
+        // Loads the kernels first, so that loading does not affect what follows.
         kernels.spin(&compute, 0)?;
         compute.synchronize()?;
         Ok(Self { copies, compute, kernels })
@@ -63,10 +63,10 @@ fn batch(index: usize) -> Vec<f32> {
     irregular::integers(index, LEN)
 }
 
-/// The flags of pinned memory, or none where it isn't.
+/// Returns the flags of pinned memory, or `None` for other memory.
 fn flags(memory: &[f32]) -> Option<u32> {
     let mut flags = 0;
-    // SAFETY: the driver looks the address up, and writes the flags where they belong.
+    // SAFETY: the driver looks up the address, and writes only to `flags`.
     let answer = unsafe { sys::cuMemHostGetFlags(&raw mut flags, memory.as_ptr().cast_mut().cast()) };
     (answer == sys::CUresult::CUDA_SUCCESS).then_some(flags)
 }
@@ -215,11 +215,11 @@ fn results_are_fast_to_read() -> anyhow::Result<()> {
 fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
     let bench = Bench::new()?;
     let compute = &bench.compute;
-    // SAFETY: all of it is written before it is read; any bits are a number.
+    // SAFETY: all of it is written before it is read, and any bits are a valid number.
     let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
     shared.as_mut_slice()?.fill(0.0);
     for (index, factor) in [3.0, -2.0].into_iter().enumerate() {
-        // Whole numbers below 2²⁴, in any order of summation: |sum| ≤ 9 · 3 · 4099.
+        // Integers below 2²⁴ are summed exactly in any order: |sum| ≤ 9 · 3 · 4099.
         let input = irregular::small_integers(index, LEN);
         let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
         let own: f32 = input.iter().sum();

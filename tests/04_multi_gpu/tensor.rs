@@ -1,7 +1,7 @@
-//! Two layers on the host, whole and cut, with whole numbers: what both tensor exercises are compared with.
+//! Two layers on the host, whole and cut, as the reference for both tensor exercises.
 //!
-//! Inputs and weights are whole numbers up to 9, and a layer has few of them: every value on the way, and every sum in any
-//! order, is below 2²⁴, where an `f32` rounds nothing. So every comparison is exact, whatever the world size.
+//! Inputs and weights are integers up to 9, and a layer has few of them. Every intermediate value, and every sum in any
+//! order, is below 2²⁴, where an `f32` is exact. So every comparison is exact, whatever the world size.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use lab::{Guarded, Weights, irregular};
 
 pub(crate) const SAMPLES: usize = 7;
 
-/// Sizes of the two layers: of the input, of what lies between them, of the output.
+/// The sizes of the two layers: the input, the hidden units between them, and the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) inputs: usize,
@@ -19,34 +19,36 @@ pub(crate) struct Sizes {
     pub(crate) outputs: usize,
 }
 
-/// Sizes that hardly divide.
+/// Sizes that few world sizes divide.
 pub(crate) const ODD: Sizes = Sizes { inputs: 23, hidden: 29, outputs: 19 };
 
-/// One rank of a check.
+/// A rank of a check.
 pub(crate) struct Case<'a> {
     pub(crate) comm: &'a Comm,
     pub(crate) sizes: Sizes,
 }
 
 impl Case<'_> {
-    /// This rank's part of `0..len`.
+    /// Returns this rank's part of `0..len`.
     pub(crate) fn part(&self, len: usize) -> Range<usize> {
         part(len, self.comm.rank(), self.comm.world_size())
     }
 
-    /// A buffer that nothing has written yet.
+    /// Returns a buffer with stale values.
     pub(crate) fn stale(&self, len: usize) -> anyhow::Result<Guarded<f32>> {
         Guarded::new(&self.comm.stream(), &irregular::integers(500 + self.comm.rank(), len))
     }
 }
 
-/// The part of `0..len` that is `rank`'s: equal parts where `len` divides; else the last rank has more, often by far.
+/// Returns `rank`'s part of `0..len`. The parts are equal if `len` is divisible; otherwise the last rank has more,
+/// often much more.
 pub(crate) fn part(len: usize, rank: usize, world_size: usize) -> Range<usize> {
     let each = if len.is_multiple_of(world_size) { len / world_size } else { len / (world_size + 1) };
     rank * each..if rank + 1 == world_size { len } else { (rank + 1) * each }
 }
 
-/// Runs `check` on every rank of a world: with sizes that divide by the world size, then with sizes that don't.
+/// Runs `check` on every rank of a world: first with sizes that are divisible by the world size, then with sizes that
+/// are not.
 pub(crate) fn on_all_ranks(
     world_size: usize,
     check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync,
@@ -60,14 +62,14 @@ pub(crate) fn on_all_ranks(
     Ok(())
 }
 
-/// A layer of whole numbers; no two seeds give the same.
+/// Returns a layer of integers, which differs for each seed.
 pub(crate) fn layer(seed: usize, inputs: usize, outputs: usize) -> Weights {
     let mut values = irregular::small_integers(1000 + seed, (inputs + 1) * outputs);
     let bias = values.split_off(inputs * outputs);
     Weights { inputs, outputs, weights: values, bias }
 }
 
-/// `input · weights`, for rows of `inputs` values.
+/// Computes `input · weights`, for rows of `inputs` values.
 pub(crate) fn product(layer: &Weights, input: &[f32]) -> Vec<f32> {
     let Weights { inputs, outputs, weights, .. } = layer;
     let of_row = |row: &[f32]| -> Vec<f32> {
@@ -77,13 +79,13 @@ pub(crate) fn product(layer: &Weights, input: &[f32]) -> Vec<f32> {
     input.chunks_exact(*inputs).flat_map(of_row).collect()
 }
 
-/// Adds the layer's bias to each row, `times` over.
+/// Adds the layer's bias to each row, `times` times.
 pub(crate) fn biased(layer: &Weights, values: &[f32], times: usize) -> Vec<f32> {
     let bias = layer.bias.iter().cycle();
     values.iter().zip(bias).map(|(value, bias)| value + times as f32 * bias).collect()
 }
 
-/// `input · weights + bias`.
+/// Computes `input · weights + bias`.
 pub(crate) fn linear(layer: &Weights, input: &[f32]) -> Vec<f32> {
     biased(layer, &product(layer, input), 1)
 }
@@ -92,36 +94,36 @@ pub(crate) fn relu(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| value.max(0.0)).collect()
 }
 
-/// The layer with only these columns.
+/// Returns the layer with only these columns.
 pub(crate) fn with_columns(layer: &Weights, columns: Range<usize>) -> Weights {
     let weights = columns_of(&layer.weights, layer.outputs, columns.clone());
     Weights { outputs: columns.len(), weights, bias: layer.bias[columns].to_vec(), inputs: layer.inputs }
 }
 
-/// The layer with only these rows.
+/// Returns the layer with only these rows.
 pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
     let weights = layer.weights[rows.start * layer.outputs..rows.end * layer.outputs].to_vec();
     Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }
 }
 
-/// These columns of a row-major matrix of `width` columns.
+/// Returns these columns of a row-major matrix of `width` columns.
 pub(crate) fn columns_of(matrix: &[f32], width: usize, columns: Range<usize>) -> Vec<f32> {
     matrix.chunks_exact(width).flat_map(|row| row[columns.clone()].to_vec()).collect()
 }
 
-/// The gradient of the layer's weights: `inputᵀ · output_gradient`.
+/// Returns the gradient of the layer's weights: `inputᵀ · output_gradient`.
 pub(crate) fn weights_gradient(layer: &Weights, input: &[f32], output_gradient: &[f32]) -> Vec<f32> {
     let samples = || input.chunks_exact(layer.inputs).zip(output_gradient.chunks_exact(layer.outputs));
     let of = |i: usize, o: usize| samples().map(|(input, slopes)| input[i] * slopes[o]).sum();
     (0..layer.inputs * layer.outputs).map(|at| of(at / layer.outputs, at % layer.outputs)).collect()
 }
 
-/// The gradient of the layer's bias: the sum over the samples.
+/// Returns the gradient of the layer's bias: the sum over the samples.
 pub(crate) fn bias_gradient(layer: &Weights, output_gradient: &[f32]) -> Vec<f32> {
     added(output_gradient.chunks_exact(layer.outputs).map(<[f32]>::to_vec))
 }
 
-/// The gradient of the layer's input: `output_gradient · weightsᵀ`.
+/// Returns the gradient of the layer's input: `output_gradient · weightsᵀ`.
 pub(crate) fn input_gradient(layer: &Weights, output_gradient: &[f32]) -> Vec<f32> {
     let rows = || layer.weights.chunks_exact(layer.outputs);
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
@@ -129,7 +131,7 @@ pub(crate) fn input_gradient(layer: &Weights, output_gradient: &[f32]) -> Vec<f3
     output_gradient.chunks_exact(layer.outputs).flat_map(of_sample).collect()
 }
 
-/// The sum of all parts.
+/// Returns the sum of all parts.
 pub(crate) fn added(parts: impl IntoIterator<Item = Vec<f32>>) -> Vec<f32> {
     let sum = |mut sum: Vec<f32>, part: Vec<f32>| {
         sum.iter_mut().zip(part).for_each(|(sum, value)| *sum += value);

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/tensor_backward`: the gradients of layers that lie on several GPUs are those of one GPU.
+//! Checks of `multi_gpu/tensor_backward`: the gradients of layers on several GPUs equal those on one GPU.
 
 mod training;
 
@@ -45,7 +45,7 @@ fn on_all_worlds(check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync) -> anyh
     lab::world_sizes().into_iter().try_for_each(|world_size| on_all_ranks(world_size, &check))
 }
 
-/// A number of samples with so many whole numbers each; no two seeds give the same.
+/// Returns samples of `columns` integers each, which differ for each seed.
 fn rows(seed: usize, columns: usize) -> Vec<f32> {
     irregular::small_integers(2000 + seed, SAMPLES * columns)
 }
@@ -99,7 +99,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
     let stream = case.comm.stream();
     let own_layers = (with_columns(&first, own.clone()), with_rows(&second, own.clone()));
     let mut mlp = Mlp::new(&stream, &own_layers.0, &own_layers.1, SAMPLES)?;
-    // Twice, so that what the first pass left behind is in the way of the second.
+    // There are two passes, so that the second must overwrite the results of the first.
     for pass in [0, 10] {
         let (input, output_gradient) = (rows(pass, inputs), rows(pass + 1, outputs));
         let hidden = relu(&linear(&first, &input));
@@ -162,20 +162,20 @@ fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
 const THE_WRONG_SIDE: &str =
     "the ranks' gradients were summed on the wrong side of the hidden units: each rank has units of its own";
 
-/// What each rank has of `0..len`.
+/// Returns each rank's part of `0..len`.
 fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
     let world_size = case.comm.world_size();
     (0..world_size).map(move |rank| part(len, rank, world_size))
 }
 
-/// Back through ReLU, whose results are `values`.
+/// Computes the backward pass of ReLU, whose results are `values`.
 fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
     let bent = |(slope, value): (&f32, &f32)| if *value > 0.0 { *slope } else { 0.0 };
     gradient.iter().zip(values).map(bent).collect()
 }
 
-/// Compares a part's gradient with its own, and with what the ranks' parts make when they are mixed. `parts` are those of all
-/// ranks.
+/// Compares a part's gradient with the expected one, and with those that result from mixing the ranks' parts. `parts`
+/// are those of all ranks.
 fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]) -> anyhow::Result<()> {
     let (rank, world_size) = (case.comm.rank(), case.comm.world_size());
     let own = parts[rank].clone();
@@ -191,7 +191,8 @@ fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]
     expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
 }
 
-/// The gradients that a column shard holds: their columns of the whole layer's. `output_gradient` is the whole one.
+/// Compares the gradients of a column shard with the columns of the whole layer's gradients. `output_gradient` is the
+/// whole one.
 fn compare_columns(
     case: &Case<'_>,
     whole: &Weights,
@@ -208,7 +209,8 @@ fn compare_columns(
     compare_part(case, "the gradient of the columns' biases", bias, &read(case, shard.bias_gradient())?)
 }
 
-/// The gradients that a row shard holds: their rows of the whole layer's, and the whole bias'.
+/// Compares the gradients of a row shard with the rows of the whole layer's gradients, and with the gradient of the
+/// whole bias.
 fn compare_rows(
     case: &Case<'_>,
     whole: &Weights,
@@ -233,7 +235,7 @@ fn compare_rows(
     expected.exactly(&read(case, shard.bias_gradient())?)
 }
 
-/// The gradient of the input that every column goes into. `output_gradient` is the whole one.
+/// Compares the gradient of the input, to which every column contributes. `output_gradient` is the whole one.
 fn compare_input_of_columns(
     case: &Case<'_>,
     whole: &Weights,

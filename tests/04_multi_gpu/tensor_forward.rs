@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/tensor_forward`: layers that lie on several GPUs compute what they compute on one.
+//! Checks of `multi_gpu/tensor_forward`: layers on several GPUs compute the same as on one GPU.
 
 use anyhow::ensure;
 use init::rendezvous::rendezvous;
@@ -161,7 +161,8 @@ fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares what a layer gives, of which each rank has rows, with what it must give and what it gives by mistake.
+/// Compares the output of a layer whose rows are on different ranks with the expected output and those of known
+/// mistakes.
 fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
     let world_size = case.comm.world_size();
     let rows = case.part(whole.inputs);
@@ -205,7 +206,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
     let (own_first, own_second) = (with_columns(&first, units.clone()), with_rows(&second, units.clone()));
     let mut layers = Mlp::new(&stream, &own_first, &own_second, SAMPLES)?;
     let mut verdict = Ok(());
-    // Twice, so that what the first pass left behind is in the way of the second.
+    // There are two passes, so that the second must overwrite the results of the first.
     for pass in 0..2 {
         let input = irregular::small_integers(pass, SAMPLES * inputs);
         let on_gpu = Guarded::new(&stream, &input)?;

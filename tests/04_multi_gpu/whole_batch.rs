@@ -1,4 +1,4 @@
-//! What one GPU makes of the whole batches, on the host: the reference for runs that cut them up.
+//! The run of one GPU over whole batches, computed on the host as the reference for runs that cut the batches up.
 
 use std::ops::Range;
 
@@ -8,32 +8,32 @@ use lab::perceptron::HostPerceptron;
 
 pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
-/// The seed of the parameters that everything starts from.
+/// The seed of the initial parameters.
 pub(super) const SEED: u64 = 500;
 
-/// One step, as it should be.
+/// A correct step.
 pub(super) struct Step {
     pub(super) batch: Range<usize>,
-    /// The model that the step starts from.
+    /// The model before the step.
     pub(super) before: HostPerceptron,
-    /// Mean over the batch, before the step.
+    /// The mean over the batch, before the step.
     pub(super) loss: f64,
-    /// Of that loss.
+    /// The gradient of that loss.
     pub(super) gradient: Vec<f64>,
-    /// How far a parameter of another run may be from this one's after the step.
+    /// The bound on the difference between a parameter of another run and this run's after the step.
     pub(super) bound: f64,
-    /// How far its loss may be from this one's.
+    /// The bound on the difference between the losses.
     pub(super) loss_bound: f64,
 }
 
-/// A run over batches that lie one behind the other, each step from the serial run's own parameters. Behind its samples, a sum
-/// may have so many more terms, of pieces or of ranks.
+/// Runs over consecutive batches. Each step starts from the serial run's own parameters. A sum over samples may have up
+/// to `pieces` further terms, for pieces or ranks.
 ///
-/// A gradient's component is a mean over the samples. Each sample's part is below 2 here, and is the result of at most
-/// PIXELS + HIDDEN + CLASSES additions in a row; those of the samples and of the pieces follow. Each rounds by at most 2⁻²⁴ of
-/// the values added. Parameters are below 1, so each step rounds one by as much at most. What came about in one step grows in
-/// the others: by half in 24 steps such as these, and 2 is above that. A sample's loss is below 5, and a difference in
-/// parameters comes into it by the gradient.
+/// A gradient's component is a mean over the samples. Each sample's part is below 2 here, and results from at most
+/// PIXELS + HIDDEN + CLASSES consecutive additions, followed by those over the samples and the pieces. Each rounds by
+/// at most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at most 2⁻²⁴. The
+/// errors of a step grow in the following steps: by half in 24 steps like these, and a growth of 2 is above that. A
+/// sample's loss is below 5, and a difference in parameters enters it through the gradient.
 pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) -> Vec<Step> {
     let mut model = HostPerceptron::new(HIDDEN, SEED);
     let longest = batches.iter().map(Range::len).max().unwrap_or(0);
@@ -54,13 +54,14 @@ pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) 
 }
 
 impl Step {
-    /// The parameters after a step along this gradient instead.
+    /// Returns the parameters after a step along this gradient instead.
     pub(super) fn along(&self, gradient: &[f64]) -> Vec<f32> {
         let pairs = self.before.parameters().iter().zip(gradient);
         pairs.map(|(before, slope)| (before - f64::from(LEARNING_RATE) * slope) as f32).collect()
     }
 
-    /// How far along the gradient these parameters lie from those before the step, at best, and the parameters that lie just there.
+    /// Returns the step length along the gradient that fits these parameters best, and the parameters at exactly that
+    /// length.
     pub(super) fn rate_of(&self, parameters: &[f32]) -> (f64, Vec<f32>) {
         let pairs = self.before.parameters().iter().zip(parameters).zip(&self.gradient);
         let along: f64 = pairs.map(|((before, &after), slope)| (before - f64::from(after)) * slope).sum();
@@ -68,17 +69,17 @@ impl Step {
         (rate, self.along(&times(&self.gradient, rate / f64::from(LEARNING_RATE))))
     }
 
-    /// The parameters after the step.
+    /// Returns the parameters after the step.
     pub(super) fn after(&self) -> Vec<f32> {
         self.along(&self.gradient)
     }
 
-    /// The parameters before the step.
+    /// Returns the parameters before the step.
     pub(super) fn unchanged(&self) -> Vec<f32> {
         self.along(&vec![0.0; self.gradient.len()])
     }
 
-    /// The sum over the pieces of the loss and of the gradient over each, times its weight.
+    /// Returns the weighted sums of the losses and gradients over the pieces.
     pub(super) fn sum(&self, samples: &Samples, pieces: &[(Range<usize>, f64)]) -> (f64, Vec<f64>) {
         let mut loss = 0.0;
         let mut gradient = vec![0.0; self.gradient.len()];
@@ -91,7 +92,7 @@ impl Step {
     }
 }
 
-/// Batches of these lengths, one behind the other.
+/// Returns consecutive batches of these lengths.
 pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     let mut end = 0;
     let mut next = |&length| {
@@ -101,18 +102,18 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     lengths.iter().map(&mut next).collect()
 }
 
-/// Piece `index` of `count` pieces of a range, which differ by one element at most.
+/// Returns piece `index` of `count` pieces of a range. The lengths of pieces differ by at most one.
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| whole.start + whole.len() * index / count;
     cut(index)..cut(index + 1)
 }
 
-/// What is said of a step along the right gradient, but too far or not far enough.
+/// Describes a step along the correct gradient with a wrong length.
 pub(super) fn another_rate(rate: f64) -> String {
     format!("the step subtracts {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}")
 }
 
-/// A gradient times a factor.
+/// Multiplies a gradient by a factor.
 pub(super) fn times(gradient: &[f64], factor: f64) -> Vec<f64> {
     gradient.iter().map(|slope| slope * factor).collect()
 }

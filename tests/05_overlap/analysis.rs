@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Sums of few milliseconds in `f64` are off by far less.
+/// The tolerance, far above the rounding error of sums of a few milliseconds in `f64`.
 const ROUNDING: f64 = 1e-9;
 
 fn span(kind: Kind, start: f64, end: f64) -> Span {
@@ -80,7 +80,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
         got.efficiency().unwrap_or_default()
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
-    // From the first span given, or to the last one given.
+    // From the first span in the list, or to the last one in the list.
     let in_their_order = [3.0 - 12.0, 16.0 - 12.0, 3.0 - 2.5];
     let cause = if alike(got.compute, 8.0) {
         "\n  likely cause: the lengths were summed. Two spans of a kind may overlap, and `busy` counts each moment once"
@@ -98,7 +98,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// C, M, T, η.
+/// The values of C, M, T, and η.
 const CASES: [[f64; 4]; 6] = [
     [50.0, 10.0, 60.0, 0.0],
     [50.0, 10.0, 52.0, 0.8],
@@ -151,7 +151,8 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Three collectives of three GPUs by one clock. The GPUs come to them at different times, and leave within microseconds.
+/// Returns the spans of three collectives of three GPUs, by one clock. The GPUs arrive at different times, and leave
+/// within microseconds.
 fn run_of_three() -> Vec<Vec<Span>> {
     let late = [[0.0, 0.3, 0.1], [1.5, 0.0, 0.9], [0.2, 2.0, 0.0]];
     let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, -0.002, 0.0]];
@@ -245,10 +246,11 @@ fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
 
 const BUCKETS: usize = 4;
 
-/// Computes each bucket and sums it, one after the other or with sums while the next bucket is computed. Rank 1 begins to count later.
+/// Computes each bucket and sums it, either in sequence or with sums while the next bucket is computed. Rank 1's clock
+/// starts later.
 fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     let (context, stream) = (comm.context(), comm.stream());
-    // SAFETY: each bucket is summed behind its computation, and freed behind the sum.
+    // SAFETY: each bucket is summed after its computation, and freed after the sum.
     unsafe { context.disable_event_tracking() };
     let compute = context.new_stream()?;
     let kernels = Kernels::load(context)?;
@@ -290,7 +292,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
                 BUCKETS,
                 if overlaps { "in parallel with the next computation" } else { "one after the other" }
             );
-            // B equal buckets: c + (B − 1) · max(c, m) + m; without overlap B · (c + m).
+            // B equal buckets take c + (B − 1) · max(c, m) + m with overlap, and B · (c + m) without.
             let (c, m, buckets) = (mean(spans, "computing"), mean(spans, "summing"), BUCKETS as f64);
             let formula = if overlaps { c + (buckets - 1.0) * c.max(m) + m } else { buckets * (c + m) };
             ensure!(
@@ -305,7 +307,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No GPU may leave a collective before another one has come to it, as far as their times are certain.
+/// Checks that no GPU leaves a collective before another one has arrived, within the uncertainty of their times.
 fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
     let of =
         |row: &Row, at: usize| row.spans.iter().find(|span| span.name == format!("summing {at}")).cloned();

@@ -1,4 +1,4 @@
-//! What the checks of several exercises share: ranks, and spans that are looked at.
+//! Helpers that the checks of several exercises share: running ranks, and examining spans.
 
 use anyhow::{Context, ensure};
 use approx::abs_diff_eq;
@@ -9,18 +9,19 @@ use lab::timeline::Span;
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 
-/// Runs `check` on each rank of each world of at least two.
+/// Runs `check` on each rank of each world of at least two ranks.
 pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let mut worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
     worlds.try_for_each(|world_size| on_ranks(world_size, &check))
 }
 
-/// Runs `check` on two ranks: for what takes long, since ranks spin, and depends little on the world.
+/// Runs `check` on two ranks. Use it for checks that take long, because ranks spin, and depend little on the world
+/// size.
 pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_ranks(2, check)
 }
 
-/// Runs `check` on so many ranks. Whatever it says, no communicator goes while it has work.
+/// Runs `check` on this many ranks. Even if `check` fails, no communicator is dropped while it has work.
 pub(super) fn on_ranks(
     world_size: usize,
     check: impl Fn(&Comm) -> anyhow::Result<()> + Sync,
@@ -34,30 +35,30 @@ pub(super) fn on_ranks(
     Ok(())
 }
 
-/// The span of this name.
+/// Returns the span of this name.
 pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
     spans.iter().find(|span| span.name == name).with_context(|| format!("{name} was never enqueued"))
 }
 
-/// Both spans must have run at the same time for a while.
+/// Checks that both spans ran at the same time for a while.
 pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str) -> anyhow::Result<()> {
     let (first, second) = (span(spans, one)?, span(spans, other)?);
     ensure!(first.overlap(second) > 0.0, "rank {rank}: {one} and {other} never overlapped, but they must");
     Ok(())
 }
 
-/// The mean length of the spans whose names have `what` in them, in milliseconds.
+/// Returns the mean length of the spans whose names contain `what`, in milliseconds.
 pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
     let lengths: Vec<f64> =
         spans.iter().filter(|span| span.name.contains(what)).map(|span| span.end - span.start).collect();
     lengths.iter().sum::<f64>() / lengths.len() as f64
 }
 
-/// How far a formula may be off, where times are modeled.
+/// The tolerance of a formula if times are modeled.
 const WITHIN: f64 = 0.03;
 
-/// Compares the time from the first start to the last end, in milliseconds, with what `formula` gives. It does so only where times
-/// are modeled: the speed of a real GPU does not matter.
+/// Compares the time from the first start to the last end, in milliseconds, with the result of `formula`. It compares
+/// only modeled times, because the speed of a real GPU does not matter.
 pub(super) fn ensure_takes(
     rank: usize,
     spans: &[Span],

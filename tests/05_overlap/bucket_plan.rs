@@ -23,7 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Compares a plan with what is due, and says what is wrong with it.
+/// Compares a plan with the expected one, and explains the difference.
 fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
     let got = plan(&layout(lengths), cap);
     let told =
@@ -90,19 +90,19 @@ fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
 }
 
 fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
-    // One bucket: nothing overlaps.
+    // With one bucket, nothing overlaps.
     check_close(
         "predicted(1 bucket, compute 8, communication 12, latency 1)",
         predicted(1.0, 8.0, 12.0, 1.0),
         21.0,
     )?;
-    // Communication is the longer part: 2 + 4 · (3 + 1).
+    // Communication takes longer: 2 + 4 · (3 + 1).
     check_close(
         "predicted(4 buckets, compute 8, communication 12, latency 1)",
         predicted(4.0, 8.0, 12.0, 1.0),
         18.0,
     )?;
-    // Computation is: 5 + 3 · 5 + (1 + 1).
+    // Computation takes longer: 5 + 3 · 5 + (1 + 1).
     check_close(
         "predicted(4 buckets, compute 20, communication 4, latency 1)",
         predicted(4.0, 20.0, 4.0, 1.0),

@@ -13,7 +13,8 @@ use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};
 use crate::overlap::buckets::step;
 
-/// The buckets of the checks: the parameters of 300, 37, 1031, 1, 64, and 257 floats, with at most 1500 bytes in a bucket.
+/// The buckets of the checks, for parameters of 300, 37, 1031, 1, 64, and 257 floats, with at most 1500 bytes in a
+/// bucket.
 const BUCKETS: [Range<usize>; 3] = [3..6, 2..3, 0..2];
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -55,10 +56,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let ranks = lab::world_sizes().len().min(2);
-    // Each rank's warm-up is one call of one element.
+    // Each rank's warm-up is one call with one element.
     let mut expected = vec![1; ranks];
     let sizes = BUCKETS.iter().map(|bucket| LENGTHS[bucket.clone()].iter().sum::<usize>());
     expected.extend(sizes.flat_map(|length| vec![length; ranks]));
@@ -73,14 +74,14 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Equal parameters, each computed by a spin.
+/// A model of equal parameters, each computed by a spin.
 struct Equal<'a> {
     rank: &'a Rank,
     layout: Vec<Range<usize>>,
     gradients: CudaSlice<f32>,
     spin: u64,
     computed: Vec<Mark>,
-    /// Around the backward pass and the wait behind it.
+    /// The marks around the backward pass and the wait after it.
     begin: Option<Mark>,
     end: Option<Mark>,
 }
@@ -118,7 +119,7 @@ impl Trainable for Equal<'_> {
 
 const PARAMETERS: usize = 16;
 
-/// Milliseconds that an all-reduce of so many elements takes, alone.
+/// Returns how many milliseconds an all-reduce of this many elements takes on its own.
 fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     let stream = rank.comm.stream();
     let mut buffer = stream.alloc_zeros::<f32>(elements)?;
@@ -126,20 +127,20 @@ fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     for _ in 0..3 {
         marks.push(rank.mark(&stream, || average_in_place(&rank.comm, &mut buffer.as_view_mut()))?);
     }
-    // The first begins when the last rank has come.
+    // The first all-reduce begins only when the last rank arrives.
     rank.interval(&marks[2]).map(|interval| interval.length())
 }
 
-/// What a backward pass with some number of buckets took, and its parts, in milliseconds.
+/// The time of a backward pass with some number of buckets, and its parts, in milliseconds.
 struct Measured {
     total: f32,
     compute: f32,
     latency: f32,
-    /// What the bytes of all buckets take.
+    /// The time that the bytes of all buckets take.
     bytes: f32,
 }
 
-/// Elements of a parameter in the sweep.
+/// The number of elements of a parameter in the sweep.
 const ELEMENTS: usize = 1024;
 
 fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
@@ -154,7 +155,8 @@ fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
         end: None,
     };
     let averaged = alone(rank, in_each)?;
-    // T is linear in the bytes: what twice the bytes don't take twice is the latency.
+    // The time is linear in the bytes. Doubling the bytes does not double the latency, so the difference is the
+    // latency.
     let latency = 2.0 * averaged - alone(rank, 2 * in_each)?;
     rank.synchronize()?;
     let of_each = PARAMETERS / buckets;
@@ -173,8 +175,8 @@ fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
     })
 }
 
-/// All numbers of buckets, where communication is the longer part: the first bucket's computation and the last bucket's all-reduce
-/// overlap nothing, and the longer of the two counts in between.
+/// Sweeps over numbers of buckets for which communication takes longer. The first bucket's computation and the last
+/// bucket's all-reduce do not overlap; in between, the longer of the two counts.
 fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for buckets in [1, 2, 4, 8, 16] {

@@ -39,7 +39,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 257;
 
-/// Nanoseconds that the streams spin: the copy stream before all batches, the others before each one.
+/// The nanoseconds that the streams spin: the copy stream before all batches, the others before each batch.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     copy: u64,
@@ -47,7 +47,7 @@ struct Delays {
     all_reduce: u64,
 }
 
-/// One rank's work: batch i comes to 2 · (sum of all ranks' inputs).
+/// One rank's work. Batch i results in 2 · (sum of all ranks' inputs).
 struct Bench<'a> {
     comm: &'a Comm,
     streams: Streams,
@@ -59,19 +59,19 @@ struct Bench<'a> {
     buffers: [Guarded<f32>; 2],
 }
 
-/// What a rank has for a batch.
+/// Returns a rank's input for a batch.
 fn input(rank: usize, batch: usize) -> Vec<f32> {
     irregular::integers(10 * batch + rank, LEN)
 }
 
-/// What lies in the outputs and in the buffers at first.
+/// Returns the values that the outputs and buffers hold at first.
 fn stale(which: usize) -> Vec<f32> {
     irregular::integers(10_000 + which, LEN)
 }
 
-/// Pinned memory that the host reads as fast as any other: not write-combined.
+/// Allocates pinned memory that is not write-combined, so the host reads it as fast as any other.
 fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHostSlice<f32>> {
-    // SAFETY: every element is written at once.
+    // SAFETY: every element is written immediately.
     let mut slice = unsafe { context.alloc_pinned_with_flags(values.len(), 0) }?;
     slice.as_mut_slice()?.copy_from_slice(values);
     Ok(slice)
@@ -80,7 +80,7 @@ fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHo
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
         let outputs = (0..batches).map(|batch| pinned(context, &stale(batch)));
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         let buffers = [Guarded::new(&streams.copy, &stale(100))?, Guarded::new(&streams.copy, &stale(101))?];
-        // The first use of a kernel loads it, and the first collective sets up connections.
+        // Warms up: the first use of a kernel loads it, and the first collective sets up connections.
         let mut one = streams.comm.alloc_zeros::<f32>(LEN)?;
         comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
         kernels.scale(&streams.comm, &mut one, 1.0)?;
@@ -126,7 +126,7 @@ impl<'a> Bench<'a> {
             (0..LEN).map(|at| inputs.iter().map(|input| 2.0 * input[at]).sum()).collect()
         };
         for (batch, output) in self.outputs.iter().enumerate() {
-            // Whole numbers below 2²⁴: nothing rounds.
+            // Integers below 2²⁴ are exact in an f32.
             let (expected, own) = (sum(batch), input(rank, batch));
             let halved: Vec<f32> = expected.iter().map(|x| x / 2.0).collect();
             let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
@@ -145,7 +145,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What `stream_through` calls.
+/// The implementation of the callbacks that `stream_through` calls.
 struct Batches<'a> {
     comm: &'a Comm,
     streams: &'a Streams,

@@ -36,7 +36,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// Nanoseconds that each stage spins before it works.
+/// The nanoseconds that each stage spins before it works.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delays {
     preprocess: u64,
@@ -44,7 +44,7 @@ struct Delays {
     postprocess: u64,
 }
 
-/// The stages of one rank: iteration i comes to 3 · (the sum over the ranks of 2 · input).
+/// The stages of one rank. Iteration i results in 3 · (the sum over the ranks of 2 · input).
 struct Pipeline<'a> {
     rank: &'a Rank,
     inputs: Vec<CudaSlice<f32>>,
@@ -91,7 +91,7 @@ impl<'a> Pipeline<'a> {
             })
             .collect();
         for (iteration, output) in self.outputs.iter().enumerate() {
-            // Whole numbers below 2²⁴: nothing rounds.
+            // Integers below 2²⁴ are exact in an f32.
             let expected = times(6.0, &sums[iteration]);
             let name = format!("depth {depth}: the result of iteration {iteration}");
             let mut comparison = Expected::new(rank.number(), &name, &expected)
@@ -182,7 +182,7 @@ fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
     })
 }
 
-/// What comes next takes the memory that was given back, and writes into it at once.
+/// Checks with later work that reuses freed memory, and writes into it at once.
 fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [1, 2, 3] {
@@ -202,7 +202,7 @@ fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
 fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [2, 3] {
-            // The other rank's all-reduce waits for this one.
+            // The all-reduce of the other rank waits for that of this rank.
             let all_reduce = if rank.number() == 0 { 3 * MILLISECOND } else { 0 };
             let delays = Delays { preprocess: MILLISECOND, all_reduce, postprocess: 0 };
             let mut pipeline = Pipeline::new(rank, depth + 1, delays)?;
@@ -237,7 +237,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
     })
 }
 
-/// The most bytes that the GPU's memory pool has had in use since the last call.
+/// Returns the maximum number of bytes that the GPU's memory pool had in use since the last call.
 fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
     let (attribute, mut bytes, mut reset) =
         (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0_u64, 0_u64);
@@ -250,7 +250,7 @@ fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// `8`, or `1.5` where it is no whole number.
+/// Formats a number of buffers: `8`, or `1.5` if it is not an integer.
 fn buffers(used: f64) -> String {
     match abs_diff_eq!(used, used.round(), epsilon = 0.05) {
         true => format!("{used:.0}"),
@@ -280,7 +280,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             most_in_use(context)?;
             run(&rank.compute, &rank.comm.stream(), &mut Idle, ITERATIONS, BUFFER / size_of::<f32>(), depth)?;
             rank.synchronize()?;
-            // What else is in use is far less than half a buffer.
+            // All other memory in use is far less than half a buffer.
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
                 abs_diff_eq!(used, depth as f64, epsilon = 0.49),
@@ -298,8 +298,8 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
     })
 }
 
-/// In the middle of a long run: with one buffer t_pre + t_comm + t_post, with two or more the longer of t_pre + t_post and
-/// t_comm.
+/// Checks the time of an iteration in the middle of a long run. With one buffer, it is t_pre + t_comm + t_post. With
+/// two or more, it is the longer of t_pre + t_post and t_comm.
 fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
     const ITERATIONS: usize = 9;
     let spins = [(120_000, 120_000, 120_000), (50_000, 300_000, 50_000)];

@@ -34,7 +34,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// One rank's pipeline: it turns an input into 2 · (sum over the ranks) + own bias.
+/// One rank's pipeline, which turns an input into 2 · (sum over the ranks) + own bias.
 struct Bench<'a> {
     comm: &'a Comm,
     compute: Arc<CudaStream>,
@@ -46,25 +46,25 @@ fn bias(rank: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, LEN)
 }
 
-/// What a rank puts in at a round; the buffer begins with that of round 100.
+/// Returns a rank's input for a round. The buffer starts with the input of round 100.
 fn input(rank: usize, round: usize) -> Vec<f32> {
     irregular::integers(10 * round + rank, LEN)
 }
 
 const AT_FIRST: usize = 100;
 
-/// What a rank gets out at a round.
+/// Returns a rank's output of a round.
 fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, round)).collect();
     let bias = bias(rank);
-    // Whole numbers below 2²⁴: nothing rounds.
+    // Integers below 2²⁴ are exact in an f32.
     (0..LEN).map(|at| inputs.iter().map(|input| 2.0 * input[at]).sum::<f32>() + bias[at]).collect()
 }
 
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize.
+        // SAFETY: events or a synchronize order every use on two streams.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         let kernels = Kernels::load(context)?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let bench = Self { comm, compute, kernels, bias };
-        // The first use of a kernel loads it, and the first collective sets up connections.
+        // Warms up: the first use of a kernel loads it, and the first collective sets up connections.
         let mut one = bench.compute.alloc_zeros::<f32>(LEN)?;
         bench.enqueue(&mut one.as_view_mut())?;
         bench.kernels.spin(&bench.compute, 0)?;
@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// One run of the pipeline, on both streams.
+    /// Enqueues one run of the pipeline, on both streams.
     fn enqueue(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let (compute, comm) = (&self.compute, self.comm.stream());
         self.kernels.scale(compute, buffer, 2.0)?;
@@ -94,7 +94,7 @@ impl<'a> Bench<'a> {
         (0..rounds).map(|round| Ok(self.compute.clone_htod(&input(self.comm.rank(), round))?)).collect()
     }
 
-    /// As many outputs, with something else in them.
+    /// Returns an output with stale values for each round.
     fn outputs(&self, rounds: usize) -> anyhow::Result<Vec<CudaSlice<f32>>> {
         (0..rounds).map(|round| Ok(self.compute.clone_htod(&stale(round))?)).collect()
     }
@@ -144,14 +144,14 @@ fn nothing_runs_before_the_launch() -> anyhow::Result<()> {
     })
 }
 
-/// What is left of a call of `replay`; the graph lives until all of it is compared.
+/// The results of a call of `replay`. The graph lives until they are compared.
 struct Replayed {
     _graph: CudaGraph,
     buffer: Guarded<f32>,
     outputs: Vec<CudaSlice<f32>>,
 }
 
-/// `replay` over so many rounds.
+/// Calls `replay` over this many rounds.
 fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
     let rank = bench.comm.rank();
     let (inputs, mut outputs) = (bench.inputs(rounds)?, bench.outputs(rounds)?);
@@ -189,10 +189,10 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
         let graph = capture(&bench.compute, || {
             bench.enqueue(&mut buffer.as_view_mut())?;
             thread::scope(|scope| {
-                // SAFETY: nobody reads the memory.
+                // SAFETY: the memory is never read.
                 let allocating = scope.spawn(|| unsafe { context.alloc_pinned::<f32>(LEN) }.map(drop));
                 let Ok(allocated) = allocating.join() else { bail!("the other thread has panicked") };
-                // In the other modes, only the capturing thread is refused such a call.
+                // In the other modes, the driver rejects such a call only in the capturing thread.
                 let cause = match &allocated {
                     Err(error) if error.0 == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => {
                         "\n  likely cause: the capture's mode is global, and forbids such calls in other threads"
@@ -213,7 +213,7 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
 
 fn an_error_ends_the_capture() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // SAFETY: there is one stream.
+    // SAFETY: there is only one stream.
     unsafe { stream.context().disable_event_tracking() };
     let kernels = Kernels::load(stream.context())?;
     let mut buffer = stream.clone_htod(&input(0, 0))?;

@@ -45,10 +45,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
-    // SAFETY: the check's other threads are not there yet.
+    // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let ranks = lab::world_sizes().len().min(2);
-    // Each rank's warm-up is one call of one element.
+    // Each rank's warm-up is one call with one element.
     let mut expected = vec![1; ranks];
     expected.extend(LENGTHS.iter().flat_map(|&length| vec![length; ranks]));
     on_two_ranks(|rank| step(&rank.comm, &mut plain(rank)?))?;

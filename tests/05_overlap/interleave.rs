@@ -43,7 +43,8 @@ fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::R
     worlds().into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on each rank of the largest world: for what takes long, and depends little on the world.
+/// Runs `check` on each rank of the largest world. Use it for checks that take long and depend little on the world
+/// size.
 fn on_each_rank_of_the_largest(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     worlds().last().map_or(Ok(()), |&world_size| on_each_rank_of(world_size, check))
 }
@@ -66,7 +67,7 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
             let mut pipeline = Pipeline::new(comm, iterations, LEN, Delays::default())?;
             let compute = pipeline.compute.clone();
             let buffers = pipeline.run(&compute)?;
-            // What is known to be wrong in the streams is said first, in every run.
+            // In every run, an error of the streams comes before the comparison, because it is more informative.
             comm.stream().synchronize()?;
             pipeline.compare(&buffers)?;
         }
@@ -74,13 +75,13 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
     })
 }
 
-/// Reads the results in the compute stream. One iteration alone comes first: its report is the plainest.
+/// Reads the results in the compute stream. A single iteration comes first, because its report is the simplest.
 fn delayed(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
     for iterations in [1, 3] {
         let mut pipeline = Pipeline::new(comm, iterations, LEN, delays)?;
         let compute = pipeline.compute.clone();
         let buffers = pipeline.run(&compute)?;
-        // What is known to be wrong in the streams is said first; the numbers come after it.
+        // An error of the streams comes before the comparison, because it is more informative.
         comm.stream().synchronize()?;
         pipeline.compare(&buffers)?;
     }
@@ -142,7 +143,7 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
     })
 }
 
-/// Milliseconds that both last; negative where they are apart.
+/// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them.
 fn overlap(one: Interval, other: Interval) -> f32 {
     one.end.min(other.end) - one.start.max(other.start)
 }

@@ -37,34 +37,35 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Rows of each half, and columns.
+/// The number of rows of each half.
 const ROWS: usize = 7;
+/// The number of columns.
 const WIDTH: usize = 33;
 const LEN: usize = ROWS * WIDTH;
 const LAYERS: usize = 2;
 const HALVES: [&str; 2] = ["A", "B"];
 
-/// Nanoseconds that each product and each all-reduce spins before it works.
+/// The nanoseconds that each product and each all-reduce spins before it works.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     product: u64,
     all_reduce: u64,
 }
 
-/// Where weight `row` of a rank's matrix has its one value, and which: products stay whole numbers.
+/// Returns the position and value of the only nonzero weight in a row of a rank's matrix. Products stay integers.
 fn weight(rank: usize, layer: usize, part: Part, row: usize) -> (usize, f32) {
     let shift = 5 * rank + 3 * layer + if part == Part::Mlp { 11 } else { 0 };
     ((2 * row + shift) % WIDTH, if (row + rank + layer).is_multiple_of(3) { -1.0 } else { 1.0 })
 }
 
-/// A layer's norm stands in a kernel of its own in a real model. Here it is a factor, which rounds nothing.
+/// In a real model, a layer's norm is a kernel of its own. Here it is a factor that does not round.
 const NORM: f32 = 0.5;
 
 fn states(half: usize) -> Vec<f32> {
     irregular::integers(40 + half, LEN)
 }
 
-/// The states of a half after so many layers on one GPU, which has all ranks' weights.
+/// Returns the states of a half after this many layers on one GPU, which has all ranks' weights.
 fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
     let mut states = states(half);
     for layer in 0..layers {
@@ -112,7 +113,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
         let (rank, context) = (comm.rank(), comm.context());
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -148,7 +149,8 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// The first use of a kernel loads it, and the first collective sets up connections. All values come to what they were.
+    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. All values return to
+    /// their initial state.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         self.product(Part::Attention, 0)?;
         self.compute.synchronize()?;
@@ -162,7 +164,7 @@ impl<'a> Model<'a> {
         Ok(self.compute.synchronize()?)
     }
 
-    /// All layers.
+    /// Runs all layers.
     fn run(&mut self) -> anyhow::Result<()> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut pending: Pending = [None, None];
@@ -176,11 +178,11 @@ impl<'a> Model<'a> {
     /// Compares the states, once the compute stream is done.
     fn compare(&self) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
-        // What is known to be wrong in the streams is said first; the numbers come after it.
+        // An error of the streams comes before the comparison, because it is more informative.
         self.comm.stream().synchronize()?;
         self.compute.synchronize()?;
         for (half, name) in HALVES.iter().enumerate() {
-            // Halves of whole numbers, with few binary places: nothing rounds.
+            // The states are fractions with few binary digits, which are exact in an f32.
             Expected::new(
                 rank,
                 &format!("the buffer of states of half {name}"),
@@ -206,7 +208,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// How a span is named.
+/// Returns the name of a span.
 fn named(what: &str, half: usize, layer: usize, part: Part) -> String {
     let part = if part == Part::Attention { "attention" } else { "MLP" };
     format!("the {what} of half {} (layer {layer}, {part})", HALVES[half])
@@ -296,7 +298,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                 ensure_beside(rank, &spans, &named("all-reduce", other, layer, part), &next)?;
             }
         }
-        // B equal buckets: c + (B − 1) · max(c, m) + m. The residual belongs to the product behind it.
+        // B equal buckets take c + (B − 1) · max(c, m) + m. The residual belongs to the product after it.
         let buckets = 4.0 * LAYERS as f64;
         let c = mean(&spans, "product") + mean(&spans, "residual");
         let m = mean(&spans, "all-reduce");

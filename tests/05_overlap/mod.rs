@@ -1,4 +1,4 @@
-//! What module 05 must do: one file for each exercise.
+//! The checks of module 05, with one file for each exercise.
 
 mod analysis;
 mod bench;
@@ -18,7 +18,7 @@ mod waiting;
 
 use lab::Check;
 
-/// Every check of the module, in the order of its exercises.
+/// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
     [
         waiting::checks(),

@@ -41,18 +41,18 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The last micro-batch is shorter, as the rest of a batch is.
+/// The length of a micro-batch. The last micro-batch is shorter, like the rest of a batch.
 const LEN: usize = 131;
 const SHORTER: usize = 40;
 
-/// Nanoseconds that a stage spins before it computes, and before it receives.
+/// The nanoseconds that a stage spins before it computes, and before it receives.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     compute: u64,
     receive: u64,
 }
 
-/// One rank's stage: stage s doubles, and adds its own bias.
+/// One rank's stage. Stage s doubles its input, and adds its own bias.
 struct Line<'a> {
     comm: &'a Comm,
     compute: Arc<CudaStream>,
@@ -60,10 +60,11 @@ struct Line<'a> {
     timeline: Timeline,
     delays: Delays,
     bias: CudaSlice<f32>,
-    /// The first stage's data, and the last one's results.
+    /// The first stage's data.
     inputs: Vec<CudaSlice<f32>>,
+    /// The last stage's results.
     outputs: Vec<CudaSlice<f32>>,
-    /// The micro-batch that each buffer has received, until it is computed, by where the buffer begins.
+    /// The micro-batch that each buffer has received and that is not computed yet, by the address of the buffer.
     waiting: HashMap<CUdeviceptr, usize>,
 }
 
@@ -79,7 +80,7 @@ fn stale(len: usize) -> Vec<f32> {
     irregular::integers(999, len)
 }
 
-/// What comes out of so many stages. Whole numbers below 2²⁴: nothing rounds.
+/// Returns the results after this many stages. Integers below 2²⁴ are exact in an f32.
 fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
     for stage in 0..stages {
         values.iter_mut().zip(bias(stage)).for_each(|(value, bias)| *value = 2.0 * *value + bias);
@@ -90,7 +91,7 @@ fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
 impl<'a> Line<'a> {
     fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -115,7 +116,7 @@ impl<'a> Line<'a> {
     fn run(&mut self) -> anyhow::Result<[Guarded<f32>; 2]> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut buffers = [Guarded::new(&comm, &stale(LEN))?, Guarded::new(&comm, &stale(LEN))?];
-        // A sum ends on all ranks at the same time: from there all of them count.
+        // A sum ends on all ranks at the same time, so all their clocks start there.
         let mut one = comm.alloc_zeros::<f32>(1)?;
         self.comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
         self.timeline = Timeline::start(&comm)?;
@@ -158,7 +159,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The first use of a kernel loads it, and the first message sets up connections.
+/// Warms up: the first use of a kernel loads it, and the first message sets up connections.
 fn warm_up(comm: &Comm, compute: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
     let (rank, last) = (comm.rank() as i32, comm.world_size() as i32 - 1);
     let (mut one, other) = (compute.alloc_zeros::<f32>(LEN)?, compute.alloc_zeros::<f32>(LEN)?);
@@ -181,7 +182,8 @@ impl Stage for Line<'_> {
         let name = self.name("receiving", micro_batch);
         let Self { comm, kernels, timeline, delays, inputs, waiting, .. } = self;
         let stream = comm.stream();
-        // Enqueued, it would race, and the report would ask for a wait that does not bring the lost micro-batch back.
+        // If it were enqueued, it would race, and the report would ask for a wait that does not bring back the lost
+        // micro-batch.
         if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
             bail!(
                 "rank {}: `receive` got the buffer of micro-batch {before} for micro-batch {micro_batch} before `compute` was \
@@ -231,7 +233,7 @@ impl Stage for Line<'_> {
     }
 }
 
-/// Where a buffer begins.
+/// Returns the address of a buffer.
 fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
     buffer.device_ptr(stream).0
 }
@@ -243,7 +245,7 @@ fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<(
 }
 
 fn every_micro_batch_goes_through() -> anyhow::Result<()> {
-    // Only the last stage sees what comes out: so no stage goes on to other micro-batches before all are done.
+    // Only the last stage sees the results, so no stage continues with other micro-batches before all are done.
     [1, 2, 5, 0]
         .into_iter()
         .try_for_each(|micro_batches| on_each_rank(|comm| passes(comm, micro_batches, Delays::default())))
@@ -268,7 +270,7 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         let buffers = line.run()?;
         line.compare(&buffers)?;
         let spans = line.timeline.spans()?;
-        // Nobody sends to the first stage: it copies, and that is over in no time.
+        // The first stage receives nothing: it copies its data, which takes almost no time.
         for next in (1..MICRO_BATCHES).filter(|_| rank > 0) {
             let (receiving, computing) = (line.name("receiving", next), line.name("computing", next - 1));
             ensure_beside(rank, &spans, &receiving, &computing)?;
@@ -276,7 +278,7 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         if !line.is_last() {
             return Ok(());
         }
-        // From the moment at which all stages began to count.
+        // The time starts when all stages start their clocks.
         let from_the_start = Span { kind: Kind::Compute, name: "it".to_owned(), start: 0.0, end: 0.0 };
         let computing = mean(&spans, "computing");
         let spans = [&[from_the_start][..], &spans].concat();

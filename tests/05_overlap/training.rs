@@ -1,4 +1,4 @@
-//! A model whose gradients are known: what a step of training must do with them, whatever their averages travel in.
+//! A model with known gradients, for checking what a training step does with them, however it groups their averages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lab::{Expected, Guarded, Trainable, irregular};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 
-/// Elements of each parameter.
+/// The number of elements of each parameter.
 pub(super) const LENGTHS: [usize; 6] = [300, 37, 1031, 1, 64, 257];
 const STEPS: usize = 3;
 const LEARNING_RATE: f32 = 0.5;
@@ -19,7 +19,7 @@ const LEARNING_RATE: f32 = 0.5;
 /// A training step of the exercise.
 pub(super) type Step = dyn Fn(&Comm, &mut Known) -> anyhow::Result<()> + Sync;
 
-/// The places of parameters with these lengths, one behind the other.
+/// Returns the consecutive positions of parameters with these lengths.
 pub(super) fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
     let ends = lengths.iter().scan(0, |end, length| {
         *end += length;
@@ -28,15 +28,15 @@ pub(super) fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
     ends.zip(lengths).map(|(end, length)| end - length..end).collect()
 }
 
-/// Which parameters a rank's samples don't use in a step.
+/// A function that returns whether a rank's samples leave a parameter unused in a step.
 type Unused = fn(rank: usize, step: usize, parameter: usize) -> bool;
 
-/// What keeps a stream busy in front of its work, in nanoseconds.
+/// The delays of the streams before their work, in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Delays {
-    /// The compute stream, before each gradient.
+    /// The delay of the compute stream before each gradient.
     gradient: u64,
-    /// The comm stream, before the first all-reduce.
+    /// The delay of the comm stream before the first all-reduce.
     communication: u64,
 }
 
@@ -46,18 +46,18 @@ pub(super) struct Known<'a> {
     layout: Vec<Range<usize>>,
     unused: Unused,
     delays: Delays,
-    /// What the backward pass of each step writes.
+    /// The gradients that the backward pass of each step writes.
     sources: Vec<CudaSlice<f32>>,
     step: usize,
     parameters: CudaSlice<f32>,
     gradients: Guarded<f32>,
-    /// Measures each gradient and what its hook enqueues on the comm stream, behind a spin of its own.
+    /// Whether to measure each gradient and the work that its hook enqueues on the comm stream, after a spin.
     watched: bool,
     computed: Vec<Mark>,
     averaged: Vec<Mark>,
-    /// Whether the spin in front of what a hook enqueued was over when the hook returned.
+    /// Whether the spin before a hook's work was over when the hook returned.
     host_waited: Vec<bool>,
-    /// What the comm stream found when the last hook had been called.
+    /// The gradients on the comm stream after the last hook was called.
     snapshot: CudaSlice<f32>,
 }
 
@@ -69,12 +69,12 @@ fn initial() -> Vec<f32> {
     irregular::integers(999, elements())
 }
 
-/// What lies in the gradients before the first step.
+/// Returns the values that the gradients hold before the first step.
 fn uncleared() -> Vec<f32> {
     irregular::integers(777, elements())
 }
 
-/// What a rank has for a step; 0 where it doesn't use a parameter.
+/// Returns a rank's gradients for a step, with 0 for parameters that it does not use.
 fn gradient(unused: Unused, rank: usize, step: usize) -> Vec<f32> {
     let mut values = irregular::integers(100 * (step + 1) + rank, elements());
     for (parameter, place) in layout(&LENGTHS).into_iter().enumerate() {
@@ -113,13 +113,13 @@ impl<'a> Known<'a> {
         Ok(known)
     }
 
-    /// Compares the parameters with the serial run's, after so many steps.
+    /// Compares the parameters with those of the serial run after this many steps.
     fn compare(&self, steps: usize) -> anyhow::Result<()> {
         let (rank, world_size) = (self.rank.number(), self.rank.comm.world_size());
         self.rank.synchronize()?;
         let run = SerialStep::new(self, steps - 1);
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
-        // An average of values up to 1000 is off by 3n roundings at most, the parameters by two more in each step.
+        // An average of values up to 1000 is off by at most 3n roundings, and the parameters by two more in each step.
         let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);
@@ -140,7 +140,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// One step of the serial run.
+/// A step of the serial run.
 struct SerialStep<'a> {
     known: &'a Known<'a>,
     step: usize,
@@ -155,18 +155,18 @@ impl<'a> SerialStep<'a> {
         Self { known, step, before, average: average(known, step) }
     }
 
-    /// The parameters after a step along this gradient.
+    /// Returns the parameters after a step along this gradient.
     fn along(&self, gradient: &[f32]) -> Vec<f32> {
         descended(&self.before, gradient)
     }
 
-    /// The ranks that use a parameter in this step.
+    /// Returns the ranks that use a parameter in this step.
     fn users(&self, parameter: usize) -> Vec<usize> {
         let ranks = 0..self.known.rank.comm.world_size();
         ranks.filter(|&rank| !(self.known.unused)(rank, self.step, parameter)).collect()
     }
 
-    /// The average if a rank that does not use a parameter sends what lay there before.
+    /// Returns the average if a rank that does not use a parameter sends the values that were there before.
     fn not_cleared(&self) -> Vec<f32> {
         let Known { rank, layout, unused, .. } = self.known;
         let world_size = rank.comm.world_size();
@@ -179,7 +179,7 @@ impl<'a> SerialStep<'a> {
         sum(*unused, world_size, self.step).iter().enumerate().map(averaged).collect()
     }
 
-    /// What the parameters may be instead, and why.
+    /// Returns the parameters that result from known mistakes, with the causes.
     fn mistakes(&self) -> [(Vec<f32>, &'static str); 4] {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
@@ -264,7 +264,8 @@ impl Trainable for Known<'_> {
     }
 }
 
-/// Three steps, each compared; then three more models whose steps are enqueued without a look between.
+/// Makes three steps, and compares after each. Then enqueues the steps of three more models without comparing in
+/// between.
 fn trains(rank: &Rank, step: &Step, unused: Unused, delays: Delays) -> anyhow::Result<()> {
     let mut known = Known::new(rank, unused, delays)?;
     for done in 1..=STEPS {
@@ -286,7 +287,7 @@ pub(super) fn each_step_is_that_of_one_gpu(step: &Step) -> anyhow::Result<()> {
     on_each_rank(1, |rank| trains(rank, step, all_used, Delays::default()))
 }
 
-/// In the middle, at the end with its neighbour, and at the beginning; one of them is nobody's at all.
+/// The unused parameters are in the middle, at the end with a neighbor, and at the beginning. No rank uses one of them.
 pub(super) fn what_one_rank_does_not_use_is_averaged_too(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |rank, step, parameter| {
         let places: [&[(usize, usize)]; STEPS] = [&[(1, 2)], &[(0, 5), (0, 4)], &[(1, 0), (0, 1), (1, 1)]];
@@ -323,8 +324,8 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
     })
 }
 
-/// When the backward pass is over, all is averaged that it has called a hook for. And while the hook of one gradient
-/// communicates, the next gradient is computed.
+/// Checks that after the backward pass, every gradient is averaged whose hook was called. Also checks that while the
+/// hook of one gradient communicates, the next gradient is computed.
 pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let (number, world_size) = (rank.number(), rank.comm.world_size());
@@ -361,7 +362,7 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
     })
 }
 
-/// A model with all parameters used and nothing delayed, for checks of their own.
+/// Returns a model without unused parameters and delays, for other checks.
 pub(super) fn plain(rank: &Rank) -> anyhow::Result<Known<'_>> {
     Known::new(rank, all_used, Delays::default())
 }

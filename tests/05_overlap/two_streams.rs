@@ -1,4 +1,4 @@
-//! A rank with a compute stream and its communicator's, and when work ran in them.
+//! A rank with a compute stream and a communicator's stream, and the times of the work in them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use lab::{Kernels, Readable};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 
-/// One rank. Event tracking is off: what is not ordered by hand isn't ordered.
+/// A rank without event tracking, so that only the exercise orders its work.
 pub(super) struct Rank {
     pub(super) comm: Comm,
     pub(super) compute: Arc<CudaStream>,
@@ -26,7 +26,7 @@ pub(super) struct Mark {
     end: CudaEvent,
 }
 
-/// When work ran, in milliseconds since its rank began.
+/// The time at which work ran, in milliseconds since its rank started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) start: f32,
@@ -34,7 +34,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Milliseconds that both last; negative where they are apart.
+    /// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them.
     pub(super) fn overlap(self, other: Self) -> f32 {
         self.end.min(other.end) - self.start.max(other.start)
     }
@@ -44,7 +44,7 @@ impl Interval {
     }
 }
 
-/// As in `from 1.0 to 2.5 ms`.
+/// Formats the interval like `from 1.0 to 2.5 ms`.
 impl std::fmt::Display for Interval {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "from {:.1} to {:.1} ms", self.start, self.end)
@@ -52,11 +52,11 @@ impl std::fmt::Display for Interval {
 }
 
 impl Rank {
-    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. Both may keep the host, and
-    /// wait for the GPU.
+    /// Creates a rank and warms it up: the first use of a kernel loads it, and the first collective sets up
+    /// connections. Both may block the host and wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -74,7 +74,7 @@ impl Rank {
         Ok(Self { comm, compute, kernels, origin })
     }
 
-    /// Its number.
+    /// Returns the rank's number.
     pub(super) fn number(&self) -> usize {
         self.comm.rank()
     }
@@ -90,7 +90,7 @@ impl Rank {
         self.mark(&stream, || self.kernels.spin(&stream, nanoseconds))
     }
 
-    /// Events around `work`, which is enqueued on `stream`.
+    /// Records events around `work`, which is enqueued on `stream`.
     pub(super) fn mark(
         &self,
         stream: &CudaStream,
@@ -101,13 +101,14 @@ impl Rank {
         Ok(Mark { start, end: timed(stream)? })
     }
 
-    /// When the marked work ran. Waits for it.
+    /// Returns when the marked work ran. Waits for it.
     pub(super) fn interval(&self, mark: &Mark) -> anyhow::Result<Interval> {
         let since = |event: &CudaEvent| self.origin.elapsed_ms(event);
         Ok(Interval { start: since(&mark.start)?, end: since(&mark.end)? })
     }
 
-    /// Waits for both streams. What is known to be wrong in them is said first; numbers come after it.
+    /// Waits for both streams. An error of the streams then comes before any comparison, because it is more
+    /// informative.
     pub(super) fn synchronize(&self) -> anyhow::Result<()> {
         self.compute.synchronize()?;
         Ok(self.comm.stream().synchronize()?)
@@ -128,12 +129,13 @@ pub(super) fn on_each_rank(
     worlds(least).into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on two ranks, or on one where there is one: for what takes long, and depends little on the world.
+/// Runs `check` on two ranks, or on one if there is only one. Use it for checks that take long and depend little on the
+/// world size.
 pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_each_rank_of(worlds(1).len().min(2), check)
 }
 
-/// Runs `check` on the one rank of a world of its own.
+/// Runs `check` on the only rank of a world.
 pub(super) fn alone(check: impl Fn(Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| check(Rank::new(comm)?))?;
     Ok(())
@@ -155,16 +157,16 @@ fn on_each_rank_of(
     Ok(())
 }
 
-/// The mean length of the intervals, in milliseconds.
+/// Returns the mean length of the intervals, in milliseconds.
 pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// How far a modeled time may be from its formula.
+/// The tolerance of a modeled time compared with its formula.
 const WITHIN: f32 = 0.03;
 
-/// Compares a time with a formula of times that events measured in the same run. Where times are modeled, within 3 %. A GPU
-/// may be slower for reasons of its own, and is not compared.
+/// Compares a time with a formula of times that events measured in the same run. Modeled times must be within 3 %.
+/// Times of a real GPU are not compared, because it may be slower for other reasons.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(

@@ -45,7 +45,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// Buffers where there are several.
+/// The number of buffers in checks with several buffers.
 const BUFFERS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +77,13 @@ fn stale(buffer: usize) -> Vec<f32> {
     irregular::integers(1000 + buffer, LEN)
 }
 
-/// Averages of whole numbers up to 1000. NCCL multiplies each by 1/n, and adds: n products and n − 1 sums, each rounded by at
-/// most half a unit in the last place of 1000, and 1/n itself by as much.
+/// Returns the bound on the error of an average of integers up to 1000. NCCL multiplies each integer by 1/n, then sums.
+/// The n products and n − 1 sums each round by at most half a unit in the last place of 1000, and so does 1/n itself.
 fn bound(world_size: usize) -> f64 {
     (3 * world_size) as f64 * 1000.0 * UNIT_ROUNDOFF
 }
 
-/// Buffers that the compute stream fills, and the places where their averages are copied to.
+/// The buffers that the compute stream fills, and the outputs that their averages are copied to.
 struct Data {
     inputs: Vec<CudaSlice<f32>>,
     buffers: Vec<Guarded<f32>>,
@@ -103,7 +103,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Fills the buffers in the compute stream, and goes the way.
+    /// Fills the buffers in the compute stream, and runs the chosen way.
     fn go(
         &mut self,
         rank: &Rank,
@@ -250,7 +250,7 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let mut data = Data::new(rank, 1)?;
             let stream = rank.comm.stream();
             let worked = RefCell::new(None);
-            // The collective takes its spin's time: it is enqueued behind it.
+            // The spin comes before the collective, so that the collective seems to take its time.
             let communicated = rank.mark(&stream, || {
                 rank.kernels.spin(&stream, 2 * MILLISECOND)?;
                 let independent = || {
@@ -307,12 +307,12 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
     })
 }
 
-/// How often the check lets itself be polled, a millisecond each time.
+/// How often the check allows polling, each time for a millisecond.
 const MOST_POLLS: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {
     alone(|rank| {
-        // What isn't written yet says so here, without a report of the kernel below.
+        // Unwritten code panics here, before the kernel below causes a report.
         Data::new(&rank, 1)?.go(&rank, Way::Polling, || Ok(()), || Ok(()))?;
         rank.synchronize()?;
         let polled = Cell::new(0);
@@ -323,13 +323,13 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
         let independent = || {
             polled.set(polled.get() + 1);
             std::thread::sleep(Duration::from_millis(1));
-            ensure!(polled.get() < MOST_POLLS, "the check has seen enough");
+            ensure!(polled.get() < MOST_POLLS, "the check stops polling");
             Ok(())
         };
         let answer = without_panic("polling, behind a kernel that failed,", || {
             data.go(&rank, Way::Polling, independent, || Ok(()))
         });
-        // The GPU's context is lost, and nothing of it can be given back in order.
+        // The GPU's context is lost, so these can't be released properly.
         std::mem::forget((rank, data, trap));
         ensure!(
             polled.get() < MOST_POLLS,

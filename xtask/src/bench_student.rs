@@ -1,4 +1,4 @@
-//! `cargo xtask bench-student`: how long a student waits from a save to the verdict.
+//! `cargo xtask bench-student`: measures how long a student waits from saving a file to the verdict.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use course::answers;
 use course::checks::cargo;
 use course::syllabus::{Course, Exercise};
 
-/// Two exercises of each module: short checks and long ones, with and without processes.
+/// Two exercises of each module, with short and long checks, with and without processes.
 const EXERCISES: [&str; 10] = [
     "init/devices",
     "init/id_exchange",
@@ -35,16 +35,16 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-/// A clone of a checkout's last commit, with every exercise solved, and everything built.
+/// A clone of a checkout's last commit, completely built and with every exercise solved.
 struct Clone {
     folder: PathBuf,
     course: Course,
 }
 
-/// Measures, and prints a table: for each exercise the median over the rounds in each checkout, in seconds.
+/// Measures, and prints a table with the median over the rounds for each exercise and checkout, in seconds.
 ///
 /// # Errors
-/// A checkout can't be cloned or built, or one of its solutions is not right.
+/// Fails if a checkout can't be cloned or built, or if one of its solutions is wrong.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let checkouts: Vec<&Path> =
         std::iter::once(root).chain(options.folders.iter().map(PathBuf::as_path)).collect();
@@ -62,7 +62,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         for round in 0..=options.rounds {
             for (clone, times) in clones.iter().zip(&mut times) {
                 let time = clone.save_and_check(id, round)?;
-                // The first one fills the caches.
+                // The first round only fills the caches.
                 if round > 0 {
                     times.push(time);
                 }
@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A row of the table: seconds in each checkout, and how they compare with the first.
+/// Prints a row of the table: the seconds in each checkout, and their ratios to the first checkout.
 fn print_row(name: &str, times: impl Iterator<Item = Duration>) {
     let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
     let cells = times.iter().map(|time| format!("  {time:5.2} s ({:.2})", time / times[0]));
@@ -107,11 +107,11 @@ impl Clone {
         Ok(Self { folder, course })
     }
 
-    /// Saves a solved exercise with a comment that it did not have before, and waits for the verdict.
+    /// Saves a solved exercise with a new comment, and waits for the verdict.
     fn save_and_check(&self, id: &str, round: u32) -> anyhow::Result<Duration> {
         let exercise = self.course.exercise(id)?;
         self.save(exercise, round)?;
-        // Not through Cargo: `watch` runs already when a student saves.
+        // Cargo is not involved, because `watch` is already running when a student saves.
         let mut course = Command::new(self.folder.join("target/debug/course"));
         course.args(["run", id]).current_dir(&self.folder).env_remove("CARGO_TARGET_DIR");
         let started = Instant::now();
@@ -127,7 +127,7 @@ impl Clone {
     }
 }
 
-/// The Cargo of a clone, which builds in the clone's own folder.
+/// Returns the Cargo command of a clone, which builds in the clone's own folder.
 fn clone_cargo(folder: &Path) -> Command {
     let mut command = cargo();
     command.current_dir(folder).env_remove("CARGO_TARGET_DIR");

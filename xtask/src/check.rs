@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what must hold between course.toml, solutions, starters, mistakes, deletions and kernels.
+//! `cargo xtask check`: checks that course.toml, solutions, starters, mistakes, deletions, and kernels are consistent.
 
 mod built;
 mod deletions;
@@ -23,9 +23,9 @@ use crate::{kernels, lessons, starters};
 use problems::Problems;
 use scratch::Scratch;
 
-/// Runs every point, and fails if any of them has problems.
+/// Runs every check, and fails if any of them has problems.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    // Everything is read first: what can't be read is an error, not a problem.
+    // Everything is read first, because an unreadable file is an error, not a problem.
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
     let deletions = deletions::read(root, &course)?;
@@ -34,7 +34,9 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 
     let mut problems = Problems::default();
     problems.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
-    problems.point("every package builds the virtual GPU alike", || features::differences(root, &course))?;
+    problems.point("every package builds the virtual GPU with the same features", || {
+        features::differences(root, &course)
+    })?;
     problems.point("starters are made from solutions", || {
         let differences = starters::differences(root)?;
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
@@ -50,7 +52,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     problems.point(&title, || built.check_starters(&course))?;
     let title = format!("{} mistakes fail with their words", applied.mistakes.len());
     problems.point(&title, || built.check_mistakes(&course, &applied.mistakes))?;
-    let title = format!("{} deletions of synchronizing calls come to what is said of them", deletions.len());
+    let title = format!("{} deletions of synchronizing calls have the recorded effect", deletions.len());
     problems.point(&title, || built.check_deletions(&course, &deletions))?;
     problems.point("what students see in `cargo course watch`", || sessions::check(root))?;
     match kernels::require_compiler() {
@@ -69,7 +71,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     problems.finish()
 }
 
-/// What course.toml lists, and what the folders hold.
+/// Compares the list in course.toml with the files in the folders.
 fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<String> {
     let mut problems: Vec<String> = course
         .problems(|path| root.join(path).is_file())
@@ -96,7 +98,7 @@ fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<St
     problems
 }
 
-/// Format, lints and checks of the solutions.
+/// Checks the format, lints, and tests of the solutions.
 fn solutions(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let packages: Vec<String> =
         course.modules.iter().flat_map(|module| ["-p".to_owned(), module.solution_package()]).collect();
@@ -112,14 +114,14 @@ fn solutions(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// The Cargo that runs this program.
+/// Returns the Cargo command that runs this program.
 fn cargo(folder: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(folder);
     cargo
 }
 
-/// Runs a command to its end; if it fails, the problem is what it printed.
+/// Runs a command to its end. If it fails, its output is the problem.
 fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     let output = command.output().with_context(|| format!("can't run {command:?}"))?;
     if output.status.success() {
@@ -131,7 +133,7 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     Ok(vec![format!("{program} {} fails:\n{stdout}{stderr}", words.join(" "))])
 }
 
-/// Where Cargo builds this workspace.
+/// Returns the folder in which Cargo builds this workspace.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
 }

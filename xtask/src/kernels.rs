@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: CUDA C to PTX, through `cudarc::nvrtc`.
+//! `cargo xtask kernels`: compiles CUDA C to PTX, through `cudarc::nvrtc`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,22 +8,23 @@ use anyhow::{Context, bail, ensure};
 use course::replace::replace;
 use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
 
-/// PTX of this NVRTC has ISA version 8.0, which each driver from 525 on takes.
+/// The PTX of this NVRTC has ISA version 8.0, which every driver from 525 on accepts.
 const COMPILER: (i32, i32) = (12, 0);
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
-/// The oldest architecture that the course runs on; a driver compiles its PTX for any newer one.
+/// The oldest architecture that the course runs on. A driver compiles its PTX for any newer one.
 const ARCHITECTURE: &str = "compute_70";
 
-/// What `cargo xtask kernels` was asked to do.
+/// Options of `cargo xtask kernels`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if a PTX file is not what its source compiles to
+    /// Write nothing; fail if a PTX file differs from what its source compiles to
     #[arg(long)]
     check: bool,
     /// Compile the virtual GPU's test kernels instead, with the NVRTC 12.0 or 12.9 that is installed
     #[arg(long)]
     tests: bool,
-    /// Where CUDA's headers lie: `include` of nvidia-cuda-runtime-cu12 (of nvidia-cuda-cccl-cu12, too, from 12.9 on)
+    /// The folder of CUDA's headers: `include` of nvidia-cuda-runtime-cu12 (of nvidia-cuda-cccl-cu12, too, from 12.9
+    /// on)
     #[arg(long, value_name = "DIR", requires = "tests")]
     include: Vec<PathBuf>,
 }
@@ -31,12 +32,12 @@ pub(crate) struct Options {
 /// The kernels of the course, and their PTX.
 const KERNELS: &str = "crates/lab/kernels";
 
-/// Kernels that the virtual GPU's own tests run. Their PTX lies in a folder for each NVRTC and architecture.
+/// The kernels that the virtual GPU's own tests run. Their PTX is in one folder per NVRTC and architecture.
 const TESTS: &str = "crates/conformance/tests/kernels";
 const TEST_COMPILERS: [(i32, i32); 2] = [(12, 0), (12, 9)];
 const TEST_ARCHITECTURES: [&str; 2] = ["compute_70", "compute_90"];
 
-/// A source file and the PTX that belongs next to it.
+/// The PTX of a source file, and its path next to the source.
 struct Compiled {
     path: PathBuf,
     ptx: String,
@@ -48,7 +49,7 @@ impl Compiled {
     }
 }
 
-/// Compiles every kernel; then compares, or writes what differs.
+/// Compiles every kernel. Then either compares the PTX with the files, or writes those that differ.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let all = if options.tests {
@@ -77,13 +78,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an NVRTC can be loaded at all, whatever its version.
+/// Returns whether any version of NVRTC can be loaded.
 pub(crate) fn is_compiler_installed() -> bool {
-    // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initialisers ask for nothing.
+    // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initializers have no preconditions.
     unsafe { nvrtc::sys::is_culib_present() }
 }
 
-/// PTX of another version would differ in every file, so only one version will do.
+/// Checks that the required version of NVRTC is installed. Another version would change every PTX file.
 pub(crate) fn require_compiler() -> anyhow::Result<()> {
     let help = format!(
         "help: `pip install --target DIR {PACKAGE}`, then set LD_LIBRARY_PATH=DIR/nvidia/cuda_nvrtc/lib; no GPU is needed"
@@ -107,7 +108,7 @@ fn compiler_version() -> anyhow::Result<(i32, i32)> {
     Ok((major, minor))
 }
 
-/// Compiles each test kernel for each architecture, with the compiler that is installed.
+/// Compiles each test kernel for each architecture, with the installed compiler.
 fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compiled>> {
     let (major, minor) = compiler_version()?;
     ensure!(
@@ -134,7 +135,7 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
     Ok(all)
 }
 
-/// Compiles each `.cu` file in `root/folder`, in the order of names. A PTX file without a source is an error.
+/// Compiles each `.cu` file in `root/folder`, in the order of their names. A PTX file without a source is an error.
 fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
     let files = files_in(&root.join(folder))?;
     let has = |extension: &'static str| {
@@ -181,7 +182,7 @@ fn compile(root: &Path, source: &Path, options: CompileOptions) -> anyhow::Resul
     }
 }
 
-/// NVRTC puts the working directory before the file's name. Without it, the PTX is the same on every machine.
+/// Removes the working directory that NVRTC adds to the file's name. The PTX is then the same on every machine.
 fn with_relative_file(ptx: &str, name: &str) -> String {
     let mut lines: Vec<String> = ptx.lines().map(str::to_owned).collect();
     for line in &mut lines {

@@ -1,4 +1,4 @@
-//! `cargo xtask lessons`: what a lesson must have, must introduce, and must not give away.
+//! `cargo xtask lessons`: checks what a lesson must contain, must introduce, and must not give away.
 
 mod page;
 mod words;
@@ -14,23 +14,23 @@ use course::syllabus::{Course, Exercise};
 use page::Page;
 use words::{calls, code_of, words};
 
-/// How many words in a row of an answer give it away.
+/// The number of consecutive words of an answer that give it away.
 const GIVEN_AWAY: usize = 4;
 
 /// Runs the task.
 ///
 /// # Errors
-/// A file can't be read, or a lesson has problems: all of them are listed.
+/// Fails if a file can't be read, or if a lesson has problems. The error lists all of them.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let problems = problems(root, &Course::read(root)?)?;
     ensure!(problems.is_empty(), "{} problems\n  {}", problems.len(), problems.join("\n  "));
     Ok(())
 }
 
-/// What is wrong with the lessons, each with its file.
+/// Returns the problems of the lessons, each with its file.
 ///
 /// # Errors
-/// A file can't be read.
+/// Fails if a file can't be read.
 pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     let mut introduced = BTreeSet::new();
@@ -54,7 +54,7 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
         let estimate = minutes(page::count(&text), regions.iter().map(|(_, answer)| answer.as_str()));
         if exercise.minutes != estimate {
             problems.push(format!(
-                "course.toml: {}: minutes = {}, and the rule for estimates gives {estimate}",
+                "course.toml: {}: minutes = {}, but the estimate is {estimate}",
                 exercise.id, exercise.minutes
             ));
         }
@@ -75,7 +75,7 @@ fn prefixed(path: &str, problems: Vec<String>) -> impl Iterator<Item = String> {
     problems.into_iter().map(move |problem| format!("{path}: {problem}"))
 }
 
-/// Calls of the answers that are not known.
+/// Finds calls in the answers that no lesson has introduced.
 fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, answer) in regions {
@@ -91,8 +91,8 @@ fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<
     problems
 }
 
-/// How many minutes an exercise is estimated to take, in steps of five: two to begin, one for 200 words of its lesson, one for two
-/// lines of its answers, and one for each of these.
+/// Estimates how many minutes an exercise takes, in steps of five: two to begin, one for every 200 words of its lesson,
+/// one for every two lines of its answers, and one for each answer.
 fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
     let mut minutes = 2.0 + words as f64 / 200.0;
     for answer in answers {
@@ -102,7 +102,7 @@ fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
     5 * ((minutes / 5.0).round() as u32).max(1)
 }
 
-/// The comments of a source, without the comment characters.
+/// Returns the comments of a source, without the comment characters.
 fn comments(source: &str) -> String {
     let comment = |line: &str| {
         let text = line.trim_start().strip_prefix("//")?;
@@ -111,12 +111,12 @@ fn comments(source: &str) -> String {
     source.lines().filter_map(comment).collect()
 }
 
-/// What `course.toml` shows of an exercise before a student begins.
+/// Returns the text of `course.toml` that a student sees before beginning an exercise.
 fn listed(exercise: &Exercise) -> (String, String) {
     (format!("course.toml: {}", exercise.id), format!("{}\n\n{}\n", exercise.title, exercise.objective))
 }
 
-/// Code in a text that repeats a part of an answer.
+/// Finds code in a text that repeats a part of an answer.
 fn given_away(path: &str, text: &str, regions: &[(String, String)]) -> Vec<String> {
     let mut problems = Vec::new();
     for code in code_of(text) {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_answer_is_given_away_and_a_call_is_not() {
+    fn a_line_gives_away_the_answer_and_a_call_does_not() {
         let answer =
             "let sum = send.iter().sum::<f32>();\nconsumer.wait(&producer.record_event(None)?)?;".to_owned();
         let regions = [("hand_over".to_owned(), answer)];

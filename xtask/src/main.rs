@@ -1,4 +1,4 @@
-//! Tasks of authors and CI. A student needs none of them.
+//! Tasks for authors and CI. Students don't need them.
 
 mod bench_student;
 mod check;
@@ -28,11 +28,11 @@ enum Task {
     /// Make the book
     #[command(disable_help_flag = true)]
     Book(Passed),
-    /// Check that starters, solutions, mistakes, kernels and course.toml belong together
+    /// Check that starters, solutions, mistakes, kernels, and course.toml are consistent
     Check,
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
-    /// Check the form of the lessons, what they introduce, and that they give no answer away
+    /// Check the form of the lessons, what they introduce, and that they give away no answer
     Lessons,
     /// Save an edit of a solution as a mistake, or keep the saved ones up to date
     #[command(subcommand)]
@@ -43,16 +43,16 @@ enum Task {
     /// Draw the pictures that the pages show, from what programs write
     #[command(disable_help_flag = true)]
     Pictures(Passed),
-    /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, keep it as it is now
+    /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, store the current screens
     Sessions,
     /// Make the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
-    /// Make the exercises of modules/ from solutions/; answers in modules/ are lost
+    /// Generate the exercises in modules/ from solutions/; answers in modules/ are lost
     Starters(starters::Options),
 }
 
-/// Arguments that are passed on.
+/// Arguments that are passed on to another program.
 #[derive(clap::Args)]
 struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -90,7 +90,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the program that makes the book and the slides. It is a package of its own, so that the other tasks don't wait for mdBook to be built.
+/// Runs the program that builds the book and the slides. It is a separate package, so that the other tasks don't wait
+/// until mdBook is built.
 fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
         .args(["run", "--quiet", "--package", "site", "--", what])

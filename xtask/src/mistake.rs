@@ -1,4 +1,4 @@
-//! `cargo xtask mistake`: saves an edit of a solution as a mistake, and keeps the saved ones up to date with the solutions.
+//! `cargo xtask mistake`: saves an edit of a solution as a mistake, and updates saved mistakes after solutions change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,21 +12,22 @@ use course::replace::replace;
 use course::syllabus::Course;
 use diffy::{DiffOptions, Hunk, Line};
 
-/// Lines around each change, at most.
+/// The maximum number of context lines around each change.
 const MOST_CONTEXT: usize = 3;
 
-/// What `cargo xtask mistake` was asked to do.
+/// Subcommands of `cargo xtask mistake`.
 #[derive(Subcommand)]
 pub(crate) enum Task {
     /// Save the edit of a solution as a mistake, and restore the solution
     ///
-    /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove it, edit, and add it again.
+    /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove it, edit, and
+    /// add it again.
     Add(Add),
-    /// Rewrite the patches whose solution has changed, and list those that need a person
+    /// Rewrite the patches whose solution has changed, and list those that need a manual edit
     Refresh,
 }
 
-/// The head of a new mistake.
+/// The header of a new mistake.
 #[derive(Args)]
 pub(crate) struct Add {
     /// Name of the mistake: lower-case letters, digits, and `_`
@@ -37,7 +38,7 @@ pub(crate) struct Add {
     /// The check that must fail
     #[arg(long, value_name = "CHECK")]
     fails: String,
-    /// Words that the check's message must have; may be given several times
+    /// Words that the check's message must contain; can be repeated
     #[arg(long, value_name = "WORDS", required = true)]
     says: Vec<String>,
 }
@@ -50,7 +51,7 @@ pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
     }
 }
 
-/// Saves the edit of the one solution that has one. The patch is on disk before the solution is restored.
+/// Saves the edit of the only edited solution. The patch is on disk before the solution is restored.
 fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let course = Course::read(root)?;
     let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
@@ -63,7 +64,7 @@ fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
         );
     };
     let exercise = course.exercises.iter().find(|exercise| file == format!("solutions/{}", exercise.file));
-    let exercise = exercise.with_context(|| format!("{file} is the solution of no exercise"))?;
+    let exercise = exercise.with_context(|| format!("{file} is not the solution of any exercise"))?;
     let solution = git(root, &["show", &format!(":{file}")])?;
     let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
     let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
@@ -71,7 +72,7 @@ fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     ensure!(!path.exists(), "{} exists: choose another name, or remove it", mistake.path());
     replace(&path, mistake.text())?;
     if let Err(error) = replace(&root.join(file), solution) {
-        // The edit is still in the solution.
+        // The solution still contains the edit.
         let _ = fs::remove_file(&path);
         return Err(error);
     }
@@ -79,11 +80,14 @@ fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The mistake that turns `solution` into `wrong`.
+/// Returns the mistake that turns `solution` into `wrong`.
 fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> anyhow::Result<Mistake> {
     let Add { name, mistake, fails, says } = head;
     let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
-    ensure!(!name.is_empty() && name.chars().all(is_name), "`{name}` is no name: use a-z, 0-9, and `_`");
+    ensure!(
+        !name.is_empty() && name.chars().all(is_name),
+        "`{name}` is not a valid name: use a-z, 0-9, and `_`"
+    );
     for words in [mistake, fails].into_iter().chain(says) {
         ensure!(
             !words.trim().is_empty() && !words.contains('\n'),
@@ -102,13 +106,13 @@ fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> a
     Ok(made)
 }
 
-/// What became of a patch.
+/// The result of updating a patch.
 enum Refreshed {
-    /// It is as it was.
+    /// The patch is unchanged.
     Same,
-    /// This is its new diff.
+    /// The patch has this new diff.
     Moved(String),
-    /// Its changes and those of the solution collide.
+    /// The patch conflicts with the changes of the solution.
     NeedsPerson,
 }
 
@@ -145,7 +149,8 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies the patch to the solution, or else to the latest earlier version that takes it, and merges what has changed since.
+/// Applies the patch to the solution. If that fails, applies it to the latest earlier version that accepts it, and
+/// merges the changes since then.
 fn refreshed(mistake: &Mistake, file: &str, solution: &str, earlier: &[String]) -> Refreshed {
     let merged = || {
         let (base, wrong) = earlier.iter().find_map(|base| Some((base, mistake.apply(base).ok()?)))?;
@@ -160,8 +165,8 @@ fn refreshed(mistake: &Mistake, file: &str, solution: &str, earlier: &[String]) 
     }
 }
 
-/// The diff from a solution to a wrong answer, as `git apply` takes it. It has as few lines of context as identify the
-/// place of each change, so that it is short and still applies nowhere else.
+/// Returns the diff from a solution to a wrong answer, in the format of `git apply`. It has just enough lines of
+/// context to identify the place of each change, so that it is short and applies nowhere else.
 fn diff(file: &str, solution: &str, wrong: &str) -> String {
     let with_context = |lines| {
         let mut options = DiffOptions::new();
@@ -178,7 +183,7 @@ fn diff(file: &str, solution: &str, wrong: &str) -> String {
     with_context(fewest.unwrap_or(MOST_CONTEXT)).to_string()
 }
 
-/// The line of the solution that a line of a diff repeats.
+/// Returns the line of the solution that a line of a diff contains.
 fn old_line<'a>(line: &Line<'a, str>) -> Option<&'a str> {
     match line {
         Line::Context(text) | Line::Delete(text) => Some(text),
@@ -186,7 +191,7 @@ fn old_line<'a>(line: &Line<'a, str>) -> Option<&'a str> {
     }
 }
 
-/// The committed versions of a file, latest first.
+/// Returns the committed versions of a file, latest first.
 fn versions(root: &Path, file: &str) -> anyhow::Result<Vec<String>> {
     let commits = git(root, &["log", "--format=%H", "--diff-filter=d", "--", file])?;
     commits.lines().map(|commit| git(root, &["show", &format!("{commit}:{file}")])).collect()
@@ -207,7 +212,7 @@ mod tests {
     const SOLUTION: &str = "one\ntwo\nthree\nfour\nfive\nsix\n";
     const WRONG: &str = "one\ntwo\nthree\n4\nfive\nsix\n";
 
-    /// Has two lines `four` between the same neighbors.
+    /// A text with two lines `four` between the same neighbors.
     const TWICE: &str = "three\nfour\nfive\none\nthree\nfour\nfive\nsix\n";
     const TWICE_WRONG: &str = "three\nfour\nfive\none\nthree\n4\nfive\nsix\n";
 
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_becomes_a_patch_with_as_few_lines_around_it_as_identify_its_place() {
+    fn an_edit_becomes_a_patch_with_minimal_context() {
         let expected = "mistake: it's 4\nfails: a::b\nsays: no 4\n--- a/solutions/x.rs\n+++ b/solutions/x.rs\n\
                         @@ -3,3 +3,3 @@\n three\n-four\n+4\n five\n";
         assert_eq!(mistake().text(), expected);
@@ -231,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_head_is_refused() {
+    fn a_bad_header_is_rejected() {
         for (change, words) in [
-            (Add { name: "Four!".into(), ..head() }, "`Four!` is no name"),
+            (Add { name: "Four!".into(), ..head() }, "`Four!` is not a valid name"),
             (Add { mistake: " ".into(), ..head() }, "must be one line"),
             (Add { says: vec!["a\nb".into()], ..head() }, "must be one line"),
         ] {

@@ -1,4 +1,5 @@
-//! `cargo xtask starters`: the exercises of modules/ from solutions/. Lessons and programs are written in modules/, and left alone.
+//! `cargo xtask starters`: generates the exercises in modules/ from solutions/. Lessons and programs are written in
+//! modules/ and left alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,21 +12,21 @@ use course::starter::{self, read_folder};
 /// Options of `cargo xtask starters`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if modules/ isn't what solutions/ makes
+    /// Write nothing; fail if modules/ differs from what solutions/ generates
     #[arg(long)]
     check: bool,
 }
 
-/// Every file below modules/ that is made from a solution, by its path there.
+/// The files below modules/ that are generated from solutions, by their paths there.
 pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
-/// Runs the task: reads everything, then writes what differs and removes starters that no solution has.
+/// Runs the task: reads everything, then writes the files that differ, and removes starters without a solution.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let differences = differences(root)?;
     if options.check {
         ensure!(
             differences.is_empty(),
-            "modules/ is not what solutions/ makes:\n  {}\nhelp: cargo xtask starters",
+            "modules/ differs from what solutions/ generates:\n  {}\nhelp: cargo xtask starters",
             differences.iter().map(Difference::describe).collect::<Vec<_>>().join("\n  ")
         );
         return Ok(());
@@ -46,21 +47,21 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file below modules/ that isn't as it should be.
+/// A file below modules/ that must change.
 pub(crate) struct Difference {
     path: PathBuf,
     should_be: Option<String>,
 }
 
 impl Difference {
-    /// The file, and what happens or should happen to it.
+    /// Returns the file, and the required action.
     pub(crate) fn describe(&self) -> String {
         let action = if self.should_be.is_some() { "write" } else { "remove" };
         format!("{action} modules/{}", self.path.display())
     }
 }
 
-/// What has to change for modules/ to be what solutions/ makes.
+/// Returns the changes that make modules/ match solutions/.
 pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
     let modules = root.join("modules");
     let mut there = if modules.is_dir() { read_folder(&modules)? } else { BTreeMap::new() };
@@ -70,16 +71,16 @@ pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
             differences.push(Difference { path, should_be: Some(text) });
         }
     }
-    // A lesson or a program has no region.
+    // Lessons and programs have no regions.
     there.retain(|_, text| starter::regions(text) > 0);
     differences.extend(there.into_keys().map(|path| Difference { path, should_be: None }));
     Ok(differences)
 }
 
-/// Makes every starter from its solution.
+/// Generates every starter from its solution.
 ///
 /// # Errors
-/// There is no solution, or a file can't be read or turned into a starter: with its path.
+/// Fails if there is no solution, or if a file can't be read or turned into a starter. The error names its path.
 pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
     let solutions = root.join("solutions");
     let mut starters = BTreeMap::new();
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_own_package_is_renamed() {
+    fn only_the_module_s_own_package_is_renamed() {
         let text = "[package]\nname = \"s02_x\"\n\n[lints]\nworkspace = true\n\n[dependencies]\ninit.workspace = true # s01_init\n";
         let made = make(Path::new("02_x/Cargo.toml"), text).unwrap();
         assert!(made.contains("name = \"m02_x\"") && made.contains("# s01_init"), "{made}");

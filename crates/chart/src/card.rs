@@ -1,44 +1,44 @@
-//! What all pictures look like: a white card with dark text, which reads on light and on dark pages.
+//! The style that all pictures share: a white card with dark text, readable on light and on dark pages.
 
 use svg::Document;
 use svg::node::Node;
 use svg::node::element::{Description, Group, Line, Polygon, Rectangle, Text, Title};
 
-/// Units from the left edge to the right one.
+/// The width of a card, in units of its view box.
 pub const WIDTH: f64 = 1200.0;
-/// What stays free at the edges.
+/// The margin left free at the edges.
 pub const MARGIN: f64 = 40.0;
-/// The height of letters: 15 pixels where the card is 1000 pixels wide.
+/// The font size: 15 pixels where the card is 1000 pixels wide.
 pub const FONT: f64 = 18.0;
 
-/// The height of letters in a picture that fills a slide: 20 pixels where the card is 560 pixels high.
+/// The font size in a picture that fills a slide: 20 pixels where the card is 560 pixels high.
 pub const LARGE: f64 = 22.0;
 
-/// Text and outlines.
+/// The color of text and outlines.
 pub const INK: &str = "#1a1a1a";
-/// Text that matters less.
+/// The color of secondary text.
 pub const SOFT: &str = "#555555";
-/// Lines behind the data.
+/// The color of lines behind the data.
 pub const FAINT: &str = "#d9d9d9";
 
-/// The first of Okabe and Ito's colors, which color-blind readers tell apart, also in print.
+/// The first of the colors by Okabe and Ito, which color-blind readers can distinguish, also in print.
 pub const BLUE: &str = "#0072b2";
-/// Another of these colors.
+/// A color by Okabe and Ito.
 pub const SKY: &str = "#56b4e9";
-/// Another of these colors.
+/// A color by Okabe and Ito.
 pub const ORANGE: &str = "#e69f00";
-/// Another of these colors.
+/// A color by Okabe and Ito.
 pub const GREEN: &str = "#009e73";
-/// Another of these colors.
+/// A color by Okabe and Ito.
 pub const VERMILION: &str = "#d55e00";
-/// Another of these colors.
+/// A color by Okabe and Ito.
 pub const PINK: &str = "#cc79a7";
 
-/// A picture that is being drawn.
+/// A picture under construction.
 pub struct Card(Document);
 
 impl Card {
-    /// An empty card. A screen reader reads the description.
+    /// Creates an empty card. Screen readers read the description.
     pub fn new(title: &str, description: &str, height: f64) -> Self {
         let edge = rectangle(1.0, 1.0, WIDTH - 2.0, height - 2.0);
         Self(
@@ -55,39 +55,39 @@ impl Card {
         )
     }
 
-    /// With one more element.
+    /// Adds an element.
     #[expect(clippy::should_implement_trait, reason = "the svg crate calls it add, too")]
     pub fn add(self, node: impl Into<Box<dyn Node>>) -> Self {
         Self(self.0.add(node))
     }
 
-    /// As it is, with letters of [`LARGE`].
+    /// Sets the font size to [`LARGE`].
     pub fn large(self) -> Self {
         Self(self.0.set("font-size", LARGE))
     }
 
-    /// The picture as a file's text.
+    /// Returns the picture as the text of an SVG file.
     pub fn svg(self) -> String {
         self.0.to_string() + "\n"
     }
 }
 
-/// Text that begins at a place on its base line.
+/// Returns text that begins at (`x`, `y`), where `y` is its baseline.
 pub fn text(x: f64, y: f64, content: impl Into<String>) -> Text {
     Text::new(content).set("x", round(x)).set("y", round(y))
 }
 
-/// Text around a place on its base line.
+/// Returns text centered on `x`, with its baseline at `y`.
 pub fn centred(x: f64, y: f64, content: impl Into<String>) -> Text {
     text(x, y, content).set("text-anchor", "middle")
 }
 
-/// Text that ends at a place on its base line.
+/// Returns text that ends at (`x`, `y`), where `y` is its baseline.
 pub fn ending(x: f64, y: f64, content: impl Into<String>) -> Text {
     text(x, y, content).set("text-anchor", "end")
 }
 
-/// A rectangle with a corner at (`x`, `y`).
+/// Returns a rectangle whose upper left corner is at (`x`, `y`).
 pub fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
     Rectangle::new()
         .set("x", round(x))
@@ -96,14 +96,14 @@ pub fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
         .set("height", round(height))
 }
 
-/// A rectangle of a color with a word in it that is read on that color.
+/// Returns a filled rectangle with a word in it, in a color that is readable on the fill.
 pub fn block(at: (f64, f64), size: (f64, f64), fill: &str, word: &str) -> Group {
     let frame = rectangle(at.0, at.1, size.0, size.1).set("rx", 4).set("fill", fill).set("stroke", INK);
     let word = centred(at.0 + size.0 / 2.0, at.1 + size.1 / 2.0 + 0.36 * FONT, word);
     Group::new().add(frame).add(word.set("fill", ink_on(fill)))
 }
 
-/// A straight line.
+/// Returns a straight line.
 pub fn line(from: (f64, f64), to: (f64, f64)) -> Line {
     Line::new()
         .set("x1", round(from.0))
@@ -112,7 +112,7 @@ pub fn line(from: (f64, f64), to: (f64, f64)) -> Line {
         .set("y2", round(to.1))
 }
 
-/// A line with a head at its end.
+/// Returns an arrow.
 pub fn arrow(from: (f64, f64), to: (f64, f64)) -> Group {
     let length = (to.0 - from.0).hypot(to.1 - from.1);
     let (along_x, along_y) = ((to.0 - from.0) / length, (to.1 - from.1) / length);
@@ -123,29 +123,29 @@ pub fn arrow(from: (f64, f64), to: (f64, f64)) -> Group {
         .add(Polygon::new().set("points", points(&[to, side(1.0), side(-1.0)])))
 }
 
-/// Places, as polygons and lines take them.
+/// Formats positions as polygons and polylines expect them.
 pub fn points(places: &[(f64, f64)]) -> String {
     let places: Vec<String> = places.iter().map(|(x, y)| format!("{:.2},{:.2}", x, y)).collect();
     places.join(" ")
 }
 
-/// To two decimals: what is left of a fraction's tail would be noise in the file.
+/// Rounds to two decimals, because further digits would only be noise in the file.
 pub fn round(value: f64) -> f64 {
     (100.0 * value).round() / 100.0
 }
 
-/// Black or white, whichever is read better on a color.
+/// Returns black or white, whichever is more readable on the color.
 pub fn ink_on(fill: &str) -> &'static str {
     if contrast(fill, "#ffffff") >= contrast(fill, INK) { "#ffffff" } else { INK }
 }
 
-/// The contrast of two colors `#rrggbb`, from 1 to 21, as WCAG 2.1 defines it.
+/// Returns the contrast of two colors `#rrggbb`, from 1 to 21, as WCAG 2.1 defines it.
 pub fn contrast(one: &str, other: &str) -> f64 {
     let (one, other) = (luminance(one), luminance(other));
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// The relative luminance of a color `#rrggbb`, as WCAG 2.1 defines it.
+/// Returns the relative luminance of a color `#rrggbb`, as WCAG 2.1 defines it.
 fn luminance(color: &str) -> f64 {
     let channel = |at: usize| {
         let value = color.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contrast_is_that_of_the_definition() {
+    fn contrast_matches_the_definition() {
         assert!((contrast("#000000", "#ffffff") - 21.0).abs() < 1e-9);
         assert!((contrast("#767676", "#ffffff") - 4.54).abs() < 0.01);
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_names_itself_and_escapes_what_is_in_it() {
+    fn a_card_has_a_title_and_escapes_its_text() {
         let svg = Card::new("a & b", "1 < 2", 10.0).add(text(1.0 / 3.0, 2.0, "x > y")).svg();
         assert!(svg.contains("<title>") && svg.contains("a &amp; b") && svg.contains("1 &lt; 2"), "{svg}");
         assert!(svg.contains(r#"role="img""#) && svg.contains(r#"x="0.33""#), "{svg}");

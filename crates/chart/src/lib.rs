@@ -1,4 +1,4 @@
-//! Pictures of measurements, as SVG: what timelines, benchmarks, the book, and the slides draw with.
+//! Draws pictures of measurements as SVG, for timelines, benchmarks, the book, and the slides.
 
 pub mod card;
 pub mod lines;

@@ -1,4 +1,4 @@
-//! Lines over sizes in bytes: a chart whose horizontal scale is logarithmic.
+//! Line charts over sizes in bytes, with a logarithmic horizontal scale.
 
 use svg::node::element::{Circle, Group, Polygon, Polyline};
 
@@ -7,22 +7,22 @@ use crate::card::{
     rectangle, round, text,
 };
 
-/// The colors of the lines. Their points have different shapes too.
+/// The colors of the lines. The shapes of their points differ too.
 pub const COLORS: [&str; 7] = [BLUE, VERMILION, GREEN, INK, ORANGE, PINK, SKY];
 
-/// What is drawn.
+/// The data and labels of a chart.
 pub struct Lines<'t> {
     /// The card's title.
     pub title: &'t str,
-    /// What the picture shows, for readers who can't see it.
+    /// A description of the picture for readers who can't see it.
     pub description: &'t str,
-    /// What the horizontal scale counts.
+    /// The quantity on the horizontal scale.
     pub sizes: &'t str,
     /// The unit of the values.
     pub unit: &'t str,
-    /// Stands below the chart.
+    /// A note below the chart.
     pub note: &'t str,
-    /// Whether the vertical scale is logarithmic, too. All values must then be above 0.
+    /// Whether the vertical scale is logarithmic too. All values must then be positive.
     pub logarithmic: bool,
     /// The lines, each with the label at its end.
     pub lines: Vec<(String, Vec<Point>)>,
@@ -35,13 +35,13 @@ const LEFT: f64 = 130.0;
 const RIGHT: f64 = 890.0;
 const TOP: f64 = 126.0;
 const BOTTOM: f64 = 440.0;
-/// Labels at the ends of lines are this far apart at least.
+/// The minimum distance between labels at the ends of lines.
 const APART: f64 = 30.0;
-/// Labels of sizes are this far apart at least.
+/// The minimum distance between labels of sizes.
 const SIZES_APART: f64 = 100.0;
 
 impl Lines<'_> {
-    /// The picture as a file's text.
+    /// Returns the picture as the text of an SVG file.
     pub fn svg(&self) -> String {
         let scale = Scale::new(self);
         let note = text(MARGIN, BOTTOM + 108.0, self.note).set("fill", SOFT);
@@ -77,7 +77,7 @@ impl Lines<'_> {
         card.svg()
     }
 
-    /// Sizes of the first line, as many as have room for a label.
+    /// Returns the sizes of the first line that have room for a label.
     fn labelled_sizes(&self, scale: &Scale) -> Vec<f64> {
         let sizes = self.lines.first().into_iter().flat_map(|(_, line)| line).map(|point| point.0);
         let mut labelled: Vec<f64> = Vec::new();
@@ -90,7 +90,7 @@ impl Lines<'_> {
     }
 }
 
-/// Where sizes and values are.
+/// Maps sizes and values to positions.
 struct Scale {
     sizes: (f64, f64),
     values: (f64, f64),
@@ -125,7 +125,7 @@ impl Scale {
         BOTTOM - part * (BOTTOM - TOP)
     }
 
-    /// Values that get a line: powers of ten, or round numbers from 0 on.
+    /// Returns the values that get a grid line: powers of ten, or round numbers from 0 on.
     fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
@@ -136,21 +136,21 @@ impl Scale {
     }
 }
 
-/// Round numbers from 0 to `range`: where an axis has its ticks.
+/// Returns round numbers from 0 to `range` as the ticks of an axis.
 pub fn ticks(range: f64) -> Vec<f64> {
     let step = step(range);
-    // Binary fractions of the step leave a tail behind the last digit.
+    // Rounding removes the error of steps that have no exact binary representation.
     (0..=(range / step) as u32).map(|tick| (step * f64::from(tick) * 1e6).round() / 1e6).collect()
 }
 
-/// The distance of an axis' ticks: 1, 2, or 5 times a power of ten, so that there are 5 to 12 of them.
+/// Returns the distance between an axis's ticks: 1, 2, or 5 times a power of ten, for 5 to 12 ticks.
 fn step(range: f64) -> f64 {
     let power = 10.0_f64.powf((range / 10.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power);
     steps.into_iter().find(|step| range / step <= 12.0).unwrap_or(range)
 }
 
-/// Heights moved down where one is too near to the next higher one.
+/// Moves a label down if it is too close to the label above it.
 fn spread(mut heights: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..heights.len()).collect();
     order.sort_by(|&one, &other| heights[one].total_cmp(&heights[other]));
@@ -164,7 +164,7 @@ fn color(index: usize) -> &'static str {
     COLORS[index % COLORS.len()]
 }
 
-/// A point of a line: a disc, a square, a triangle, or a diamond.
+/// Draws a point of a line: a disc, a square, a triangle, or a diamond.
 fn mark(index: usize, (x, y): Point) -> Group {
     let group = Group::new().set("fill", color(index));
     match index % 4 {
@@ -180,7 +180,7 @@ fn mark(index: usize, (x, y): Point) -> Group {
     }
 }
 
-/// `64 KiB` of 65,536.
+/// Formats a size in binary units: `64 KiB` for 65,536.
 pub fn size_text(bytes: f64) -> String {
     let kib = bytes / 1024.0;
     match kib {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_factors_are_equal_distances() {
+    fn equal_factors_have_equal_distances() {
         let scale = Scale { sizes: (1024.0, 4096.0), values: (0.01, 100.0), logarithmic: true };
         assert!((scale.x(2048.0) - f64::midpoint(LEFT, RIGHT)).abs() < 1e-9);
         assert!((scale.y(1.0) - f64::midpoint(TOP, BOTTOM)).abs() < 1e-9);

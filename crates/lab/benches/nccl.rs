@@ -1,10 +1,12 @@
-//! All-reduce through cudarc, in the columns of nccl-tests: `cargo bench -p lab --bench nccl`.
+//! Measures all-reduce through cudarc and prints the columns of nccl-tests: `cargo bench -p lab --bench nccl`.
 //!
-//! Some of nccl-tests' flags are there: `-b` and `-e`, the first and the last size in bytes, `-f`, the factor between them,
-//! `-g`, the ranks, and `-n`, the calls that are timed at each size. `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
+//! The benchmark takes some of the flags of nccl-tests: `-b` and `-e`, the first and the last size in bytes; `-f`, the
+//! factor between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example,
+//! `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
 //!
-//! `time`, `algbw` and `busbw` are of the wall clock: on the virtual GPU, what this CPU needs. `model` is the time that
-//! events tell, which the virtual GPU works out for the machine of `VIRTUAL_GPU_TOPOLOGY`; it is no measurement.
+//! `time`, `algbw`, and `busbw` are wall-clock results: on the virtual GPU, they show how long this CPU takes. `model`
+//! is the time between events. The virtual GPU models this time for the machine of `VIRTUAL_GPU_TOPOLOGY`; it is not a
+//! measurement.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -14,29 +16,29 @@ use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 
-/// Bytes that a rank reduces at each size, so that every row takes about as long.
+/// The number of bytes that a rank reduces at each size, so that every row takes about as long.
 const BYTES_IN_ALL: usize = 256 << 20;
 
-/// What one rank saw of a size: seconds of the wall clock and of events, for each call.
+/// The result of one rank for one size: seconds per call, by the wall clock and by events.
 struct Row {
     wall: f64,
     model: f64,
 }
 
-/// What is measured.
+/// The parameters of the measurement.
 struct Plan {
-    /// Bytes, ascending.
+    /// The sizes in bytes, in ascending order.
     sizes: Vec<usize>,
     ranks: Vec<usize>,
-    /// Calls at each size; where none are given, as many as move [`BYTES_IN_ALL`], at most 1,000.
+    /// The number of calls at each size. By default, enough calls to reduce [`BYTES_IN_ALL`], at most 1,000.
     calls: Option<usize>,
 }
 
 impl Plan {
-    /// From nccl-tests' flags.
+    /// Parses the flags of nccl-tests.
     ///
     /// # Errors
-    /// A flag that is not known, or is followed by no positive number.
+    /// Fails on an unknown flag, and on a flag without a positive number after it.
     fn from_args(args: impl IntoIterator<Item = String>) -> anyhow::Result<Self> {
         let (mut first, mut last, mut factor, mut ranks) = (8, 64 << 20, 8, vec![2, 4, 8]);
         let mut calls = None;
@@ -44,20 +46,20 @@ impl Plan {
         let mut args = args.into_iter().filter(|arg| arg != "--bench");
         while let Some(flag) = args.next() {
             let value = args.next().and_then(|value| value.parse::<usize>().ok()).filter(|&value| value > 0);
-            let value = value.with_context(|| format!("{flag}: a positive number has to follow"))?;
+            let value = value.with_context(|| format!("{flag} needs a positive number"))?;
             match flag.as_str() {
                 "-b" => first = value.next_multiple_of(4),
                 "-e" => last = value,
                 "-f" => factor = value.max(2),
                 "-g" => ranks = vec![value],
                 "-n" => calls = Some(value),
-                _ => bail!("{flag}: the flags are -b, -e, -f, -g and -n"),
+                _ => bail!("{flag}: the flags are -b, -e, -f, -g, and -n"),
             }
         }
         let sizes: Vec<_> = std::iter::successors(Some(first), |size| size.checked_mul(factor))
             .take_while(|&size| size <= last)
             .collect();
-        ensure!(!sizes.is_empty(), "-b {first} -e {last}: there is no size between them");
+        ensure!(!sizes.is_empty(), "-b {first} -e {last}: no size is in this range");
         Ok(Self { sizes, ranks, calls })
     }
 }
@@ -90,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One row for each size; the slowest rank's.
+/// Measures all sizes and returns one row for each, with the times of the slowest rank.
 fn run(ranks: usize, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let sizes = &plan.sizes;
     let nccl = |error| anyhow!("NCCL: {error:?}");
@@ -98,7 +100,8 @@ fn run(ranks: usize, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let start = Barrier::new(ranks);
     let of_ranks = lab::each_rank(ranks, |rank| {
         let context = CudaContext::new(rank)?;
-        // SAFETY: each rank has one stream, which orders all there is. nccl-tests records no events between calls, either.
+        // SAFETY: each rank has one stream, which orders all its work. nccl-tests records no events between calls,
+        // either.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let comm = Comm::from_rank(stream.clone(), rank, ranks, id).map_err(nccl)?;

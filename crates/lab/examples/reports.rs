@@ -1,4 +1,4 @@
-//! Four programs that are wrong, as the course's book shows them: `cargo run -p lab --example reports -- deadlock`.
+//! Four wrong programs that the course's book shows: `cargo run -p lab --example reports -- deadlock`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ fn main() -> anyhow::Result<ExitCode> {
         Some("deadlock") => deadlock(),
         _ => anyhow::bail!("which one? race, bounds, mismatch or deadlock"),
     };
-    // The error has the report for its text, which has been printed already.
+    // The error's text is the report, which is already printed.
     Ok(if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Two streams of GPU 0, which cudarc doesn't order by itself.
+/// Creates two streams of GPU 0, which cudarc doesn't order by itself.
 fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
-    // SAFETY: these programs order their streams themselves; this one forgets to.
+    // SAFETY: these programs must order their streams themselves; the one with the race forgets to.
     unsafe { context.disable_event_tracking() };
     let (a, b) = (context.new_stream()?, context.new_stream()?);
     name_stream(&a, "a")?;
@@ -57,7 +57,7 @@ fn bounds() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Communicators of two ranks, each with a thread of its own.
+/// Runs two ranks, each with its own thread and communicator.
 fn two_ranks(work: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let id = Id::new().readable()?;
     each_rank(2, |rank| {

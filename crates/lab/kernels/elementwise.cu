@@ -1,4 +1,4 @@
-// One thread per element. `n` counts elements; threads beyond it do nothing.
+// One thread handles one element. `n` is the number of elements; threads beyond it do nothing.
 
 __device__ static unsigned int element() { return blockIdx.x * blockDim.x + threadIdx.x; }
 

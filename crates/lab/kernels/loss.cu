@@ -1,5 +1,5 @@
-// Classification: each row of `logits` scores one sample, `labels` holds its right class. One thread per row.
-// A label that is no class gives NaN instead of an access out of bounds.
+// Classification: each row of `logits` scores one sample, `labels` holds its correct class. One thread handles one row.
+// For a label that is not a class, the result is NaN. Without the check, the access would be out of bounds.
 
 constexpr unsigned int SUM_THREADS = 256;
 
@@ -7,7 +7,7 @@ __device__ static float not_a_number() { return __int_as_float(0x7fffffff); }
 
 __device__ static unsigned int row_index() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
-// The largest score is taken off before exp, which then can't overflow.
+// The kernels subtract the largest score before exp, which then can't overflow.
 __device__ static float largest(const float* scores, unsigned int classes) {
     float most = scores[0];
     for (unsigned int c = 1; c < classes; c++) most = fmaxf(most, scores[c]);
@@ -47,7 +47,7 @@ extern "C" __global__ void cross_entropy_gradient(float* gradient, const float* 
     }
 }
 
-// count[0] += number of rows whose first largest score is the label's. Whole numbers sum to the same in any order.
+// count[0] += number of rows whose first largest score is the label's. Integer sums do not depend on the order.
 extern "C" __global__ void count_correct(unsigned int* count, const float* logits, const unsigned int* labels,
                                          unsigned int rows, unsigned int classes) {
     unsigned int row = row_index();
@@ -60,7 +60,7 @@ extern "C" __global__ void count_correct(unsigned int* count, const float* logit
 }
 
 // sum[0] = x[0] + ... + x[n - 1], by one block of SUM_THREADS threads: each sums every SUM_THREADS-th element,
-// then halves meet in a tree. A fixed order: the same bits on every run.
+// then a tree combines the partial sums. The order is fixed, so every run gives the same bits.
 extern "C" __global__ void sum(float* sum, const float* x, unsigned int n) {
     __shared__ float partial[SUM_THREADS];
     unsigned int thread = threadIdx.x;

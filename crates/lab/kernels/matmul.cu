@@ -1,12 +1,12 @@
 // c = op(a) * op(b), all row-major: op(a) has m rows and k columns, op(b) k rows and n columns, c m rows and n columns.
 //
-// A block of TILE x TILE threads makes one tile of c. It walks along k; at each step it brings one tile of either
-// factor into shared memory, where every value is then used TILE times. The sum over k runs in ascending order in one
-// thread, so the result is the same bits on every run, whatever the number of rows.
+// A block of TILE x TILE threads computes one tile of c. It iterates over k: each step loads one tile of each factor
+// into shared memory, where every value is then used TILE times. One thread sums over k in ascending order, so the
+// result has the same bits on every run, whatever the number of rows.
 
 constexpr unsigned int TILE = 16;
 
-// Where an operand's element (row, column) lies: in the buffer itself, or in the buffer read as its transpose.
+// The index of an operand's element (row, column), in the buffer itself or in the buffer read as its transpose.
 template <bool TRANSPOSED>
 __device__ static unsigned int at(unsigned int row, unsigned int column, unsigned int rows, unsigned int columns) {
     return TRANSPOSED ? column * rows + row : row * columns + column;
@@ -15,7 +15,7 @@ __device__ static unsigned int at(unsigned int row, unsigned int column, unsigne
 template <bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ static void multiply(float* c, const float* a, const float* b, unsigned int m, unsigned int n,
                                 unsigned int k) {
-    // One column more than needed: a column of the tile then lies in 16 different banks.
+    // The extra column makes a column of the tile fall into 16 different banks.
     __shared__ float a_tile[TILE][TILE + 1];
     __shared__ float b_tile[TILE][TILE + 1];
 
@@ -26,8 +26,8 @@ __device__ static void multiply(float* c, const float* a, const float* b, unsign
     float sum = 0.0f;
 
     for (unsigned int start = 0; start < k; start += TILE) {
-        // Neighbouring threads (x) read neighbouring addresses: along a row of the buffer, which is a column of a
-        // transposed factor.
+        // Neighboring threads (x) read neighboring addresses along a row of the buffer. If the factor is transposed,
+        // this row of the buffer is a column of the factor.
         unsigned int a_row = blockIdx.y * TILE + (A_TRANSPOSED ? x : y);
         unsigned int a_column = start + (A_TRANSPOSED ? y : x);
         float a_value = a_row < m && a_column < k ? a[at<A_TRANSPOSED>(a_row, a_column, m, k)] : 0.0f;
@@ -40,7 +40,7 @@ __device__ static void multiply(float* c, const float* a, const float* b, unsign
         __syncthreads();
 
         for (unsigned int i = 0; i < TILE; i++) sum += a_tile[y][i] * b_tile[i][x];
-        // Nobody may overwrite a tile that another thread still reads.
+        // No thread may overwrite a tile that another thread is still reading.
         __syncthreads();
     }
     if (row < m && column < n) c[row * n + column] = sum;

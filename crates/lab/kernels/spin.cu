@@ -9,7 +9,7 @@ __device__ static unsigned long long now() {
 extern "C" __global__ void spin(unsigned long long nanoseconds) {
     unsigned long long start = now();
     for (unsigned long long past = 0; past < nanoseconds; past = now() - start) {
-        // Whoever sleeps leaves the multiprocessor to others. A nap may last twice as long as it was told.
+        // A sleeping thread leaves the multiprocessor to others. It may sleep twice as long as requested.
         unsigned long long rest = nanoseconds - past;
         __nanosleep(rest < 1000 ? (unsigned)rest : 1000);
     }

@@ -1,5 +1,5 @@
-// A vector as a whole: its norm, its softmax, what in it is no number. One block of THREADS threads reduces in a fixed
-// order, so the same vector gives the same bits on every run.
+// Kernels on whole vectors: norm, softmax, and the number of elements that are not finite. One block of THREADS threads
+// reduces in a fixed order, so the same vector gives the same bits on every run.
 
 constexpr unsigned int THREADS = 256;
 
@@ -21,7 +21,7 @@ extern "C" __global__ void sum_of_squares(float* sum, const float* x, unsigned i
     if (thread == 0) sum[0] = partial[0];
 }
 
-// most[0] = the largest x[i], minus infinity if there is none
+// most[0] = the largest x[i], or minus infinity if the vector is empty
 extern "C" __global__ void maximum(float* most, const float* x, unsigned int n) {
     __shared__ float partial[THREADS];
     unsigned int thread = threadIdx.x;
@@ -47,7 +47,7 @@ extern "C" __global__ void divide(float* x, const float* divisor, unsigned int n
     if (i < n) x[i] /= divisor[0];
 }
 
-// count[0] += number of elements that are infinite or no number. Whole numbers sum to the same in any order.
+// count[0] += number of elements that are infinite or NaN. Integer sums do not depend on the order.
 extern "C" __global__ void count_not_finite(unsigned int* count, const float* x, unsigned int n) {
     unsigned int i = element();
     if (i < n && !isfinite(x[i])) atomicAdd(count, 1u);

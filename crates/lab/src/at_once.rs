@@ -1,4 +1,4 @@
-//! Whether a call returns at once: with its work enqueued, and not when that is done.
+//! Checks that a call returns as soon as its work is enqueued, without waiting for it.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -7,14 +7,15 @@ use std::time::Duration;
 use anyhow::ensure;
 use cudarc::driver::{CudaStream, sys};
 
-/// How long a stream is blocked: far longer than a host takes to enqueue something.
+/// The time for which a stream is blocked, far longer than a host takes to enqueue something.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Makes the call `name` while `stream` is blocked, and checks that it returns before that is over. Makes it twice: the first call
-/// loads kernels and sets up connections, for which it may wait. A call of several ranks is made by all of them. Waits for the stream.
+/// Makes the call `name` while `stream` is blocked, and checks that it returns before the stream is released. The first
+/// of two calls is a warm-up: it loads kernels and sets up connections, for which it may wait. If several ranks take
+/// part in the call, each of them must call this function. Waits for the stream.
 ///
 /// # Errors
-/// The call waited on the host, or what `call` and the driver answer.
+/// Fails if the call waited on the host. Also returns the errors of `call` and the driver.
 pub fn returns_at_once(
     name: &str,
     stream: &Arc<CudaStream>,
@@ -48,29 +49,29 @@ enum State {
     #[default]
     Blocked,
     Released,
-    /// It was not released in time.
+    /// The release came too late.
     TimedOut,
 }
 
 impl Block {
-    /// Blocks the stream after all that is enqueued on it.
+    /// Enqueues the block behind all work on the stream.
     fn enqueue(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
         let block = Arc::new(Self::default());
         stream.context().bind_to_thread()?;
         let data = Arc::into_raw(block.clone()).cast_mut().cast();
-        // SAFETY: `wait` takes a block, which is its own, and is called once.
+        // SAFETY: `wait` receives its own reference to the block, and is called once.
         let enqueued = unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(Self::wait), data) };
         if let Err(error) = enqueued.result() {
-            // SAFETY: it has come from `into_raw`, and nothing else takes it.
+            // SAFETY: the pointer comes from `into_raw`, and nothing else takes it.
             drop(unsafe { Arc::from_raw(data.cast::<Self>()) });
             return Err(error.into());
         }
         Ok(block)
     }
 
-    /// What the stream does: it waits.
+    /// Blocks the stream. The driver calls this as a host function.
     unsafe extern "C" fn wait(data: *mut c_void) {
-        // SAFETY: `enqueue` has given it away for this call.
+        // SAFETY: `enqueue` gave this call its own reference.
         let block = unsafe { Arc::from_raw(data.cast::<Self>()) };
         let state = block.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = block.changed.wait_timeout_while(state, LONGEST, |state| *state == State::Blocked);
@@ -80,7 +81,7 @@ impl Block {
         }
     }
 
-    /// Lets the stream go on. Returns whether it was blocked until now.
+    /// Releases the stream. Returns whether it was blocked until now.
     fn release(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let was_blocked = *state == State::Blocked;

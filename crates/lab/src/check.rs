@@ -1,7 +1,7 @@
-//! Runs checks under the flags and the output of `cargo test`, each check in a process of its own.
+//! Runs checks with the flags and the output of `cargo test`, each check in its own process.
 //!
-//! A process each means a fresh driver for each check: no sticky error, primary context or memory figure leaks into
-//! the next one, and a check that hangs or crashes ends alone.
+//! A separate process gives each check a fresh driver. No sticky error, primary context, or memory figure leaks into
+//! the next check, and a check that hangs or crashes does not affect the others.
 
 mod child;
 mod definition;

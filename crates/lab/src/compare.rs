@@ -1,4 +1,4 @@
-//! Whole buffers against what they should hold, with words that help when they don't.
+//! Compares whole buffers with their expected values, and explains the differences.
 
 mod element;
 mod picture;
@@ -9,10 +9,10 @@ use approx::AbsDiffEq;
 pub(crate) use element::show;
 pub use element::{Compared, Element, UNIT_ROUNDOFF};
 
-/// What a buffer of one rank should hold, and what it may hold by mistake.
+/// The values that a rank's buffer should hold, and those that it may hold because of a known mistake.
 #[derive(Debug)]
 pub struct Expected<'a, T> {
-    /// How its messages start.
+    /// The start of its messages.
     owner: String,
     buffer: &'a str,
     values: &'a [T],
@@ -20,7 +20,7 @@ pub struct Expected<'a, T> {
 }
 
 impl<'a, T: Element> Expected<'a, T> {
-    /// Expects `values` in the `buffer` (its name, for the message) of `rank`.
+    /// Expects `values` in `rank`'s buffer. `buffer` is its name for the message.
     pub fn new(rank: usize, buffer: &'a str, values: &'a [T]) -> Self {
         Self { owner: format!("rank {rank}: "), ..Self::of(buffer, values) }
     }
@@ -30,26 +30,27 @@ impl<'a, T: Element> Expected<'a, T> {
         Self { owner: String::new(), buffer, values, mistakes: Vec::new() }
     }
 
-    /// If the buffer holds these values instead, `cause` says what they are, or why they are there.
+    /// Adds a known mistake: if the buffer holds these values instead, the message shows `cause`, which says what the
+    /// values are or how they got there.
     #[must_use]
     pub fn if_instead(mut self, values: &[T], cause: impl Into<String>) -> Self {
         self.mistakes.push((values.to_vec(), cause.into()));
         self
     }
 
-    /// Compares every bit: for data on which the computation rounds nothing.
+    /// Compares every bit. Use it for data on which the computation rounds nothing.
     ///
     /// # Errors
-    /// `got` differs: rank, which elements are wrong, expected, got and the cause that explains all of them. A table shows the elements
-    /// around the first wrong one.
+    /// Fails if `got` differs. The error names the rank, the wrong elements, an expected and an actual value, and the
+    /// cause that explains all elements. A table shows the elements around the first wrong one.
     pub fn exactly(&self, got: &[T]) -> anyhow::Result<()> {
         self.check(got, |expected, got| Compared(expected) == Compared(got))
     }
 
-    /// Compares every element, allowing a distance of `bound`. Say in the check where the bound comes from.
+    /// Compares every element with a tolerance of `bound`. Document in the check where the bound comes from.
     ///
     /// # Errors
-    /// As [`Self::exactly`]; a NaN is never within a bound.
+    /// Fails like [`Self::exactly`]. A NaN is never within a bound.
     pub fn within(&self, bound: f64, got: &[T]) -> anyhow::Result<()> {
         self.check(got, |expected, got| Compared(expected).abs_diff_eq(&Compared(got), bound))
     }
@@ -79,7 +80,7 @@ impl<'a, T: Element> Expected<'a, T> {
     }
 }
 
-/// Which of a buffer's elements are wrong, behind the words that it is.
+/// Describes which elements of a buffer are wrong, as the end of a message.
 fn places(wrong: &[usize], len: usize) -> String {
     match *wrong {
         _ if len == 1 => String::new(),
@@ -92,18 +93,20 @@ fn places(wrong: &[usize], len: usize) -> String {
     }
 }
 
-/// `1 element`, `2 elements`.
+/// Formats a count: `1 element`, `2 elements`.
 pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
-/// What stands in front of a cause. All values fit it; but what the values are is a fact, and why they are there is not.
+/// Returns the label in front of a cause. All values match the mistake, so what they are is a fact, but why they are
+/// there is only likely.
 fn label(cause: &str) -> &'static str {
     const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];
     if FACTS.iter().any(|words| cause.starts_with(words)) { "" } else { "likely cause: " }
 }
 
-/// Whether a line of a message has values of one buffer: ranks that fail alike differ in them.
+/// Returns whether a line of a message contains values of a single buffer, which differ even between ranks that fail
+/// alike.
 pub(crate) fn is_detail(line: &str) -> bool {
     let is_value = |line: &str| {
         let line = line
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_places_are_named_in_the_fewest_words() {
+    fn wrong_elements_are_described_briefly() {
         for (wrong, expected) in [
             (vec![3], " at index 3, and right at the other 8 elements"),
             (vec![0, 1, 2, 3, 4, 5, 6, 7, 8], " at all 9 elements"),
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_told_from_words() {
+    fn values_are_distinguished_from_words() {
         assert!(is_detail("  index 0: expected 1.0, got 2.0") && is_detail("    expected 1.0, got 2.0"));
         assert!(
             !is_detail("rank 0: 3 ranks, expected 2, got 3") && !is_detail("  likely cause: it was expected")

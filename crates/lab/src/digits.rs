@@ -1,4 +1,4 @@
-//! Real handwritten digits, to learn from and to be tested on.
+//! Handwritten digits for training and testing.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -8,27 +8,27 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView};
 
 use crate::random::SplitMix64;
 
-/// Pixels of an image: 8 × 8.
+/// The number of pixels of an image: 8 × 8.
 pub const PIXELS: usize = 64;
-/// Digits to tell apart.
+/// The number of different digits.
 pub const CLASSES: usize = 10;
-/// Value of a full pixel in the file.
+/// The value of a full pixel in the file.
 const FULL: u8 = 16;
-/// Seed of the one shuffle, so that every rank, run and machine sees the same samples in the same order.
+/// The seed of the only shuffle, so that every rank, run, and machine gets the same samples in the same order.
 const SEED: u64 = 20_240_607;
-/// Of five digits, one is kept for testing.
+/// One digit in this many is kept for testing.
 const TEST_SHARE: usize = 5;
 
-/// Images with the digits they show, in host memory.
+/// Images and the digits they show, in host memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// One image after the other, [`PIXELS`] values from 0 (empty) to 1 (full) each.
+    /// The images one after the other, each as [`PIXELS`] values from 0 (empty) to 1 (full).
     pub pixels: Vec<f32>,
     /// The digit of each image, below [`CLASSES`].
     pub labels: Vec<u32>,
 }
 
-/// What to learn from, and what to be tested on: no image is in both.
+/// The training and test sets. No image is in both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Digits {
     /// 1,438 samples.
@@ -38,12 +38,13 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// The 1,797 digits of `data/digits.csv`, shuffled with a fixed seed, then split: the last fifth is the test set.
+    /// Loads the 1,797 digits of `data/digits.csv`, shuffles them with a fixed seed, and splits them. The last fifth is
+    /// the test set.
     ///
     /// # Errors
-    /// The file is not what its README says: the error names line and column.
+    /// Fails if the file is not as its README describes it. The error names line and column.
     pub fn load() -> anyhow::Result<Self> {
-        // A check trains in several worlds, and the file stays the same.
+        // A check trains in several worlds, but the file never changes, so it is parsed once.
         static LOADED: OnceLock<Digits> = OnceLock::new();
         if let Some(digits) = LOADED.get() {
             return Ok(digits.clone());
@@ -62,11 +63,11 @@ impl Digits {
 }
 
 impl Samples {
-    /// Reads lines of 64 pixels from 0 to 16 and a digit, separated by commas.
+    /// Parses lines of 64 pixels from 0 to 16 and a digit, separated by commas.
     ///
     /// # Errors
-    /// A value is no number or out of range, or a line has more or fewer than 65: names the line and the column, each
-    /// counted from 1.
+    /// Fails if a value is not a number or out of range, or if a line does not have 65 values. The error names the line
+    /// and the column, each counted from 1.
     pub fn parse(csv: &str) -> anyhow::Result<Self> {
         let mut samples = Self::default();
         for (line, text) in csv.lines().enumerate() {
@@ -101,17 +102,20 @@ impl Samples {
         }
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The pixels of one image. Panics where there is no such image.
+    /// Returns the pixels of one image.
+    ///
+    /// # Panics
+    /// Panics if there is no such image.
     pub fn image(&self, index: usize) -> &[f32] {
         &self.pixels[index * PIXELS..][..PIXELS]
     }
@@ -119,7 +123,7 @@ impl Samples {
     /// Copies the samples to the stream's GPU.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn to_device(&self, stream: &Arc<CudaStream>) -> anyhow::Result<DeviceSamples> {
         let pixels = stream.clone_htod(&self.pixels).context("the pixels")?;
         let labels = stream.clone_htod(&self.labels).context("the labels")?;
@@ -134,42 +138,42 @@ pub struct DeviceSamples {
     labels: CudaSlice<u32>,
 }
 
-/// Some consecutive samples in a GPU's memory; there may be none.
+/// A range of consecutive samples in a GPU's memory, possibly empty.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    /// [`PIXELS`] values per sample.
+    /// The pixels, [`PIXELS`] values per sample.
     pub pixels: CudaView<'a, f32>,
-    /// One per sample.
+    /// The labels, one per sample.
     pub labels: CudaView<'a, u32>,
 }
 
 impl Batch<'_> {
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl DeviceSamples {
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples `range`, without a copy.
+    /// Returns the samples of `range` without copying them.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Fails if `range` is not within the samples.
     pub fn batch(&self, range: Range<usize>) -> anyhow::Result<Batch<'_>> {
         let Range { start, end } = range;
         ensure!(start <= end && end <= self.len(), "samples {start}..{end} of {}", self.len());
@@ -187,7 +191,7 @@ mod tests {
         let digits = Digits::load().unwrap();
         assert_eq!((digits.train.len(), digits.test.len()), (1438, 359));
         assert_eq!(digits.train.pixels.len(), 1438 * PIXELS);
-        // The sums over the file: what the shuffle and the split must keep.
+        // The shuffle and the split must keep the sums over the file.
         let both = [&digits.train, &digits.test];
         let of_file = Samples::parse(include_str!("../data/digits.csv")).unwrap();
         let labels = |samples: &Samples| samples.labels.iter().sum::<u32>();
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_named_by_line_and_column() {
+    fn the_error_names_line_and_column_of_a_bad_value() {
         let good = format!("{}7", "3,".repeat(PIXELS));
         let bad = format!("3,17,{}7", "3,".repeat(PIXELS - 2));
         let error = Samples::parse(&format!("{good}\n{bad}\n")).unwrap_err();

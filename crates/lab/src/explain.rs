@@ -1,4 +1,4 @@
-//! The errors of CUDA and NCCL as text. cudarc's `NcclError` prints as `NcclError`, without its code.
+//! Formats the errors of CUDA and NCCL. cudarc's `NcclError` prints only `NcclError`, without its code.
 
 use std::ffi::{CStr, c_char};
 use std::panic::Location;
@@ -11,13 +11,13 @@ use cudarc::nccl::sys::{self, ncclResult_t};
 
 use crate::tier::{Tier, attached};
 
-/// Turns a result of NCCL into one that a person can read.
+/// Makes the errors of NCCL readable.
 pub trait Readable<T> {
-    /// The same result; an error says NCCL's name for it, where the call was, what NCCL says about it and, if the code
-    /// allows to tell, what to do.
+    /// Returns the same result. An error contains NCCL's name for it, the location of the call, NCCL's message, and
+    /// help if the code allows any.
     ///
     /// # Errors
-    /// The same ones.
+    /// Fails if the result is an error.
     #[track_caller]
     fn readable(self) -> anyhow::Result<T>;
 }
@@ -28,7 +28,8 @@ impl<T> Readable<T> for Result<T, NcclError> {
         let caller = Location::caller();
         self.map_err(|NcclError(code)| {
             let details = last_error().or_else(|| error_string(code));
-            // A report of the virtual NCCL says where the call is and what to do; a guess from the code alone would lead away from it.
+            // A report of the virtual NCCL has the location and the help. A guess from the code alone would be
+            // misleading.
             if let Some(report) = details.as_deref().filter(|_| attached() == Some(Tier::Virtual)) {
                 return anyhow!(with_code(&format!("{code:?}"), report));
             }
@@ -43,8 +44,8 @@ impl<T> Readable<T> for Result<T, NcclError> {
     }
 }
 
-/// One cause of an error as a person reads it: cudarc's `DriverError` puts the driver's text in quotes, with its line
-/// ends escaped.
+/// Formats one cause of an error. cudarc's `DriverError` would put the driver's text in quotes and escape its line
+/// ends.
 pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     match cause.downcast_ref::<DriverError>() {
         None => cause.to_string(),
@@ -55,13 +56,13 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// Starts a report of the virtual GPU.
+/// The start of each report of the virtual GPU.
 pub(crate) const REPORT: &str = "virtual GPU: ";
-/// Follows the headline of a report, and the code that it came with.
+/// Follows the headline of a report and its error code.
 const FROM: &str = " from the virtual GPU)";
 
-/// What a driver or NCCL says about an error, with its code. The headline of a report comes first: the code of a data race is that of
-/// a launch that failed, which is not what happened.
+/// Combines a driver's or NCCL's text with its error code. The headline of a report comes first, because its code can
+/// be misleading: a data race has the code of a failed launch.
 fn with_code(code: &str, text: &str) -> String {
     let Some(report) = text.strip_prefix(REPORT) else { return format!("{code}: {text}") };
     let mut lines = report.lines();
@@ -72,12 +73,12 @@ fn with_code(code: &str, text: &str) -> String {
     told
 }
 
-/// Whether this line, from an error's text, has the headline of a report.
+/// Returns whether this line of an error's text contains the headline of a report.
 pub(crate) fn is_headline(line: &str) -> bool {
     line.contains(FROM)
 }
 
-/// Whether this line, from an error's text, repeats a line that the virtual GPU printed.
+/// Returns whether this line of an error's text repeats a line that the virtual GPU printed.
 pub(crate) fn repeats(line: &str, printed: &str) -> bool {
     match printed.strip_prefix(REPORT) {
         None => line.ends_with(&with_owner(printed)),
@@ -87,8 +88,8 @@ pub(crate) fn repeats(line: &str, printed: &str) -> bool {
     }
 }
 
-/// A line of a report. Where it names a file of another module, it says that this one is the course's: modules build on the
-/// solutions of those before.
+/// Marks a line of a report that names a file of another module as the course's own code. Modules build on the
+/// solutions of earlier modules.
 fn with_owner(line: &str) -> String {
     let folder = line.trim().strip_prefix("::: solutions/");
     match folder.and_then(|path| path.split_once('_')) {
@@ -97,18 +98,18 @@ fn with_owner(line: &str) -> String {
     }
 }
 
-/// An error with its causes behind it on the same line, as `{error:#}` has them.
+/// Formats an error and its causes in one line, like `{error:#}`.
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(cause_text).collect::<Vec<_>>().join(": ")
 }
 
-/// An error and below it its causes, one to a line, without a backtrace.
+/// Formats an error, with its causes below it, one per line, and without a backtrace.
 pub(crate) fn causes_text(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(cause_text);
     let mut text = causes.next().unwrap_or_default();
     let mut above = text.clone();
     for cause in causes {
-        // Some errors print their source themselves; once is enough.
+        // Some errors print their source themselves, so the source is not repeated.
         if !above.contains(&cause) {
             text.push_str(&format!("\n  because: {}", cause.replace('\n', "\n  ")));
         }
@@ -118,17 +119,18 @@ pub(crate) fn causes_text(error: &anyhow::Error) -> String {
 }
 
 fn error_string(code: ncclResult_t) -> Option<String> {
-    // SAFETY: the library is there when this is called, and takes any code.
+    // SAFETY: the library is loaded when this is called, and the function takes any code.
     ask(|| unsafe { sys::ncclGetErrorString(code) })
 }
 
-/// What NCCL noted about its last error. It keeps that per process or per thread, not per communicator: NULL will do.
+/// Returns NCCL's note about its last error. NCCL keeps the note per process or per thread, not per communicator, so
+/// the communicator can be NULL.
 fn last_error() -> Option<String> {
-    // SAFETY: the library is there when this is called; the communicator may be NULL.
+    // SAFETY: the library is loaded when this is called, and the communicator may be NULL.
     ask(|| unsafe { sys::ncclGetLastError(ptr::null_mut()) })
 }
 
-/// Text that NCCL owns, if NCCL is there (cudarc panics where it is not) and has something to say.
+/// Returns a text that NCCL owns, if NCCL is loaded and the text is not empty. Without NCCL, cudarc would panic.
 fn ask(question: impl FnOnce() -> *const c_char) -> Option<String> {
     // SAFETY: loads NCCL by its well-known names, or finds it loaded.
     if !unsafe { sys::is_culib_present() } {
@@ -138,7 +140,7 @@ fn ask(question: impl FnOnce() -> *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: not null, and NCCL's strings end in a zero and are not freed.
+    // SAFETY: the pointer is not null, and NCCL's strings are zero-terminated and never freed.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
@@ -153,18 +155,18 @@ fn help(code: ncclResult_t) -> Option<&'static str> {
             "a call to the operating system failed: a socket, shared memory, too few open files; NCCL_DEBUG=WARN names it",
         ),
         ncclResult_t::ncclInternalError => {
-            Some("NCCL met a state it doesn't expect; NCCL_DEBUG=WARN says where")
+            Some("NCCL reached an unexpected state; NCCL_DEBUG=WARN logs where")
         }
         ncclResult_t::ncclInvalidArgument => Some(
             "one argument of this call is wrong: a rank or a root out of range, a buffer that is null, too short or on another GPU",
         ),
         ncclResult_t::ncclInvalidUsage => Some(
-            "the calls don't fit together: the same GPU or the same rank twice, or a group_start and a group_end without the other",
+            "the calls don't match: the same GPU or the same rank twice, or a group_start without a group_end, or the reverse",
         ),
         ncclResult_t::ncclRemoteError => Some(
             "another rank failed or is gone: read its error; this communicator is lost, drop it and make a new one",
         ),
-        ncclResult_t::ncclTimeout => Some("a rank did not come in time: did every rank make this call?"),
+        ncclResult_t::ncclTimeout => Some("another rank timed out: did every rank make this call?"),
         _ => None,
     }
 }
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_its_code_its_line_and_what_to_do() {
+    fn an_error_has_its_code_its_line_and_help() {
         let failed: Result<(), NcclError> = Err(NcclError(ncclResult_t::ncclInvalidArgument));
         let text = failed.readable().unwrap_err().to_string();
         assert!(text.starts_with("ncclInvalidArgument at "), "{text}");
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_of_a_report_stands_before_its_code() {
+    fn the_headline_of_a_report_comes_before_its_code() {
         let report = "virtual GPU: data race on GPU 0\n  ::: solutions/02_collectives/src/all_reduce.rs:37:10\n   = help: wait";
         let told = with_code("CUDA_ERROR_LAUNCH_FAILED", report);
         assert_eq!(

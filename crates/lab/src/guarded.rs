@@ -1,4 +1,4 @@
-//! Buffers that notice a write outside of them.
+//! Buffers that detect writes outside of them.
 
 use std::sync::Arc;
 
@@ -7,13 +7,14 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 
 use crate::compare::{Element, elements, show};
 
-/// Elements on each side that nobody may touch. Odd, so that the buffer starts where no whole allocation does.
+/// The number of guard elements on each side. It is odd, so that the buffer has an alignment that no whole allocation
+/// has.
 const GUARD: usize = 67;
 
-/// A buffer inside a larger allocation, with canaries in front of it and behind it.
+/// A buffer inside a larger allocation, with canaries before and after it.
 ///
-/// What is under test gets views of the inside. A call that writes too much, or at the wrong place, stays inside the
-/// allocation: it harms nobody, and [`Self::read`] tells.
+/// The code under test gets views of the inside. A call that writes too much, or to the wrong place, stays inside the
+/// allocation. It does no harm, and [`Self::read`] reports it.
 #[derive(Debug)]
 pub struct Guarded<T> {
     slice: CudaSlice<T>,
@@ -21,10 +22,10 @@ pub struct Guarded<T> {
 }
 
 impl<T: Element + DeviceRepr> Guarded<T> {
-    /// A buffer with these values on the stream's GPU.
+    /// Creates a buffer with these values on the stream's GPU.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn new(stream: &Arc<CudaStream>, values: &[T]) -> anyhow::Result<Self> {
         let mut whole: Vec<T> = (0..GUARD).map(T::canary).collect();
         whole.extend(values);
@@ -32,20 +33,20 @@ impl<T: Element + DeviceRepr> Guarded<T> {
         Ok(Self { slice: stream.clone_htod(&whole)?, len: values.len() })
     }
 
-    /// The inside, to be read.
+    /// Returns the inside for reading.
     pub fn view(&self) -> CudaView<'_, T> {
         self.slice.slice(GUARD..GUARD + self.len)
     }
 
-    /// The inside, to be written.
+    /// Returns the inside for writing.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.slice_mut(GUARD..GUARD + self.len)
     }
 
-    /// Reads the inside, once everything on the buffer's stream is done.
+    /// Waits for all work on the buffer's stream, and reads the inside.
     ///
     /// # Errors
-    /// What the driver answers, or a canary is gone: where, and what is there now.
+    /// Fails if a canary was overwritten, with its position and its new value, or with the driver's error.
     pub fn read(&self) -> anyhow::Result<Vec<T>> {
         let stream = self.slice.stream();
         let whole = stream.clone_dtoh(&self.slice)?;

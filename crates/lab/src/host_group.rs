@@ -1,11 +1,11 @@
-//! Ranks that exchange buffers through the host's memory, as the processes of a CPU backend do over a network.
+//! Lets ranks exchange buffers through host memory, as the processes of a CPU backend do over a network.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
 
-/// How long a rank waits for the others.
+/// The time that a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of threads, one for each rank.
@@ -15,27 +15,30 @@ pub struct HostGroup {
     timeout: Duration,
 }
 
-/// What has come so far.
+/// The progress of the current round.
 struct Round {
-    /// Rounds that are complete.
+    /// The number of complete rounds.
     number: usize,
     /// The parts of this round, by rank.
     parts: Vec<Option<Vec<f32>>>,
-    /// All parts of the last round. It is read before the next one can be complete, since that takes the same ranks.
+    /// All parts of the last round. Every rank reads them before the next round can complete, because that needs the
+    /// same ranks.
     last: Arc<Vec<Vec<f32>>>,
 }
 
 impl HostGroup {
-    /// A group of so many ranks.
+    /// Creates a group of `world_size` ranks.
     pub fn new(world_size: usize) -> Self {
         let round = Round { number: 0, parts: vec![None; world_size], last: Arc::default() };
         Self { round: Mutex::new(round), complete: Condvar::new(), timeout: TIMEOUT }
     }
 
-    /// Gives this rank's values to all, and returns those of all ranks, in their order. Every rank must call it.
+    /// Gives this rank's values to all ranks, and returns the values of all ranks in rank order. Every rank must call
+    /// it.
     ///
     /// # Errors
-    /// Other ranks did not come for 10 seconds: the error names them. Or the rank is none of the group's.
+    /// Fails if other ranks do not call it within 10 seconds, and names these ranks. Also fails if `rank` is not in the
+    /// group, or already took part in this round.
     pub fn all_gather(&self, rank: usize, values: Vec<f32>) -> anyhow::Result<Arc<Vec<Vec<f32>>>> {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let number = round.number;
@@ -45,7 +48,7 @@ impl HostGroup {
             Some(_) => bail!(
                 "rank {rank} has called HostGroup::all_gather already in this round: two threads have one rank"
             ),
-            None => bail!("rank {rank} is no rank of {ranks}"),
+            None => bail!("rank {rank} is out of range for a group of {ranks} ranks"),
         }
         if round.parts.iter().all(Option::is_some) {
             round.last = Arc::new(round.parts.iter_mut().filter_map(Option::take).collect());
@@ -84,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn who_never_comes_is_named() {
+    fn missing_ranks_are_named() {
         let group = HostGroup { timeout: Duration::from_millis(50), ..HostGroup::new(3) };
         let error = group.all_gather(1, vec![1.0]).unwrap_err().to_string();
         assert!(error.ends_with("ranks [0, 2] never called it"), "{error}");
-        assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("no rank of 3"));
-        // Nothing is left of the attempt.
+        assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("a group of 3 ranks"));
+        // The failed attempt leaves nothing behind.
         let results = each_rank(3, |rank| group.all_gather(rank, vec![rank as f32])).unwrap();
         assert_eq!(*results[2], [[0.0], [1.0], [2.0]]);
     }

@@ -1,10 +1,10 @@
-//! Test data in which a mistake shows: it differs by rank, repeats nothing and has no symmetry.
+//! Test data that reveals mistakes: it differs by rank, and has neither repetitions nor symmetry.
 
 use crate::random::SplitMix64;
 
-/// `len` whole numbers from −1000 to 1000 for a rank, never 0, so that an element that nothing filled is seen.
+/// Returns `len` integers from −1000 to 1000 for a rank. None is 0, so an element that was never filled stands out.
 ///
-/// Sums over up to 16 ranks stay below 2²⁴, where `f32` is exact in any order: compare them bit for bit.
+/// Sums over up to 16 ranks stay below 2²⁴, where `f32` is exact in any order, so compare them bit for bit.
 pub fn integers(rank: usize, len: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(0x51ed_2701 + rank as u64 * 0x1_0000_0001);
     (0..len)
@@ -16,14 +16,14 @@ pub fn integers(rank: usize, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// `len` whole numbers from −9 to 9 for a rank, never 0.
+/// Returns `len` integers from −9 to 9 for a rank, none of them 0.
 ///
-/// Sums of up to 2,500 products of four of them stay below 2²⁴, where `f32` is exact in any order.
+/// Sums of up to 2,500 products of four of these integers stay below 2²⁴, where `f32` is exact in any order.
 pub fn small_integers(rank: usize, len: usize) -> Vec<f32> {
     integers(rank, len).into_iter().map(|value| value.signum() * (1.0 + value.abs() % 9.0)).collect()
 }
 
-/// `len` numbers from −1 to 1 for a rank, most of them with all 24 bits of an `f32`: sums of them round.
+/// Returns `len` numbers from −1 to 1 for a rank. Most use all 24 bits of an `f32`, so sums of them are rounded.
 pub fn fractions(rank: usize, len: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(0x6a09_e667 + rank as u64 * 0x1_0000_0001);
     (0..len).map(|_| random.uniform(-1.0, 1.0)).collect()
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_buffer_starts_as_a_shorter_one() {
+    fn a_longer_buffer_starts_like_a_shorter_one() {
         assert_eq!(integers(3, 10), integers(3, 100)[..10]);
     }
 }

@@ -1,8 +1,8 @@
-//! The course's kernels, each as a method that checks every length before it launches.
+//! The course's kernels, each as a method that checks every length before it launches the kernel.
 //!
-//! Buffers are cudarc's slices or views. They go through `DevicePtr` and `DevicePtrMut`, as in cudarc's own copies
-//! and collectives, so its automatic event tracking sees each use. Matrices are row-major `f32`. Nothing here waits
-//! for the GPU.
+//! Buffers are cudarc's slices or views. They go through `DevicePtr` and `DevicePtrMut`, as in cudarc's own copies and
+//! collectives, so cudarc's automatic event tracking sees each use. Matrices are row-major `f32`. No method waits for
+//! the GPU.
 
 mod elementwise;
 mod launch;
@@ -22,27 +22,27 @@ pub use shape::{Matrix, Product};
 
 use launch::{Call, File};
 
-/// PTX of `fill`, `axpy`, `scale`, `sgd_step` and `momentum_step`.
+/// The PTX of `fill`, `axpy`, `scale`, `sgd_step`, and `momentum_step`.
 pub const ELEMENTWISE: &str = include_str!("../kernels/elementwise.ptx");
-/// PTX of `matmul`, `matmul_ta` and `matmul_tb`.
+/// The PTX of `matmul`, `matmul_ta`, and `matmul_tb`.
 pub const MATMUL: &str = include_str!("../kernels/matmul.ptx");
-/// PTX of `add_bias`, `column_sums`, `relu` and `relu_gradient`.
+/// The PTX of `add_bias`, `column_sums`, `relu`, and `relu_gradient`.
 pub const LAYER: &str = include_str!("../kernels/layer.ptx");
-/// PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct` and `sum`.
+/// The PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct`, and `sum`.
 pub const LOSS: &str = include_str!("../kernels/loss.ptx");
-/// PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide` and `count_not_finite`.
+/// The PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide`, and `count_not_finite`.
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
-/// PTX of `spin`.
+/// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
-/// PTX of `trap`, a kernel without arguments that fails: for checks of what comes of that.
+/// The PTX of `trap`, a kernel without arguments that fails, for checks of what a failed kernel leads to.
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
 /// All kernels of `kernels/`, loaded on one GPU.
 ///
-/// Every method fails, before anything is launched, when a buffer's length is not what the shape says, when a buffer
-/// has more elements than a kernel can index (2³² − 1), or when the stream belongs to another GPU; the error names the
-/// kernel, the argument and both lengths. A launch over no elements does nothing.
+/// Before it launches anything, every method checks its arguments. It fails if a buffer's length does not match the
+/// shape, if a buffer has more elements than a kernel can index (2³² − 1), or if the stream belongs to another GPU. The
+/// error names the kernel, the argument, and both lengths. A launch over no elements does nothing.
 #[derive(Debug)]
 pub struct Kernels {
     context: Arc<CudaContext>,
@@ -74,7 +74,7 @@ impl Kernels {
     /// Loads every kernel on the context's GPU.
     ///
     /// # Errors
-    /// The driver refuses the PTX, or a file lacks a kernel: the error names the file and the kernel.
+    /// Fails if the driver rejects the PTX, or if a file lacks a kernel. The error names the file and the kernel.
     pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
         let elementwise = File::load(context, "elementwise", ELEMENTWISE)?;
         let matmul = File::load(context, "matmul", MATMUL)?;

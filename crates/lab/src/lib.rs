@@ -1,4 +1,4 @@
-//! The bench every exercise stands on.
+//! The library behind all exercises: it runs their checks, and provides kernels, models, and measurements.
 
 pub mod at_once;
 pub mod budget;

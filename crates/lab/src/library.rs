@@ -1,4 +1,4 @@
-//! Shared libraries, opened for good.
+//! Opens shared libraries for the lifetime of the process.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::Path;
@@ -10,27 +10,28 @@ use anyhow::{Context, bail};
 pub(crate) struct Library(NonNull<c_void>);
 
 impl Library {
-    /// Loads a library by its path or its name.
+    /// Loads a library by its path or name.
     ///
     /// # Errors
-    /// What the loader says.
+    /// Returns the loader's message.
     pub(crate) fn open(name: &Path) -> anyhow::Result<Self> {
         let c_name = CString::new(name.as_os_str().as_encoded_bytes()).context("a path with a zero byte")?;
-        // SAFETY: a C string; the constructors of CUDA's, NCCL's and our own libraries ask nothing of the caller.
+        // SAFETY: the name is a C string, and the constructors of CUDA's, NCCL's, and our own libraries have no
+        // preconditions.
         let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW) };
         let Some(handle) = NonNull::new(handle) else {
-            // SAFETY: after a failure, `dlerror` gives a C string or null.
+            // SAFETY: after a failure, `dlerror` returns a C string or null.
             let said = unsafe { libc::dlerror() };
             if said.is_null() {
                 bail!("{}: can't be loaded", name.display());
             }
-            // SAFETY: not null, and so a C string.
+            // SAFETY: the pointer is not null, so it is a C string.
             bail!("{}", unsafe { CStr::from_ptr(said) }.to_string_lossy());
         };
         Ok(Self(handle))
     }
 
-    /// Address of a symbol of the library or of what it depends on.
+    /// Returns the address of a symbol of the library or of its dependencies.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is never closed.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
@@ -39,16 +40,16 @@ impl Library {
     /// Calls a function that writes one `int` and returns a code that is 0 for success.
     ///
     /// # Safety
-    /// The symbol, where there is one, is such a function.
+    /// The symbol, if it exists, must be such a function.
     pub(crate) unsafe fn int_from(&self, name: &CStr) -> Result<c_int, String> {
         let shown = name.to_string_lossy();
         let symbol = self.symbol(name).ok_or_else(|| format!("the library has no {shown}"))?;
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller promises the same.
         let function: extern "C" fn(*mut c_int) -> c_int = unsafe { std::mem::transmute(symbol) };
         let mut value = 0;
         match function(&raw mut value) {
             0 => Ok(value),
-            code => Err(format!("{shown} answers with error {code}")),
+            code => Err(format!("{shown} returns error {code}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Linear layers on one GPU, in pieces: what a layer on several GPUs is made of.
+//! Linear layers on one GPU, as building blocks of a layer on several GPUs.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 
 use crate::kernels::{Kernels, Matrix, Product};
 
-/// Weights and biases of a layer that computes `input · weights + bias`, in host memory.
+/// The weights and biases of a layer that computes `input · weights + bias`, in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
-    /// Values that go in, per sample.
+    /// The number of inputs per sample.
     pub inputs: usize,
-    /// Values that come out, per sample.
+    /// The number of outputs per sample.
     pub outputs: usize,
     /// `inputs` × `outputs`, row-major: a row for each input, a column for each output.
     pub weights: Vec<f32>,
-    /// One for each output.
+    /// The biases, one for each output.
     pub bias: Vec<f32>,
 }
 
-/// A layer on one GPU, with its gradients. Everything is enqueued on its stream, and waits for nothing.
+/// A layer and its gradients on one GPU. Its methods enqueue their work on its stream and do not wait.
 ///
-/// Inputs and outputs are row-major, one row per sample: how many samples there are, a buffer's length says. Every method
-/// fails where a buffer is no whole number of rows, or where two buffers differ in their samples; or with what the driver
-/// answers.
+/// Inputs and outputs are row-major, with one row per sample, so a buffer's length gives the number of samples. Every
+/// method fails if a buffer's length is not a whole number of rows, or if two buffers have different numbers of
+/// samples. Methods also return the driver's errors.
 #[derive(Debug)]
 pub struct Linear {
     stream: Arc<CudaStream>,
@@ -38,10 +38,11 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// The layer with these weights, on the stream's GPU. Its gradients are 0.
+    /// Creates a layer with these weights on the stream's GPU. Its gradients are 0.
     ///
     /// # Errors
-    /// There is no input or no output, the lengths are not what `inputs` and `outputs` say, or what the driver answers.
+    /// Fails if there are no inputs or no outputs, if the lengths don't match `inputs` and `outputs`, or with the
+    /// driver's error.
     pub fn new(stream: &Arc<CudaStream>, weights: &Weights) -> anyhow::Result<Self> {
         let Weights { inputs, outputs, weights, bias } = weights;
         ensure!(
@@ -63,7 +64,7 @@ impl Linear {
         })
     }
 
-    /// `output = input · weights`, without the bias.
+    /// Computes `output = input · weights`, without the bias.
     ///
     /// # Errors
     /// See [`Linear`].
@@ -81,9 +82,9 @@ impl Linear {
         self.kernels.add_bias(&self.stream, output, &self.bias, shape)
     }
 
-    /// Computes the gradients of the weights, `inputᵀ · output_gradient`, and of the bias, the sum over the samples of
-    /// `output_gradient`. They replace what [`weights_gradient`](Self::weights_gradient) and
-    /// [`bias_gradient`](Self::bias_gradient) held.
+    /// Computes two gradients: that of the weights, `inputᵀ · output_gradient`, and that of the bias, the sum of
+    /// `output_gradient` over the samples. They replace the contents of [`weights_gradient`](Self::weights_gradient)
+    /// and [`bias_gradient`](Self::bias_gradient).
     ///
     /// # Errors
     /// See [`Linear`].
@@ -99,7 +100,7 @@ impl Linear {
         self.kernels.column_sums(&self.stream, &mut self.bias_gradient, output_gradient, shape)
     }
 
-    /// `input_gradient = output_gradient · weightsᵀ`.
+    /// Computes `input_gradient = output_gradient · weightsᵀ`.
     ///
     /// # Errors
     /// See [`Linear`].
@@ -112,72 +113,76 @@ impl Linear {
         self.kernels.matmul_tb(&self.stream, input_gradient, output_gradient, &self.weights, shape)
     }
 
-    /// Gradient descent: `weights -= learning_rate · weights_gradient`, and the same for the bias.
+    /// Takes a step of gradient descent: `weights -= learning_rate · weights_gradient`, and the same for the bias.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn descend(&mut self, learning_rate: f32) -> anyhow::Result<()> {
         let (kernels, stream) = (&self.kernels, &*self.stream);
         kernels.sgd_step(stream, &mut self.weights, &self.weights_gradient, learning_rate)?;
         kernels.sgd_step(stream, &mut self.bias, &self.bias_gradient, learning_rate)
     }
 
-    /// The gradient of the weights, laid out as [`Weights::weights`].
+    /// Returns the gradient of the weights, laid out like [`Weights::weights`].
     pub fn weights_gradient(&self) -> CudaView<'_, f32> {
         self.weights_gradient.as_view()
     }
 
-    /// The same, to be changed.
+    /// Returns the gradient of the weights for writing.
     pub fn weights_gradient_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.weights_gradient.as_view_mut()
     }
 
-    /// The gradient of the bias, one for each output.
+    /// Returns the gradient of the bias, with one value per output.
     pub fn bias_gradient(&self) -> CudaView<'_, f32> {
         self.bias_gradient.as_view()
     }
 
-    /// The same, to be changed.
+    /// Returns the gradient of the bias for writing.
     pub fn bias_gradient_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.bias_gradient.as_view_mut()
     }
 
-    /// The layer's weights as they are now, in host memory. Waits for the GPU.
+    /// Copies the layer's current weights to host memory. Waits for the GPU.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn to_host(&self) -> anyhow::Result<Weights> {
         let (weights, bias) = (self.stream.clone_dtoh(&self.weights)?, self.stream.clone_dtoh(&self.bias)?);
         self.stream.synchronize()?;
         Ok(Weights { inputs: self.inputs, outputs: self.outputs, weights, bias })
     }
 
-    /// How many samples an input, or its gradient, of this length has.
+    /// Returns the number of samples of an input, or of its gradient, of this length.
     fn samples(&self, len: usize) -> anyhow::Result<usize> {
         let inputs = self.inputs;
-        ensure!(len.is_multiple_of(inputs), "{len} elements are no whole number of rows of {inputs} inputs");
+        ensure!(
+            len.is_multiple_of(inputs),
+            "{len} elements are not a whole number of rows of {inputs} inputs"
+        );
         Ok(len / inputs)
     }
 }
 
-/// Two layers of one GPU, or one rank's parts of two layers, with ReLU between them and the buffers that this takes.
+/// Two layers on one GPU, or one rank's parts of two layers, with ReLU between them and the buffers for it.
 #[derive(Debug)]
 pub struct Mlp {
     /// The layer from the input to the hidden units.
     pub first: Linear,
     /// The layer from the hidden units to the output.
     pub second: Linear,
-    /// The hidden units' values, one row per sample.
+    /// The values of the hidden units, one row per sample.
     pub hidden: CudaSlice<f32>,
     /// The gradient of these values.
     pub hidden_gradient: CudaSlice<f32>,
 }
 
 impl Mlp {
-    /// Two layers for `samples` samples at a time, on the stream's GPU.
+    /// Creates two layers for `samples` samples at a time on the stream's GPU.
     ///
     /// # Errors
-    /// As [`Linear::new`]; or `first` has not as many outputs as `second` has inputs, or there are no samples.
+    /// Fails like [`Linear::new`]. Also fails if `second` does not have as many inputs as `first` has outputs, or if
+    /// `samples` is 0.
     pub fn new(
         stream: &Arc<CudaStream>,
         first: &Weights,
@@ -198,18 +203,18 @@ impl Mlp {
         })
     }
 
-    /// ReLU over the hidden units' values, in place.
+    /// Applies ReLU to the values of the hidden units, in place.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn relu(&mut self) -> anyhow::Result<()> {
         self.first.kernels.relu(&self.first.stream, &mut self.hidden)
     }
 
-    /// ReLU's slope, 0 or 1, times the gradient of the hidden units' values, in place.
+    /// Multiplies the gradient of the hidden units' values by ReLU's slope, 0 or 1, in place.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn relu_gradient(&mut self) -> anyhow::Result<()> {
         self.first.kernels.relu_gradient(&self.first.stream, &mut self.hidden_gradient, &self.hidden)
     }

@@ -1,4 +1,4 @@
-//! What a GPU's memory pool says about itself. cudarc allocates from it, and has no safe call that asks.
+//! Reads the figures of a GPU's memory pool. cudarc allocates from it, but has no safe call to query it.
 
 use std::sync::Arc;
 
@@ -6,32 +6,33 @@ use anyhow::Context;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
 use cudarc::driver::{CudaContext, result};
 
-/// The pool that a GPU's allocations come from.
+/// The pool from which a GPU's memory is allocated.
 #[derive(Debug)]
 pub struct MemoryPool {
     pool: CUmemoryPool,
-    /// The pool is its GPU's, which lives as long.
+    /// The context of the pool's GPU. The pool belongs to the GPU and lives as long.
     context: Arc<CudaContext>,
 }
 
 impl MemoryPool {
-    /// The pool that is in use on this GPU, counted as the driver does.
+    /// Returns the current pool of a GPU, with the driver's number for the GPU.
     ///
     /// # Errors
-    /// There is no such GPU, or it has no memory pools.
+    /// Fails if there is no such GPU, or if it has no memory pools.
     pub fn of_gpu(ordinal: usize) -> anyhow::Result<Self> {
         let context = CudaContext::new(ordinal).with_context(|| format!("GPU {ordinal}"))?;
-        // SAFETY: the device is that of a context.
+        // SAFETY: the device comes from a context.
         let pool = unsafe { result::device::get_mem_pool(context.cu_device()) }
             .with_context(|| format!("GPU {ordinal} has no memory pool"))?;
         Ok(Self { pool, context })
     }
 
-    /// One of its figures, in bytes: `USED_MEM` is what was allocated and not freed yet, `RESERVED_MEM` what the pool has taken
-    /// of the GPU for that; each is there as of now (`CURRENT`), and as the most since it was last reset (`HIGH`).
+    /// Returns one of the pool's figures, in bytes. `USED_MEM` counts memory that is allocated and not freed yet, and
+    /// `RESERVED_MEM` the memory that the pool holds on the GPU. Each figure has a current value (`CURRENT`) and a
+    /// maximum since its last reset (`HIGH`).
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn figure(&self, attribute: Attribute) -> anyhow::Result<u64> {
         self.context.bind_to_thread()?;
         let mut value = 0_u64;
@@ -40,15 +41,15 @@ impl MemoryPool {
         Ok(value)
     }
 
-    /// Sets a high-water mark (`…_HIGH`) to what its figure is now.
+    /// Resets a high-water mark (`…_HIGH`) to the current value of its figure.
     ///
     /// # Errors
-    /// The attribute is no high-water mark, or what the driver answers.
+    /// Fails if the attribute is not a high-water mark, or with the driver's error.
     pub fn reset(&self, attribute: Attribute) -> anyhow::Result<()> {
         self.context.bind_to_thread()?;
-        // A mark can be set to 0 alone, which means to what is now.
+        // The driver accepts only 0 here, and then sets the mark to the current value.
         let mut zero = 0_u64;
-        // SAFETY: as above.
+        // SAFETY: the pool is alive, and a high-water mark has 8 bytes.
         Ok(unsafe { result::mem_pool::set_attribute(self.pool, attribute, (&raw mut zero).cast()) }?)
     }
 }

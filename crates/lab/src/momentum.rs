@@ -1,4 +1,4 @@
-//! Gradient descent with momentum: an optimizer that has something to remember.
+//! Gradient descent with momentum, as an example of an optimizer with state.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 
 use crate::kernels::Kernels;
 
-/// An optimizer for so many parameters on one GPU. For each it keeps a velocity, the decaying sum of all its gradients.
-/// Everything is enqueued on its stream, and waits for nothing.
+/// An optimizer for a fixed number of parameters on one GPU. For each parameter, it keeps a velocity, the decaying sum
+/// of all its gradients. Its methods enqueue their work on its stream and do not wait.
 #[derive(Debug)]
 pub struct Momentum {
     stream: Arc<CudaStream>,
@@ -18,12 +18,13 @@ pub struct Momentum {
 }
 
 impl Momentum {
-    /// An optimizer for `len` parameters, all of whose velocities are 0. In each step, `momentum` of a velocity is kept.
+    /// Creates an optimizer for `len` parameters with velocities of 0. Each step keeps a share of `momentum` of the
+    /// velocity.
     ///
     /// # Errors
-    /// There are no parameters, or what the driver answers.
+    /// Fails if there are no parameters, or with the driver's error.
     pub fn new(stream: &Arc<CudaStream>, len: usize, momentum: f32) -> anyhow::Result<Self> {
-        ensure!(len > 0, "an optimizer for no parameters");
+        ensure!(len > 0, "an optimizer needs at least one parameter");
         Ok(Self {
             stream: stream.clone(),
             kernels: Kernels::load(stream.context())?,
@@ -32,10 +33,10 @@ impl Momentum {
         })
     }
 
-    /// `velocity = momentum · velocity + gradient`, then `parameters -= learning_rate · velocity`.
+    /// Computes `velocity = momentum · velocity + gradient`, then `parameters -= learning_rate · velocity`.
     ///
     /// # Errors
-    /// `parameters` or `gradient` are not as many as the velocities, or what the driver answers.
+    /// Fails if the numbers of parameters, gradients, and velocities differ, or with the driver's error.
     pub fn step(
         &mut self,
         parameters: &mut CudaViewMut<f32>,
@@ -51,7 +52,7 @@ impl Momentum {
         self.kernels.momentum_step(stream, parameters, velocity, gradient, learning_rate, self.momentum)
     }
 
-    /// Bytes of GPU memory that it keeps from one step to the next.
+    /// Returns the number of bytes of GPU memory that the optimizer keeps from one step to the next.
     pub fn bytes(&self) -> usize {
         self.velocity.num_bytes()
     }

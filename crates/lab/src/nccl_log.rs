@@ -1,23 +1,24 @@
-//! What NCCL writes down about this process: so that communicators and calls can be counted.
+//! Reads NCCL's log of this process to count communicators and calls.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-/// NCCL's log of this process, in a file of its own that goes with it.
+/// NCCL's log of this process, in a temporary file that is deleted with this value.
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
 
 impl NcclLog {
-    /// Has NCCL write a line for each communicator and each call, by its switches `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and
-    /// `NCCL_DEBUG_FILE`. NCCL reads them once: open the log before the process makes a communicator or an id.
+    /// Makes NCCL log each communicator and each call, through `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS`, and
+    /// `NCCL_DEBUG_FILE`. NCCL reads these variables only once, so open the log before the process creates a
+    /// communicator or an id.
     ///
     /// # Safety
-    /// Sets environment variables: no other thread may run that reads or sets some.
+    /// Sets environment variables, so no other thread may read or set any at the same time.
     pub unsafe fn open() -> Self {
         let file = std::env::temp_dir().join(format!("ncclings_{}.log", std::process::id()));
-        // SAFETY: the caller sees to it that no other thread looks.
+        // SAFETY: the caller ensures that no other thread accesses environment variables.
         unsafe {
             std::env::set_var("NCCL_DEBUG", "INFO");
             std::env::set_var("NCCL_DEBUG_SUBSYS", "INIT,COLL,DESTROY");
@@ -26,27 +27,28 @@ impl NcclLog {
         Self(file)
     }
 
-    /// Communicators made so far: one for each rank of each group.
+    /// Returns the number of communicators created so far, one for each rank of each group.
     ///
     /// # Errors
-    /// NCCL has written no log, or could not write all of it.
+    /// Fails if NCCL has written no log, or could not write all of it.
     pub fn communicators(&self) -> anyhow::Result<usize> {
         Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
     }
 
-    /// How many communicators a GPU has had at one time, at most. One is gone as soon as its abort or its destruction begins.
+    /// Returns the largest number of communicators that a GPU has had at a time. A communicator counts until its abort
+    /// or destruction begins.
     ///
     /// # Errors
-    /// NCCL has written no log, or could not write all of it.
+    /// Fails if NCCL has written no log, or could not write all of it.
     pub fn most_at_once(&self, gpu: usize) -> anyhow::Result<usize> {
         Ok(most_at_once(&self.text()?, gpu))
     }
 
-    /// The calls of an operation so far, by all ranks of this process, each with its count of elements. `operation` is as NCCL
-    /// writes it: `AllReduce`, `Send`.
+    /// Returns the element counts of all calls of an operation so far, by all ranks of this process. `operation` is
+    /// NCCL's name for it, such as `AllReduce` or `Send`.
     ///
     /// # Errors
-    /// NCCL has written no log, or could not write all of it.
+    /// Fails if NCCL has written no log, or could not write all of it.
     pub fn calls(&self, operation: &str) -> anyhow::Result<Vec<usize>> {
         Ok(counts(&self.text()?, operation))
     }
@@ -63,7 +65,8 @@ impl NcclLog {
     }
 }
 
-/// The counts in lines such as `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 …`.
+/// Returns the counts in lines such as
+/// `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 …`.
 fn counts(text: &str, operation: &str) -> Vec<usize> {
     let call = format!(" {operation}: opCount ");
     let count = |line: &str| {
@@ -73,8 +76,9 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
     text.lines().filter_map(count).collect()
 }
 
-/// The largest number of communicators between lines such as `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` and
-/// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL say only that an abort is complete.
+/// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as
+/// `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` to a line such as
+/// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL log only the end of an abort.
 fn most_at_once(text: &str, gpu: usize) -> usize {
     let of_gpu = format!(" cudaDev {gpu} ");
     let (mut there, mut most) = (HashSet::new(), 0);
@@ -95,7 +99,7 @@ fn most_at_once(text: &str, gpu: usize) -> usize {
 
 impl Drop for NcclLog {
     fn drop(&mut self) {
-        // It lies in the folder for temporary files, and there may be none yet.
+        // The file is in the folder for temporary files, and may not exist yet.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -117,7 +121,7 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
     }
 
     #[test]
-    fn a_communicator_is_there_from_its_making_to_its_abort() {
+    fn a_communicator_exists_from_its_creation_to_its_abort() {
         let made = "h:1:2 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 1 nvmlDev 1 - Init COMPLETE\n";
         let another = made.replace("0x5", "0x6");
         let aborted = "h:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 cudaDev 1 busId 1a000 - Abort START\n";

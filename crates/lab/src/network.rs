@@ -1,4 +1,4 @@
-//! A deep network for data parallelism: many layers, many gradients, each ready at its own time.
+//! A deep network for data parallelism, with many layers whose gradients are ready at different times.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,65 +9,67 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use crate::kernels::{Kernels, Matrix, Product};
 use crate::random::SplitMix64;
 
-/// A model on one GPU, as data parallelism sees it. It has several parameters (a layer's weights are one, its biases another),
-/// numbered in the order of the forward pass. The gradients of all of them lie in one flat buffer.
+/// A model on one GPU, as data parallelism sees it. Its parameters are numbered in the order of the forward pass; a
+/// layer's weights are one parameter, and its biases another. The gradients of all parameters lie in one flat buffer.
 pub trait Trainable {
-    /// The stream that it computes on.
+    /// Returns the stream on which the model computes.
     fn stream(&self) -> &Arc<CudaStream>;
 
-    /// Where the gradient of each parameter lies in the flat buffer: one behind the other, without gaps.
+    /// Returns the range of each parameter's gradient in the flat buffer. The ranges are consecutive, without gaps.
     fn layout(&self) -> &[Range<usize>];
 
-    /// The gradients of all parameters.
+    /// Returns the gradients of all parameters.
     fn gradients_mut(&mut self) -> CudaViewMut<'_, f32>;
 
-    /// Enqueues the backward pass over this rank's part of the batch. Calls `ready(parameter, gradients)` right behind the work
-    /// that writes the gradient of that parameter into the flat buffer `gradients`; the last parameter's comes first. A parameter
-    /// that this part of the batch does not use is left out, and nothing is written for it. Returns at once.
+    /// Enqueues the backward pass over this rank's part of the batch. Right after enqueuing the work that writes a
+    /// parameter's gradient to the flat buffer `gradients`, it calls `ready(parameter, gradients)`, starting with the
+    /// last parameter. For a parameter that this part of the batch does not use, it neither writes anything nor calls
+    /// `ready`. Returns at once.
     ///
     /// # Errors
-    /// Those of `ready`, and what the driver answers.
+    /// Returns the errors of `ready` and the driver.
     fn backward(
         &mut self,
         ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
 
-    /// Enqueues a step of the optimizer, with the gradients as they are in the stream then. Returns at once.
+    /// Enqueues a step of the optimizer, which uses the gradients at that point of the stream. Returns at once.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn descend(&mut self) -> anyhow::Result<()>;
 }
 
-/// How large a network is.
+/// The size of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
-    /// Inputs of each layer, and its outputs.
+    /// The number of inputs, and of outputs, of each layer.
     pub width: usize,
-    /// Layers, each with `width` × `width` weights and `width` biases.
+    /// The number of layers, each with `width` × `width` weights and `width` biases.
     pub layers: usize,
-    /// Parameters that the weights of a layer come in, each with as many of the rows: like the matrices of a transformer's
-    /// heads. Their gradients are computed together.
+    /// The number of parameters into which the weights of a layer are divided, like the matrices of a transformer's
+    /// heads. Each has the same number of rows. Their gradients are computed together.
     pub heads: usize,
-    /// Samples of a rank in each batch.
+    /// The number of samples that a rank has in each batch.
     pub rows: usize,
 }
 
 impl NetworkShape {
-    /// Where the weights of a layer lie in the flat buffer, row-major.
+    /// Returns the range of a layer's weights in the flat buffer, row-major.
     fn weights(self, layer: usize) -> Range<usize> {
         let start = layer * (self.width + 1) * self.width;
         start..start + self.width * self.width
     }
 
-    /// Where its biases do.
+    /// Returns the range of a layer's biases in the flat buffer.
     fn biases(self, layer: usize) -> Range<usize> {
         let start = self.weights(layer).end;
         start..start + self.width
     }
 }
 
-/// Equal layers, `x → relu(x · w + b)`, the last one without ReLU. It learns to give certain targets, by mean squared error.
+/// A network of equal layers, `x → relu(x · w + b)`, the last one without ReLU. It learns given targets by mean squared
+/// error.
 #[derive(Debug)]
 pub struct Network {
     stream: Arc<CudaStream>,
@@ -77,20 +79,21 @@ pub struct Network {
     layout: Vec<Range<usize>>,
     parameters: CudaSlice<f32>,
     gradients: CudaSlice<f32>,
-    /// The inputs, and each layer's outputs.
+    /// The inputs, followed by the outputs of each layer.
     activations: Vec<CudaSlice<f32>>,
     targets: CudaSlice<f32>,
-    /// The gradient of a layer's outputs, and of its inputs: the two take turns.
+    /// The gradient of a layer's outputs. It swaps with `of_inputs` after each layer.
     of_outputs: CudaSlice<f32>,
+    /// The gradient of a layer's inputs.
     of_inputs: CudaSlice<f32>,
 }
 
 impl Network {
-    /// A network whose values depend on `seed` alone, and whose samples on `seed_of_samples`, on the stream's GPU. Nothing
-    /// is allocated afterwards.
+    /// Creates a network on the stream's GPU. Its parameters depend only on `seed`, and its samples only on
+    /// `seed_of_samples`. All memory is allocated here.
     ///
     /// # Errors
-    /// The shape has a 0, or what the driver answers.
+    /// Fails if the shape has a 0, if `heads` does not divide the width, or with the driver's error.
     pub fn new(
         stream: &Arc<CudaStream>,
         shape: NetworkShape,
@@ -99,7 +102,7 @@ impl Network {
         seed_of_samples: u64,
     ) -> anyhow::Result<Self> {
         let NetworkShape { width, layers, heads, rows } = shape;
-        ensure!(width > 0 && layers > 0 && heads > 0 && rows > 0, "{shape:?}: a network has none of them 0");
+        ensure!(width > 0 && layers > 0 && heads > 0 && rows > 0, "{shape:?}: every size must be above 0");
         ensure!(width.is_multiple_of(heads), "{shape:?}: the width doesn't divide by the heads");
         let mut layout = Vec::new();
         for layer in 0..layers {
@@ -134,15 +137,15 @@ impl Network {
         })
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub fn parameters(&self) -> CudaView<'_, f32> {
         self.parameters.as_view()
     }
 
-    /// Computes every layer's outputs. Returns at once.
+    /// Enqueues the computation of every layer's outputs. Returns at once.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn forward(&mut self) -> anyhow::Result<()> {
         let NetworkShape { width, layers, rows, .. } = self.shape;
         let mut activations = std::mem::take(&mut self.activations);

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use cudarc::nvtx::{Event, Range, sys};
 
-/// Begins a range on this thread, which ends when the result is dropped. Returns `None` where NVIDIA's `libnvToolsExt`, which passes
-/// ranges on to the profiler, isn't installed.
+/// Begins a range on this thread, which ends when the result is dropped. Returns `None` if NVIDIA's `libnvToolsExt`,
+/// which passes ranges on to the profiler, isn't installed.
 pub fn range(name: &str) -> Option<Range> {
     static IS_INSTALLED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: it only looks for the library; loading it runs no code but its own initializers.
+    // SAFETY: this only looks for the library; loading it runs only its own initializers.
     let is_installed = *IS_INSTALLED.get_or_init(|| unsafe { sys::is_culib_present() });
     is_installed.then(|| Event::message(name).range())
 }
@@ -18,8 +18,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_begins_only_where_the_library_is() {
-        // SAFETY: as above.
+    fn a_range_needs_the_library() {
+        // SAFETY: this only looks for the library; loading it runs only its own initializers.
         let is_installed = unsafe { sys::is_culib_present() };
         assert_eq!(range("test").is_some(), is_installed);
     }

@@ -1,4 +1,4 @@
-//! What a panic says: in the words of the exercise, and at the line of the exercise.
+//! Describes a panic in terms of the exercise, with the exercise's line.
 
 use std::panic::PanicHookInfo;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::thread;
 
 use crate::tier::own_sources;
 
-/// A panic's message, and below it the place and the thread.
+/// Returns a panic's message, followed by its location and thread on the next line.
 pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
     let (message, place) = message_and_place(panic);
     let place = place.map_or_else(String::new, |place| format!("\n  at {place}"));
@@ -17,12 +17,13 @@ pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
     format!("{message}{place}{thread}")
 }
 
-/// What a panic says, and where. Where a library panics, the place is the line of the exercise that called it, if there is one.
+/// Returns a panic's message and location. If a library panics, the location is the line of the exercise that called
+/// it, if there is one.
 pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<String>) {
     let message = panic.payload_as_str().unwrap_or("a panic without a message");
     let place = panic.location().map(|place| {
         let own = own_sources();
-        // Cargo gives the compiler paths from the root of the workspace, or absolute ones.
+        // Cargo passes the compiler paths that are absolute or relative to the root of the workspace.
         let is_own = own.as_deref().is_some_and(|own| is_below(Path::new(place.file()), own));
         match own.filter(|_| !is_own).and_then(|own| innermost_line(&own)) {
             Some(line) => format!("{line}, which calls {}:{}", short(place.file()), place.line()),
@@ -36,7 +37,7 @@ pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<St
     (message, place)
 }
 
-/// What an assertion of cudarc means for its caller.
+/// Explains what an assertion of cudarc means for its caller.
 fn in_words(message: &str) -> String {
     let words = match message {
         "assertion failed: dst.len() >= src.len()" => {
@@ -54,18 +55,18 @@ fn in_words(message: &str) -> String {
     format!("{words} (cudarc: {message})")
 }
 
-/// Whether a path of the compiler lies in a folder.
+/// Returns whether a path from the compiler is inside a folder.
 fn is_below(file: &Path, folder: &Path) -> bool {
     root_of(folder).join(file).starts_with(folder)
 }
 
-/// The root of the workspace that a folder lies in: from there the compiler counts relative paths.
+/// Returns the root of the workspace that contains a folder. The compiler's relative paths start there.
 fn root_of(folder: &Path) -> &Path {
     folder.ancestors().find(|root| root.join("Cargo.lock").is_file()).unwrap_or(Path::new("/"))
 }
 
-/// The innermost line of the calling thread's stack whose file lies in `folder`: its path from the root of the workspace, and its
-/// number.
+/// Returns the innermost line of the calling thread's stack whose file is in `folder`, as a path from the root of the
+/// workspace and a line number.
 fn innermost_line(folder: &Path) -> Option<String> {
     let root = root_of(folder);
     let mut found = None;
@@ -82,7 +83,7 @@ fn innermost_line(folder: &Path) -> Option<String> {
     found
 }
 
-/// A path without what lies above its package.
+/// Shortens the path of a dependency, so that it starts at the package.
 fn short(file: &str) -> &str {
     file.split_once("/registry/src/")
         .and_then(|(_, path)| path.split_once('/'))
@@ -94,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_assertion_of_cudarc_is_said_in_the_caller_s_words() {
+    fn an_assertion_of_cudarc_is_explained_for_the_caller() {
         let text = in_words("assertion failed: dst.len() >= src.len()");
         assert!(text.starts_with("a copy into a buffer that is too short"), "{text}");
         assert_eq!(in_words("not yet implemented"), "not yet implemented");
     }
 
     #[test]
-    fn a_path_of_the_compiler_is_found_in_its_folder() {
+    fn relative_and_absolute_paths_are_found_in_their_folder() {
         let root = root_of(Path::new(env!("CARGO_MANIFEST_DIR")));
         let folder = root.join("modules/01_init/src");
         assert!(is_below(&root.join("modules/01_init/src/a.rs"), &folder));
@@ -111,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_line_is_that_of_the_caller() {
+    fn the_innermost_line_belongs_to_the_caller() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        // This function is in the folder itself, and its own line comes first.
+        // This function is in the folder itself, so its own line comes first.
         assert!(innermost_line(&folder).unwrap().starts_with("crates/lab/src/panics.rs:"));
         assert_eq!(innermost_line(Path::new("/nowhere")), None);
         assert_eq!(short("/x/registry/src/index/cudarc-0.19.10/src/a.rs"), "cudarc-0.19.10/src/a.rs");

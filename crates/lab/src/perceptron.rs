@@ -1,5 +1,5 @@
-//! A perceptron of two layers that tells handwritten digits apart: 64 pixels → hidden units with ReLU → 10 classes,
-//! softmax and cross-entropy. It lives on one GPU, and knows nothing of others.
+//! A two-layer perceptron that classifies handwritten digits: 64 pixels → hidden units with ReLU → 10 classes, softmax,
+//! and cross-entropy. It lives on one GPU and knows nothing about other GPUs.
 
 mod host;
 mod layout;
@@ -16,11 +16,11 @@ pub use layout::Layout;
 use crate::digits::{Batch, CLASSES, DeviceSamples, PIXELS};
 use crate::kernels::{Kernels, Matrix, Product};
 
-/// The model on one GPU, with all its buffers: nothing is allocated after [`Perceptron::new`].
+/// The model on one GPU, with all its buffers. Nothing is allocated after [`Perceptron::new`].
 ///
-/// All parameters lie in one flat buffer, laid out as [`Layout`] says; so do their gradients, and behind the gradients
-/// lies the loss. One collective then does for all of them. Everything is enqueued on the model's stream and waits for
-/// nothing, except [`loss`](Self::loss) and [`accuracy`](Self::accuracy), which hand a number to the host.
+/// All parameters lie in one flat buffer, laid out as [`Layout`] describes. Their gradients lie in another flat buffer,
+/// followed by the loss, so one collective can handle them all. The methods enqueue their work on the model's stream
+/// and do not wait, except [`loss`](Self::loss) and [`accuracy`](Self::accuracy), which return a number to the host.
 #[derive(Debug)]
 pub struct Perceptron {
     stream: Arc<CudaStream>,
@@ -28,39 +28,40 @@ pub struct Perceptron {
     layout: Layout,
     max_batch: usize,
     parameters: CudaSlice<f32>,
-    /// As many gradients as parameters, then the loss.
+    /// The gradients, one per parameter, followed by the loss.
     gradient_and_loss: CudaSlice<f32>,
-    /// Hidden activations, one row per sample, and below the same for their gradient and for the logits.
+    /// The hidden activations. These and the next three buffers have one row per sample.
     hidden: CudaSlice<f32>,
     hidden_gradient: CudaSlice<f32>,
     logits: CudaSlice<f32>,
     logits_gradient: CudaSlice<f32>,
-    /// One loss per sample.
+    /// The losses, one per sample.
     losses: CudaSlice<f32>,
     correct: CudaSlice<u32>,
-    /// Samples of the last forward pass.
+    /// The number of samples of the last forward pass.
     forwarded: Option<usize>,
 }
 
 impl Perceptron {
-    /// A model with `hidden` units for batches of at most `max_batch` samples, on the stream's GPU. Its parameters depend
-    /// on the seed alone ([`Layout::initial`]).
+    /// Creates a model with `hidden` units for batches of at most `max_batch` samples on the stream's GPU. Its
+    /// parameters depend only on the seed ([`Layout::initial`]).
     ///
     /// # Errors
-    /// `hidden` or `max_batch` is 0, or what the driver answers.
+    /// Fails if `hidden` or `max_batch` is 0, or with the driver's error.
     pub fn new(stream: &Arc<CudaStream>, hidden: usize, max_batch: usize, seed: u64) -> anyhow::Result<Self> {
         Self::of_units(stream, hidden, 0..hidden, max_batch, seed)
     }
 
-    /// One rank's part of that model, where several share its hidden layer: only the hidden units `units`. Its parameters
-    /// are theirs in the whole model ([`Layout::of_units`]); the biases of the classes, every part has.
+    /// Creates one rank's part of that model, if several ranks share its hidden layer: only the hidden units `units`.
+    /// Its parameters are those of its units in the whole model ([`Layout::of_units`]). Every part has the biases of
+    /// the classes.
     ///
-    /// A part's [`forward`](Self::forward) computes something else than the whole model's. In its place come
-    /// [`forward_units`](Self::forward_units), the sum of [`scores_mut`](Self::scores_mut) over all parts, and
-    /// [`finish_scores`](Self::finish_scores). The backward pass of the part is then that of its units.
+    /// The [`forward`](Self::forward) of a part does not compute the result of the whole model. Call
+    /// [`forward_units`](Self::forward_units) instead, sum [`scores_mut`](Self::scores_mut) over all parts, and call
+    /// [`finish_scores`](Self::finish_scores). The backward pass of the part then computes the gradients of its units.
     ///
     /// # Errors
-    /// `units` is empty or reaches beyond `hidden`, `max_batch` is 0, or what the driver answers.
+    /// Fails if `units` is empty or extends beyond `hidden`, if `max_batch` is 0, or with the driver's error.
     pub fn of_units(
         stream: &Arc<CudaStream>,
         hidden: usize,
@@ -92,50 +93,51 @@ impl Perceptron {
         })
     }
 
-    /// The stream that all work of this model is on.
+    /// Returns the stream of all the model's work.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// Where each parameter and its gradient lie.
+    /// Returns the positions of the parameters and their gradients.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub fn parameters(&self) -> CudaView<'_, f32> {
         self.parameters.as_view()
     }
 
-    /// All parameters, to be changed.
+    /// Returns all parameters for writing.
     pub fn parameters_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.parameters.as_view_mut()
     }
 
-    /// What the last backward pass wrote: as many gradients as parameters, in their order, then the loss.
+    /// Returns the result of the last backward pass: the gradients in the order of the parameters, followed by the
+    /// loss.
     pub fn gradient_and_loss(&self) -> CudaView<'_, f32> {
         self.gradient_and_loss.as_view()
     }
 
-    /// What the last backward pass wrote, to be changed.
+    /// Returns the result of the last backward pass for writing.
     pub fn gradient_and_loss_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.gradient_and_loss.as_view_mut()
     }
 
-    /// Computes the classes' scores for each sample of the batch.
+    /// Computes the class scores of each sample in the batch.
     ///
     /// # Errors
-    /// More samples than `max_batch`, or what the driver answers.
+    /// Fails if the batch has more than `max_batch` samples, or with the driver's error.
     pub fn forward(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
         self.forward_units(batch)?;
         self.finish_scores()
     }
 
-    /// Computes what the hidden units add to the classes' scores for each sample of the batch: the first half of
-    /// [`forward`](Self::forward), all but the classes' biases.
+    /// Computes the contribution of the hidden units to the class scores of each sample. This is the first half of
+    /// [`forward`](Self::forward), everything except the class biases.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// Fails like [`forward`](Self::forward).
     pub fn forward_units(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
         let rows = batch.len();
         ensure!(
@@ -159,15 +161,15 @@ impl Perceptron {
         kernels.matmul(stream, &mut logits, &hidden, &parameters.slice(layout.w2()), shape)
     }
 
-    /// The classes' scores for each sample of the last forward pass, to be changed: a row of [`CLASSES`] per sample.
+    /// Returns the class scores of the last forward pass for writing, with a row of [`CLASSES`] per sample.
     pub fn scores_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.logits.slice_mut(..self.forwarded.unwrap_or(0) * CLASSES)
     }
 
-    /// Adds the classes' biases to their scores: the second half of [`forward`](Self::forward).
+    /// Adds the class biases to the scores. This is the second half of [`forward`](Self::forward).
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn finish_scores(&mut self) -> anyhow::Result<()> {
         let rows = self.forwarded.unwrap_or(0);
         let mut logits = self.logits.slice_mut(..rows * CLASSES);
@@ -176,11 +178,12 @@ impl Perceptron {
         self.kernels.add_bias(&self.stream, &mut logits, &bias, shape)
     }
 
-    /// Computes `weight` × the gradient of the batch's mean loss, and behind it `weight` × that mean loss; over no
-    /// samples, zeros. Replaces what was there. Comes after [`forward`](Self::forward) with the same batch.
+    /// Computes `weight` × the gradient of the batch's mean loss, followed by `weight` × that mean loss. For an empty
+    /// batch, the results are zeros. They replace those of the last backward pass. Call it after
+    /// [`forward`](Self::forward) with the same batch.
     ///
     /// # Errors
-    /// The last forward pass had another number of samples, or what the driver answers.
+    /// Fails if the last forward pass had another number of samples, or with the driver's error.
     pub fn backward(&mut self, batch: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         let rows = batch.len();
         ensure!(
@@ -226,30 +229,30 @@ impl Perceptron {
         kernels.column_sums(stream, &mut of_b1, &of_hidden, Matrix { rows, columns: units })
     }
 
-    /// Gradient descent: `parameters -= learning_rate · gradient`.
+    /// Takes a step of gradient descent: `parameters -= learning_rate · gradient`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn descend(&mut self, learning_rate: f32) -> anyhow::Result<()> {
         let gradient = self.gradient_and_loss.slice(..self.layout.parameters());
         self.kernels.sgd_step(&self.stream, &mut self.parameters, &gradient, learning_rate)
     }
 
-    /// The loss that lies behind the gradients, in nats. Waits for the GPU.
+    /// Returns the loss after the gradients, in nats. Waits for the GPU.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn loss(&self) -> anyhow::Result<f32> {
         let loss = self.stream.clone_dtoh(&self.gradient_and_loss.slice(self.layout.parameters()..))?;
         self.stream.synchronize()?;
         Ok(loss[0])
     }
 
-    /// Share of the samples that the model classifies right, 0 of none. Waits for the GPU, and replaces what the last
-    /// forward pass left.
+    /// Returns the share of the samples that the model classifies correctly, or 0 if there are no samples. Waits for
+    /// the GPU, and overwrites the results of the last forward pass.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn accuracy(&mut self, samples: &DeviceSamples) -> anyhow::Result<f64> {
         self.stream.memset_zeros(&mut self.correct)?;
         for start in (0..samples.len()).step_by(self.max_batch) {

@@ -1,18 +1,19 @@
 //! Random numbers that are the same on every machine and in every run.
 
-/// SplitMix64: a counter that steps by an odd constant, its bits mixed. Its 64-bit state runs through all 2⁶⁴ values,
-/// and any seed is a good one. From G. Steele, D. Lea, C. Flood: "Fast Splittable Pseudorandom Number Generators",
-/// OOPSLA 2014, doi 10.1145/2660193.2660195, with the mixing constants of its reference implementation.
+/// The SplitMix64 generator: a counter that increases by an odd constant, followed by a mix of its bits. Its 64-bit
+/// state takes all 2⁶⁴ values, and every seed is equally good. From G. Steele, D. Lea, C. Flood: "Fast Splittable
+/// Pseudorandom Number Generators", OOPSLA 2014, doi 10.1145/2660193.2660195, with the mixing constants of its
+/// reference implementation.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator whose numbers depend on `seed` alone.
+    /// Creates a generator whose numbers depend only on `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number, each of the 2⁶⁴ as likely as another.
+    /// Returns the next number. All 2⁶⁴ values are equally likely.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -21,18 +22,19 @@ impl SplitMix64 {
         bits ^ (bits >> 31)
     }
 
-    /// A number from `low` up to `high`, in steps of 2⁻²⁴ of the distance.
+    /// Returns a number from `low` up to `high`, in steps of 2⁻²⁴ of the distance.
     pub fn uniform(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.next_u64() >> 40) as f32 / (1 << 24) as f32;
         low + unit * (high - low)
     }
 
-    /// A whole number below `bound`, or 0 where `bound` is 0. Off from equal odds by less than `bound` / 2⁶⁴.
+    /// Returns an integer below `bound`, or 0 if `bound` is 0. Its odds differ from equal odds by less than `bound` /
+    /// 2⁶⁴.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// Brings the items into a random order (Fisher and Yates).
+    /// Shuffles the items (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,4 +1,4 @@
-//! One thread per rank.
+//! Runs one thread per rank.
 
 use std::any::Any;
 use std::thread;
@@ -8,18 +8,20 @@ use anyhow::bail;
 use crate::compare::is_detail;
 use crate::explain::{cause_text, is_headline};
 
-/// Runs `work(rank)` for each rank, every rank in a thread of its own named `rank N`, and waits for all of them.
-/// Returns their results in the order of ranks.
+/// Runs `work(rank)` for each rank, each in its own thread named `rank N`, and waits for all of them. Returns their
+/// results in rank order.
 ///
 /// # Errors
-/// If any rank fails or panics: every one that did, in the order of ranks, each as `rank 2: what went wrong`; ranks that
-/// failed alike are reported together. Those that waited for another rank in vain come last, behind the cause.
+/// Fails if any rank fails or panics. The error lists every failed rank, in rank order, as `rank 2: what went wrong`.
+/// Ranks that failed alike are reported together. Ranks that waited in vain for another rank come last, after the
+/// cause.
 pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     let work = &work;
-    // The driver is asked what a code means when the error is printed, and tells the asking thread's last one.
+    // Formatting an error asks the driver for its text, and the driver returns that of the calling thread's last error.
+    // So each rank's own thread formats its error.
     let run = move |rank| work(rank).map_err(|error| joined_text(&error));
     let ended: Vec<Result<T, String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..world_size)
@@ -39,7 +41,7 @@ pub fn each_rank<T: Send>(
     }
 }
 
-/// An error with its causes on one line; behind a text of several lines, on lines of their own.
+/// Formats an error with its causes on one line, or on their own lines after a text of several lines.
 fn joined_text(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(cause_text);
     let first = causes.next().unwrap_or_default();
@@ -49,18 +51,19 @@ fn joined_text(error: &anyhow::Error) -> String {
     })
 }
 
-/// What went wrong, and on which ranks.
+/// A failure, and the ranks that it happened to.
 struct Failure {
     ranks: Vec<usize>,
-    /// The words of the first of them.
+    /// The text of the first rank.
     text: String,
-    /// The same for each of them: their own numbers and the pictures of their buffers are left out.
+    /// The text without ranks' own numbers and without the tables of their buffers, so that it is the same for all
+    /// these ranks.
     key: String,
-    /// Another of them has other words.
+    /// Whether the text of another rank differs.
     differs: bool,
 }
 
-/// All failures in one text; `None` if there are none.
+/// Combines all failures into one text. Returns `None` if there are none.
 fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     let mut failures: Vec<Failure> = Vec::new();
     for (rank, error) in
@@ -82,9 +85,10 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     let lines = failures.iter().enumerate().map(|(index, failure)| {
         let Failure { ranks, text, differs, .. } = failure;
         let text = match index > 0 {
-            // Where all waited in vain, the first says what there is to say.
+            // If all ranks waited in vain, the first report is enough.
             true if all_waited => in_short(text),
-            // One missing wait can show in different ways. Its mending shows whether there is another.
+            // One missing wait can show up in different ways. Once it is fixed, the student sees whether another wait
+            // is missing.
             true if first_races && races(text) => race_in_short(text),
             _ => text.clone(),
         };
@@ -106,8 +110,8 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     }
 }
 
-/// A rank's words without its number, that of its GPU, and the values of its buffer, so that ranks to which the same happened are
-/// reported together.
+/// Removes the rank's number, its GPU's number, and the values of its buffer from a text, so that ranks that failed
+/// alike are reported together.
 fn without_own_number(text: &str, rank: usize) -> String {
     let mut key = match races(text) {
         true => race_key(text),
@@ -128,7 +132,7 @@ fn without_own_number(text: &str, rank: usize) -> String {
     key
 }
 
-/// The first line of an error, and the headline of its report.
+/// Returns the first line of an error, and the headline of its report.
 fn in_short(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
@@ -140,13 +144,13 @@ fn in_short(text: &str) -> String {
     }
 }
 
-/// Whether an error is a report of a data race.
+/// Returns whether an error is a report of a data race.
 fn races(text: &str) -> bool {
     text.lines().any(|line| is_headline(line) && line.contains("data race "))
 }
 
-/// What two data races have in common that one missing wait causes: the lines of the student's file and the streams, but not which
-/// operations these are.
+/// Returns the parts of a report that two data races share if the same missing wait causes both: the lines of the
+/// student's file and the streams, but not the operations.
 fn race_key(text: &str) -> String {
     let mut is_of_others = false;
     let kept = text.lines().filter_map(|line| {
@@ -161,7 +165,7 @@ fn race_key(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// The first line of an error that is a data race, its place, and which wait is missing.
+/// Returns the first line of a data race's report, its location, and the missing wait.
 fn race_in_short(text: &str) -> String {
     let lines = || text.lines().map(str::trim_start);
     let mut short = lines().next().unwrap_or_default().to_owned();
@@ -176,14 +180,14 @@ fn race_in_short(text: &str) -> String {
     short
 }
 
-/// Whether an error says that somebody never came: then what happened to that one tells more.
+/// Returns whether an error says that another rank never arrived. The error of that rank is more informative.
 fn waited_in_vain(text: &str) -> bool {
     ["CUDA_ERROR_LAUNCH_TIMEOUT", "ncclTimeout", "ncclRemoteError", "'s GPU has failed"]
         .iter()
         .any(|sign| text.contains(sign))
 }
 
-/// The text after the ranks it is of, unless it names them itself.
+/// Puts the ranks in front of a text, unless the text already names them.
 fn with_ranks(ranks: &str, text: &str) -> String {
     let rest = text.strip_prefix(ranks);
     match rest.is_some_and(|rest| rest.starts_with([':', ' ', ','])) {
@@ -192,7 +196,7 @@ fn with_ranks(ranks: &str, text: &str) -> String {
     }
 }
 
-/// `rank 2`, or `ranks 0, 1 and 3`.
+/// Formats ranks: `rank 2`, or `ranks 0, 1 and 3`.
 fn named(ranks: &[usize]) -> String {
     match ranks {
         [one] => format!("rank {one}"),
@@ -204,7 +208,7 @@ fn named(ranks: &[usize]) -> String {
     }
 }
 
-/// What `panic!` was given, where that was text.
+/// Returns the message of a panic, if it is text.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
@@ -237,7 +241,7 @@ mod tests {
         assert_eq!(text, "2 of 4 ranks failed\n  rank 1: no memory\n  rank 3: panicked: rank 3 can't go on");
     }
 
-    /// Says who prints it, as the driver does.
+    /// An error whose text names the thread that formats it, like the driver's.
     #[derive(Debug)]
     struct Asked;
 
@@ -251,14 +255,14 @@ mod tests {
     impl std::error::Error for Asked {}
 
     #[test]
-    fn an_error_is_printed_by_the_thread_that_met_it() {
+    fn an_error_is_formatted_by_the_thread_that_got_it() {
         let failed = each_rank(2, |_| -> anyhow::Result<()> { Err(Asked.into()) });
         let text = failed.unwrap_err().to_string();
         assert_eq!(text, "2 of 2 ranks failed\n  rank 0: asked by thread 0\n  rank 1: asked by thread 1");
     }
 
     #[test]
-    fn what_happened_to_several_ranks_is_reported_once() {
+    fn a_failure_of_several_ranks_is_reported_once() {
         let failed = each_rank(4, |rank| -> anyhow::Result<()> {
             ensure!(rank == 1, "no memory\nhelp: buy some");
             Ok(())
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_differ_in_their_own_number_are_told_together() {
+    fn ranks_that_differ_in_their_own_number_are_reported_together() {
         let failed = each_rank(12, |rank| -> anyhow::Result<()> {
             ensure!(rank == 0, "rank {rank}: the sum on GPU {rank} is wrong\nhelp: wait for GPU 1");
             Ok(())
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_whose_buffers_differ_in_one_picture_are_reported_together() {
+    fn ranks_whose_buffers_differ_are_reported_together() {
         let failed = each_rank(3, |rank| {
             let other = rank as f32;
             Expected::new(rank, "the sum", &[6.0, other, 8.0]).exactly(&[5.0, other, 8.0])
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ranks_that_all_waited_in_vain_only_the_first_says_all() {
+    fn if_all_ranks_waited_in_vain_only_the_first_is_reported_in_full() {
         let failed = each_rank(2, |rank| -> anyhow::Result<()> {
             bail!("rank {} never came (ncclTimeout from the virtual GPU)\n  help: one id", 1 - rank)
         });
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_in_vain_comes_last() {
+    fn ranks_that_waited_in_vain_come_last() {
         let failed = each_rank(4, |rank| -> anyhow::Result<()> {
             ensure!(rank != 0, "CUDA_ERROR_LAUNCH_TIMEOUT: rank 2 never came");
             ensure!(rank != 3, "the index is wrong");
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_names_its_rank_does_not_get_its_rank_again() {
+    fn a_text_that_names_its_rank_gets_no_second_rank() {
         let failed = each_rank(11, |rank| -> anyhow::Result<()> {
             ensure!(rank != 0 && rank != 1, "rank {}: the buffer is wrong", rank * 10);
             Ok(())
@@ -362,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_several_lines_gets_its_own() {
+    fn the_cause_of_a_multiline_error_gets_its_own_line() {
         let error =
             anyhow::anyhow!("no memory").context("it failed\n  likely cause: a leak").context("rank 1");
         assert_eq!(joined_text(&error), "rank 1: it failed\n  likely cause: a leak\n  because: no memory");
     }
 
     #[test]
-    fn no_ranks_is_no_work() {
+    fn no_ranks_need_no_work() {
         assert!(each_rank(0, |_| -> anyhow::Result<()> { bail!("never called") }).unwrap().is_empty());
     }
 }

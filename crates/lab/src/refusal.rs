@@ -1,4 +1,4 @@
-//! Calls whose contract asks for an error: a panic instead is named, with its place.
+//! Checks calls whose contract asks for an error. A panic instead of the error is reported with its location.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -9,7 +9,7 @@ use anyhow::anyhow;
 
 use crate::panics::message_and_place;
 
-/// A panic that was caught. It prints as `panicked at FILE:LINE: MESSAGE`.
+/// A caught panic. It prints as `panicked at FILE:LINE: MESSAGE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caught {
     place: Option<String>,
@@ -27,22 +27,22 @@ impl fmt::Display for Caught {
 }
 
 thread_local! {
-    /// Whether [`caught`] runs something on this thread.
+    /// Whether [`caught`] is running a function on this thread.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// The latest panic of this thread, while it is watched.
+    /// The latest panic of this thread while it is watched.
     static LATEST: RefCell<Option<Caught>> = const { RefCell::new(None) };
 }
 
-/// How the message of a `todo!` starts. An exercise that isn't done goes on panicking.
+/// The start of a `todo!` message. An unfinished exercise keeps panicking.
 const TODO: &str = "not yet implemented";
 
-/// Runs a function. A panic in it is returned, and reported nowhere else.
+/// Runs a function and returns its panic, which is reported nowhere else.
 ///
 /// # Errors
-/// The panic.
+/// Returns the panic.
 ///
 /// # Panics
-/// The function came to a `todo!`.
+/// Panics if the function reaches a `todo!`.
 pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
     note_places();
     let outer = WATCHED.replace(true);
@@ -56,24 +56,25 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
         if message.starts_with(TODO) {
             resume_unwind(panic);
         }
-        // Where another thread panicked, and this one only went on with it, the hook has reported the place.
+        // If another thread panicked and this thread only propagated the panic, the hook has already reported the
+        // location.
         latest.unwrap_or(Caught { place: None, message })
     })
 }
 
-/// Makes a call whose contract asks for an error. What it returns is for the check to judge.
+/// Makes a call whose contract asks for an error. The check judges the result.
 ///
 /// # Errors
-/// The call panicked: `call` says which one it was.
+/// Fails if the call panics. `call` is the text that identifies the call.
 ///
 /// # Panics
-/// The call came to a `todo!`.
+/// Panics if the call reaches a `todo!`.
 pub fn without_panic<T>(call: &str, function: impl FnOnce() -> T) -> anyhow::Result<T> {
     caught(function)
         .map_err(|panic| anyhow!("{call}: the contract asks for an error here; the function {panic}"))
 }
 
-/// Lets the panic hook note where a watched thread panics. Others panic as before.
+/// Makes the panic hook record where a watched thread panics. Other threads panic as before.
 fn note_places() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_named_with_its_place() {
+    fn a_panic_is_reported_with_its_location() {
         let line = line!() + 1;
         let error = without_panic("open(9)", || panic!("there are {} GPUs", 2)).unwrap_err();
         let place = format!("{}:{line}:49", file!());
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_todo_goes_on_panicking() {
+    fn a_todo_keeps_panicking() {
         assert!(catch_unwind(|| caught(|| todo!("say how"))).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Streams by what they are for.
+//! Names streams by their roles.
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::Path;
@@ -9,16 +9,16 @@ use cudarc::driver::CudaStream;
 use crate::library::Library;
 use crate::tier::{Tier, attached};
 
-/// Names a stream by its role, such as `compute`: the virtual GPU's reports then say "the compute stream" instead of "stream 2". A
-/// real GPU reports nothing, and needs no name.
+/// Names a stream by its role, such as `compute`. The virtual GPU's reports then contain "the compute stream" instead
+/// of "stream 2". A real GPU reports nothing, so it needs no names.
 ///
 /// # Errors
-/// The virtual driver can't be found.
+/// Fails if the virtual driver can't be found.
 pub fn name_stream(stream: &Arc<CudaStream>, role: &str) -> anyhow::Result<()> {
     if attached() != Some(Tier::Virtual) {
         return Ok(());
     }
-    // It is loaded; its name is enough.
+    // The driver is already loaded, so its name is enough.
     let driver = Library::open(Path::new("libcuda.so"))?;
     if let Some(symbol) = driver.symbol(c"virtualGpuNameStream") {
         // SAFETY: the function takes a stream's handle and a C string, and returns nothing.

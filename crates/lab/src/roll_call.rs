@@ -1,7 +1,7 @@
-//! Which GPU each rank really is, verified over NCCL.
+//! Finds out which GPU each rank really has, over NCCL.
 //!
-//! `Comm::rank()` repeats what its maker said. A broadcast doesn't: NCCL itself picks the sender. So each rank in turn
-//! is the root, and broadcasts which GPU it has.
+//! `Comm::rank()` only repeats the number that the communicator was created with. In a broadcast, NCCL itself selects
+//! the sender. So each rank in turn is the root, and broadcasts its GPU.
 
 use anyhow::{Context, ensure};
 use cudarc::driver::CudaSlice;
@@ -9,14 +9,14 @@ use cudarc::nccl::{Comm, group_end, group_start};
 
 use crate::explain::Readable;
 
-/// What a rank says of itself.
+/// A rank's own identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The rank that its communicator was made with.
+    /// The rank with which its communicator was created.
     pub rank: usize,
-    /// Ranks in its world, as its communicator was made.
+    /// The number of ranks with which its communicator was created.
     pub world_size: usize,
-    /// The number of the GPU that its communicator's stream is on.
+    /// The ordinal of the GPU of its communicator's stream.
     pub gpu: usize,
 }
 
@@ -31,12 +31,12 @@ impl Answer {
         [comm.rank() as f32, comm.world_size() as f32, comm.stream().context().ordinal() as f32]
     }
 
-    /// Whole numbers below 2²⁴ pass through an `f32` unchanged.
+    /// Parses received numbers. Integers below 2²⁴ pass through an `f32` unchanged.
     fn read(values: &[f32]) -> anyhow::Result<Self> {
         let whole = |value: f32| {
             ensure!(
                 (0.0..16_777_216.0).contains(&value),
-                "{value} is no rank and no GPU: nothing was received"
+                "{value} is neither a rank nor a GPU: nothing was received"
             );
             Ok(value as usize)
         };
@@ -45,10 +45,10 @@ impl Answer {
     }
 }
 
-/// What rank 0, 1, … of the communicator's world say, as this rank hears it. Every rank must call it.
+/// Returns the answers of ranks 0, 1, … of the communicator, as this rank receives them. Every rank must call it.
 ///
 /// # Errors
-/// What NCCL or the driver answers.
+/// Returns the errors of NCCL and the driver.
 pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
     let stream = comm.stream();
     let mut answers = Vec::new();
@@ -62,10 +62,11 @@ pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// The same for communicators that one thread drives: element `i` is what `comms[i]` heard from rank 0, 1, …
+/// Does the same for communicators that one thread drives. Element `i` contains what `comms[i]` received from ranks 0,
+/// 1, …
 ///
 /// # Errors
-/// What NCCL or the driver answers.
+/// Returns the errors of NCCL and the driver.
 pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>>> {
     let mut heard = vec![Vec::new(); comms.len()];
     for root in 0..comms.len() {
@@ -80,7 +81,7 @@ pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>
             .zip(&mut messages)
             .map(|(comm, message)| comm.broadcast_in_place(message, root).readable())
             .collect();
-        // A group that was started must be ended, whatever happened in it.
+        // A group that was started must be ended even if a call in it fails.
         let ended = group_end().readable();
         results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         ended?;

@@ -1,30 +1,30 @@
-//! How long work took, by the GPU's own clock.
+//! Measures how long work takes, by the GPU's own clock.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 
-/// A mark in a stream, from which time is taken.
+/// A start mark in a stream.
 pub struct Stopwatch {
     stream: Arc<CudaStream>,
     start: CudaEvent,
 }
 
 impl Stopwatch {
-    /// Marks where the stream is now: after all that was enqueued on it.
+    /// Records a mark behind all work that is enqueued on the stream.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn start(stream: &Arc<CudaStream>) -> anyhow::Result<Self> {
         let start = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
         Ok(Self { stream: stream.clone(), start })
     }
 
-    /// Waits until all is done that was enqueued since the mark, and says how many microseconds that took.
+    /// Waits for all work that was enqueued since the mark, and returns how many microseconds it took.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn microseconds(self) -> anyhow::Result<f64> {
         let end = self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
         Ok(f64::from(self.start.elapsed_ms(&end)?) * 1e3)

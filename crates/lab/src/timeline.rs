@@ -1,4 +1,4 @@
-//! What the streams of a GPU did, and when: from CUDA events alone, so on any tier.
+//! Records what the streams of a GPU did and when. It uses only CUDA events, so it works on every tier.
 
 mod chart;
 mod overlap;
@@ -15,7 +15,7 @@ pub use chart::{Chart, Row};
 pub use overlap::Overlap;
 pub(crate) use traced::chart as chart_of_trace;
 
-/// What a piece of work does. Work of one kind shares a line of a [`Chart`].
+/// The kind of a piece of work. Work of the same kind shares a line of a [`Chart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// Kernels.
@@ -26,27 +26,27 @@ pub enum Kind {
     Copy,
 }
 
-/// When a piece of work ran. Times are in milliseconds since some moment, by the clock of its GPU.
+/// The time at which a piece of work ran, in milliseconds from an arbitrary origin, by the clock of its GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// What it did.
+    /// The kind of work.
     pub kind: Kind,
     /// Its name, such as `forward 3`.
     pub name: String,
-    /// When its stream had come to it.
+    /// The time at which its stream reached it.
     pub start: f64,
-    /// When it was done.
+    /// The time at which it was done.
     pub end: f64,
 }
 
 impl Span {
-    /// Milliseconds that both last; negative where they are apart, by how much.
+    /// Returns for how many milliseconds the two spans overlap. A negative result is the gap between them.
     pub fn overlap(&self, other: &Self) -> f64 {
         self.end.min(other.end) - self.start.max(other.start)
     }
 }
 
-/// The work of one GPU that was put between events.
+/// Pieces of one GPU's work, each enqueued between two events.
 pub struct Timeline {
     origin: CudaEvent,
     marks: Vec<Mark>,
@@ -61,18 +61,19 @@ struct Mark {
 }
 
 impl Timeline {
-    /// An empty one, whose times count from where `stream` is now.
+    /// Creates an empty timeline, whose times start at the current end of `stream`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn start(stream: &Arc<CudaStream>) -> anyhow::Result<Self> {
         Ok(Self { origin: timed(stream)?, marks: Vec::new() })
     }
 
-    /// Does `work`, which puts work into `stream`, between two events in that stream. Waits for nothing.
+    /// Calls `work`, which enqueues work on `stream`, and records an event in that stream before and after it. Does not
+    /// wait.
     ///
     /// # Errors
-    /// That of `work`, or what the driver answers.
+    /// Returns the errors of `work` and the driver.
     pub fn record<T>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -86,10 +87,11 @@ impl Timeline {
         Ok(done)
     }
 
-    /// When each piece of work ran, in the order of the calls of [`record`](Self::record). Waits until all is done.
+    /// Returns when each piece of work ran, in the order of the calls of [`record`](Self::record). Waits until all work
+    /// is done.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
         let spans: Vec<Span> = self
             .marks
@@ -111,28 +113,29 @@ impl Timeline {
         Ok(spans)
     }
 
-    /// When the stream of an event had come to it. The event keeps the time, as those of [`timed`] do. Waits until then.
+    /// Returns the time at which an event's stream reached it. Waits until then. The event must record its time, like
+    /// those of [`timed`].
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Returns the driver's error.
     pub fn time(&self, event: &CudaEvent) -> anyhow::Result<f64> {
         Ok(f64::from(self.origin.elapsed_ms(event)?))
     }
 }
 
-/// The last spans that this process asked for, by GPU.
+/// The last spans that this process queried, by GPU.
 static LAST: Mutex<BTreeMap<usize, Vec<Span>>> = Mutex::new(BTreeMap::new());
 
-/// The last spans of GPU 0 that this process asked for. Each GPU counts its times from a moment of its own, so that several don't
-/// share an axis.
+/// Returns the last spans of GPU 0 that this process queried. Other GPUs have other time origins, so they can't share
+/// an axis.
 pub(crate) fn last_spans() -> Option<Vec<Span>> {
     LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&0).cloned()
 }
 
-/// An event behind all that is in the stream, which keeps the time.
+/// Records an event that keeps its time, behind all work in the stream.
 ///
 /// # Errors
-/// What the driver answers.
+/// Returns the driver's error.
 pub fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
     Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }

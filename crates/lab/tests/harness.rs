@@ -1,4 +1,5 @@
-//! The check harness, seen from outside: this program runs itself as a test target with checks of every fate.
+//! Tests the check harness from outside. This program runs itself as a test target whose checks have every possible
+//! result.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -12,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Body = fn() -> anyhow::Result<()>;
 
-/// Makes this program be the test target under test.
+/// Makes this program act as the test target under test.
 const BE_THE_SAMPLE: &str = "LAB_HARNESS_SAMPLE";
 
 fn main() -> ExitCode {
@@ -134,7 +135,7 @@ fn output_of(mut command: Command) -> anyhow::Result<(Output, String)> {
     Ok((output, text))
 }
 
-/// Checks that `text` has all of `parts`, in this order.
+/// Checks that `text` contains all of `parts`, in this order.
 fn in_order(text: &str, parts: &[&str]) -> anyhow::Result<()> {
     let mut rest = text;
     for part in parts {
@@ -204,7 +205,7 @@ fn a_hang_ends_with_all_that_it_started() -> anyhow::Result<()> {
     eventually_gone(sleeper.parse()?)
 }
 
-/// Waits until a process is gone, or a zombie that nobody but init can reap.
+/// Waits until a process is gone, or is a zombie that only init can reap.
 fn eventually_gone(pid: u32) -> anyhow::Result<()> {
     for _ in 0..200 {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -251,7 +252,7 @@ fn no_child_outlives_its_parent() -> anyhow::Result<()> {
     let mut parent = command(&["hangs", "--nocapture"])?.stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(parent.stdout.take().context("its output")?).lines();
     let sleeper = loop {
-        let line = lines.next().context("the check never said what it started")??;
+        let line = lines.next().context("the check never printed its child's id")??;
         if let Some(pid) = line.split("sleeper ").nth(1) {
             break pid.parse()?;
         }
@@ -273,7 +274,7 @@ fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
             r#"Err("the disk is full")"#,
             r#"Err("not yet implemented: read a variable\n  at "#,
             "harness.rs:",
-            "a rank's process ended without a word, with exit status: 3",
+            "a rank's process ended without a result, with exit status: 3",
         ],
     )
 }
@@ -297,7 +298,7 @@ fn timelines_are_kept_where_a_folder_is_named() -> anyhow::Result<()> {
         ensure!(traced.names.len() == 2 && traced.rows.iter().all(|row| row.spans.len() == 1), "{traced:?}");
     }
     let kept = std::fs::read_dir(&folder)?.count();
-    ensure!((1..=2).contains(&kept), "{kept} files: a trace is left");
+    ensure!((1..=2).contains(&kept), "{kept} files: a trace was not deleted");
     Ok(std::fs::remove_dir_all(&folder)?)
 }
 

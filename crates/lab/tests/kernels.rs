@@ -1,4 +1,4 @@
-//! Each kernel against the same computation on the host, and what its method refuses.
+//! Compares each kernel with the same computation on the host, and checks the errors of its method.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn at_once() -> anyhow::Result<()> {
     let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
         text.contains("`clear_and_wait` returned only when its stream was done"),
-        "it waits on the host, and the error is {text:?}"
+        "the call waits on the host, but the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));
     ensure!(refused.is_err(), "the call's error is lost");
@@ -69,7 +69,8 @@ impl Bench {
         Ok(Self { kernels: Kernels::load(&context)?, stream, random: SplitMix64::new(11) })
     }
 
-    /// Values between −1 and 1, on the host and on the GPU. An empty buffer can't be allocated: cut a view off a longer one.
+    /// Returns values between −1 and 1, on the host and on the GPU. An empty buffer can't be allocated, so take a view
+    /// of a longer buffer.
     fn values(&mut self, len: usize) -> anyhow::Result<(Vec<f32>, CudaSlice<f32>)> {
         let host: Vec<f32> = (0..len).map(|_| self.random.uniform(-1.0, 1.0)).collect();
         let device = self.stream.clone_htod(&host)?;
@@ -83,7 +84,7 @@ impl Bench {
     }
 }
 
-/// Compares, allowing `roundings` roundings of values of size `scale`.
+/// Compares values, with a tolerance of `roundings` roundings of values of size `scale`.
 fn expect(what: &str, got: &[f32], expected: &[f64], roundings: usize, scale: f64) -> anyhow::Result<()> {
     ensure!(got.len() == expected.len(), "{what}: {} values, expected {}", got.len(), expected.len());
     let bound = roundings as f64 * UNIT_ROUNDOFF * scale;
@@ -115,7 +116,7 @@ fn elementwise() -> anyhow::Result<()> {
         expect("axpy, scale, sgd_step", &after, &expected, 5, 4.0)?;
         ensure!(
             (after[0], after[len + 1]) == (before[0], before[len + 1]),
-            "a neighbour of the view was changed"
+            "a neighbor of the view was changed"
         );
 
         bench.kernels.fill(&bench.stream, &mut buffer.slice_mut(1..len + 1), 7.5)?;
@@ -181,7 +182,7 @@ fn layers() -> anyhow::Result<()> {
         let rectified: Vec<f64> = biased.iter().map(|value| value.max(0.0)).collect();
         let after = bench.read(&matrix_device)?;
         expect("relu", &after[..len], &rectified, 1, 2.0)?;
-        ensure!(after[len] == matrix[len], "an element behind the matrix was changed");
+        ensure!(after[len] == matrix[len], "an element after the matrix was changed");
         let back = |(slope, value): (&f32, &f64)| if *value > 0.0 { f64::from(*slope) } else { 0.0 };
         let expected: Vec<f64> = upstream.iter().zip(&rectified).map(back).collect();
         expect("relu_gradient", &bench.read(&upstream_device)?[..len], &expected, 0, 1.0)?;
@@ -216,14 +217,18 @@ fn losses() -> anyhow::Result<()> {
                 .extend(exponentials.iter().enumerate().map(|(class, e)| 0.5 * (e / sum - is_label(class))));
             right += u32::from(scores.iter().all(|score| *score <= scores[label as usize]));
         }
-        // expf is within 2 units of the last place and logf within 1 (CUDA C++ Programming Guide); scores up to 40.
+        // expf is within 2 units of the last place, and logf within 1 (CUDA C++ Programming Guide). Scores are at most
+        // 40.
         expect("cross_entropy", &bench.read(&losses)?, &expected_losses, columns + 10, 80.0)?;
         expect("cross_entropy_gradient", &bench.read(&gradient)?, &expected_gradient, columns + 100, 0.5)?;
         ensure!(stream.clone_dtoh(&count)? == [right], "count_correct: expected {right}");
 
         let strange = stream.clone_htod(&vec![columns as u32; rows])?;
         kernels.cross_entropy(stream, &mut losses, &logits_device, &strange, shape)?;
-        ensure!(bench.read(&losses)?.iter().all(|loss| loss.is_nan()), "a label that is no class has a loss");
+        ensure!(
+            bench.read(&losses)?.iter().all(|loss| loss.is_nan()),
+            "a label that is not a class has a finite loss"
+        );
     }
     Ok(())
 }
@@ -267,9 +272,10 @@ fn vectors() -> anyhow::Result<()> {
         kernels.divide(stream, &mut device.slice_mut(..len), &stream.clone_htod(&[3.0_f32])?)?;
         let expected: Vec<f64> = values.iter().map(|value| (value - 0.75).exp() / 3.0).collect();
         let after = bench.read(&device)?;
-        // expf is within 2 units of the last place (CUDA C++ Programming Guide); the difference and the quotient round.
+        // expf is within 2 units of the last place (CUDA C++ Programming Guide). The difference and the quotient are
+        // rounded too.
         expect("exp_minus, divide", &after[..len], &expected, 8, 1.0)?;
-        ensure!(after[len] == x[len], "an element behind the vector was changed");
+        ensure!(after[len] == x[len], "an element after the vector was changed");
 
         for (index, value) in x.iter_mut().enumerate() {
             *value = match index % 100 {
@@ -302,7 +308,7 @@ fn momentum() -> anyhow::Result<()> {
             *value -= 0.25 * *velocity;
         }
     }
-    // Velocities stay below 2, parameters below 3; each step rounds both.
+    // Velocities stay below 2, and parameters below 3. Each step rounds both.
     expect("momentum_step", &bench.read(&parameters)?, &expected, 12, 3.0)?;
     ensure!(optimizer.bytes() == 4 * LEN, "{} bytes", optimizer.bytes());
     let gradient = bench.stream.alloc_zeros(LEN - 1)?;
@@ -353,7 +359,7 @@ fn wrong_lengths() -> anyhow::Result<()> {
             Err(error) => ensure!(error.to_string() == expected, "{error}\nexpected: {expected}"),
         }
     }
-    ensure!(bench.read(&y)? == before, "a refused kernel changed its output");
+    ensure!(bench.read(&y)? == before, "a rejected call changed its output");
     Ok(())
 }
 
@@ -367,8 +373,8 @@ fn other_gpu() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pixels are at most 1, parameters below 1, so every part of a gradient is a sum of at most 64 + 20 + 10 + 53 values
-/// below 2.
+/// Pixels are at most 1, and parameters are below 1. So every part of a gradient is a sum of at most 64 + 20 + 10 + 53
+/// values below 2.
 fn perceptron() -> anyhow::Result<()> {
     const HIDDEN: usize = 20;
     let stream = CudaContext::new(0)?.new_stream()?;
@@ -391,11 +397,11 @@ fn perceptron() -> anyhow::Result<()> {
             64 + HIDDEN + 10 + 53,
             2.0 * f64::from(weight),
         )?;
-        ensure!(model.loss()? == got[got.len() - 1], "the loss lies behind the gradients");
+        ensure!(model.loss()? == got[got.len() - 1], "the loss must be after the gradients");
     }
     let unseen = digits.test.to_device(&stream)?;
     let (got, expected) = (model.accuracy(&unseen)?, host.accuracy(&digits.test));
-    // Scores of two classes may lie so close together that rounding decides: at most one sample here.
+    // If the scores of two classes are very close, rounding decides. Here, this affects at most one sample.
     let one_sample = 1.0 / digits.test.len() as f64;
     ensure!(abs_diff_eq!(got, expected, epsilon = one_sample), "accuracy {got}, expected {expected}");
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
@@ -403,13 +409,13 @@ fn perceptron() -> anyhow::Result<()> {
         refused == Err("a batch of 54 samples, but the model has buffers for 53".to_owned()),
         "{refused:?}"
     );
-    ensure!(samples.batch(1400..1439).is_err(), "1,438 samples have no 1,439th");
+    ensure!(samples.batch(1400..1439).is_err(), "a batch with sample 1,439 of 1,438 must fail");
     Ok(())
 }
 
 const SMALL: NetworkShape = NetworkShape { width: 6, layers: 3, heads: 2, rows: 5 };
 
-/// The mean squared error of a network on the host, whose inputs and targets are the first numbers of a seed.
+/// Returns the mean squared error of a network on the host, whose inputs and targets are the first numbers of a seed.
 fn mean_squared_error(shape: NetworkShape, parameters: &[f64], seed_of_samples: u64) -> f64 {
     let NetworkShape { width, layers, rows, .. } = shape;
     let mut random = SplitMix64::new(seed_of_samples);
@@ -436,7 +442,7 @@ fn network() -> anyhow::Result<()> {
     let layout = network.layout().to_vec();
     let end = layout.iter().fold(0, |end, place| if place.start == end { place.end } else { usize::MAX });
     let before = stream.clone_dtoh(&network.parameters())?;
-    ensure!(end == before.len(), "{layout:?} is not one behind the other");
+    ensure!(end == before.len(), "{layout:?} is not contiguous");
     let mut ready = Vec::new();
     network.forward()?;
     network.backward(|parameter, gradients| {
@@ -460,10 +466,11 @@ fn network() -> anyhow::Result<()> {
             error
         };
         let slope = (error_at(step) - error_at(-step)) / (2.0 * step);
-        // A few dozen roundings of values of size 1, and the difference's own error of about 1e-10.
+        // The tolerance covers a few dozen roundings of values of size 1, and the difference's own error of about
+        // 1e-10.
         ensure!(
             abs_diff_eq!(slope, f64::from(gradients[at]), epsilon = 1e-5),
-            "the gradient of value {at} is {}, finite differences say {slope}",
+            "the gradient of value {at} is {}, finite differences give {slope}",
             gradients[at]
         );
         let stepped = before[at] - 0.5 * gradients[at];
@@ -481,7 +488,7 @@ fn network_shapes() -> anyhow::Result<()> {
     let uneven = NetworkShape { heads: 4, ..SMALL };
     let empty = NetworkShape { layers: 0, ..SMALL };
     for (shape, says) in [(uneven, "doesn't divide by the heads"), (empty, "layers: 0")] {
-        let Err(error) = Network::new(&stream, shape, 0.5, 3, 4) else { bail!("{shape:?} was taken") };
+        let Err(error) = Network::new(&stream, shape, 0.5, 3, 4) else { bail!("{shape:?} was accepted") };
         ensure!(error.to_string().contains(says), "{error}");
     }
     Ok(())
@@ -532,7 +539,7 @@ fn wrong_shapes() -> anyhow::Result<()> {
     let mut output = stream.alloc_zeros(4)?;
     let refused = layer.multiply(&input.as_view(), &mut output.as_view_mut());
     let refused = refused.map_err(|error| error.to_string());
-    let words = "7 elements are no whole number of rows of 3 inputs";
+    let words = "7 elements are not a whole number of rows of 3 inputs";
     ensure!(refused == Err(words.to_owned()), "{refused:?}");
     let mlp =
         Mlp::new(&stream, &of(3, 2, 6, 2), &of(3, 1, 3, 1), 1).map(|_| ()).map_err(|error| error.to_string());

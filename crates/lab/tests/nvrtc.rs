@@ -1,4 +1,4 @@
-//! A kernel that is compiled while the program runs. Where there is no NVRTC, that is reported, and not as a pass.
+//! Compiles a kernel while the program runs. Without NVRTC, the test is reported as ignored instead of passed.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 fn main() -> ExitCode {
     let name = "nvrtc::a_kernel_compiled_at_run_time_computes_what_it_says";
     let trial = Trial::ignorable_test(name, || {
-        // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initialisers ask for nothing.
+        // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initializers have no
+        // preconditions.
         if !unsafe { nvrtc::sys::is_culib_present() } {
             return Ok(Completion::ignored_with("NVRTC (libnvrtc.so.12) is not installed here"));
         }
@@ -47,12 +48,12 @@ fn compile_and_launch() -> anyhow::Result<()> {
     let mut launch = stream.launch_builder(&mix);
     launch.arg(&on_a).arg(&on_b).arg(&mut out).arg(&n);
     let shape = LaunchConfig { grid_dim: (3, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the arguments are those of the kernel, and it stays below `n`.
+    // SAFETY: the arguments match the kernel's, and the kernel stays below `n`.
     unsafe { launch.launch(shape) }?;
     let got = stream.clone_dtoh(&out)?;
     for (i, got) in got.iter().enumerate() {
         let tile = |k: usize| a.get(i / 64 * 64 + k).copied().unwrap_or(0.0);
-        // Small whole numbers: no order of the sums rounds.
+        // Integers this small are summed without rounding in any order.
         let sum: f32 = (0..64).step_by(b[i] as usize).map(|k| tile(k) * (k % 7) as f32).sum();
         let expected = sum + tile(63 - i % 64).abs().sqrt();
         anyhow::ensure!(*got == expected, "element {i}: {got}, not {expected}");

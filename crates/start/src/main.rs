@@ -1,6 +1,7 @@
-//! What `cargo course` runs: builds the course, with Cargo's progress the first time and silently afterwards, and starts it.
+//! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build.
 //!
-//! It needs no other crate, so Cargo has it in a second: `cargo run --quiet` would build the whole course without a word.
+//! This crate has no dependencies, so Cargo builds it in a second. If `cargo run --quiet` built the whole course
+//! instead, the student would see nothing for minutes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! Ranks that do not come before the deadline.
+//! Checks with ranks that do not arrive before the deadline.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::{Barrier, Condvar, Mutex, OnceLock};
@@ -14,17 +14,18 @@ use lab::explain::error_text;
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};
 
-/// After so long, whoever waits for a missing rank without looking at the clock is helped out.
+/// After this time, the check helps a rank that waits for a missing rank without reading the clock.
 const RESCUE: Duration = Duration::from_secs(3);
-/// After so long, time is up for a rank whose GPU has come and that doesn't sign. A rank signs as soon as it asks.
+/// After this time, the deadline passes for a rank whose GPU has arrived but that does not sign. A rank signs as soon
+/// as it asks.
 const SIGNING: Duration = Duration::from_secs(1);
-/// How long ranks that do come are waited for.
+/// How long the check waits for ranks that do arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a rank was told, and how often it read the clock; `None` where it has not called.
+/// A rank's result, and how often it read the clock; `None` if it has not called.
 type Told = Option<(Result<Vec<f32>, String>, usize)>;
 
-/// How far the ranks of a world have come.
+/// The progress of the ranks of a world.
 #[derive(Default)]
 struct Returned {
     number: Mutex<usize>,
@@ -37,7 +38,7 @@ impl Returned {
         self.changed.notify_all();
     }
 
-    /// Waits until so many have returned, but not for ever: says whether they have.
+    /// Waits until `number` ranks have returned, up to a timeout. Returns whether they have.
     fn are(&self, number: usize) -> bool {
         let returned = self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let waited = self.changed.wait_timeout_while(returned, RESCUE, |returned| *returned < number);
@@ -45,11 +46,12 @@ impl Returned {
     }
 }
 
-/// The clock of a rank for which time is up as soon as all ranks but `late` have signed, and not before. Its own GPU is there.
+/// Returns the clock of a rank whose GPU has arrived. The deadline passes as soon as all ranks but `late` have signed,
+/// and not before.
 fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
     let (looks, asks) = (Cell::new(0), OnceCell::new());
     move || {
-        // The deadline is reckoned from the first look.
+        // The deadline is relative to the first reading.
         if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
         }
@@ -62,7 +64,7 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
     }
 }
 
-/// Waits until all ranks but `late` have signed, or so long.
+/// Waits until all ranks but `late` have signed, up to a timeout.
 fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     let since = Instant::now();
     while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < timeout {
@@ -70,7 +72,7 @@ fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     }
 }
 
-/// Judges what a rank was told where `late` did not come in time.
+/// Judges a rank's result if `late` did not arrive in time.
 fn judge(
     rank: usize,
     late: usize,
@@ -98,7 +100,7 @@ fn judge(
                      own GPU has come, and not when all have"
                 ),
                 () if !named.contains(&late) && !unsigned.contains(&late) => format!(
-                    "\n  likely cause: rank {late} has signed all the same: a rank signs when its GPU has come, not before"
+                    "\n  likely cause: rank {late} has signed anyway: a rank signs when its GPU has come, not before"
                 ),
                 () => String::new(),
             };
@@ -111,7 +113,8 @@ fn judge(
     }
 }
 
-/// Where somebody waits without end until the sum is there, it asks for the lateness then: those that have given up do so too.
+/// Helps a rank that waits for the sum without end. That rank then asks for the lateness, so the ranks that have given
+/// up must ask too.
 fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
     match stuck && matches!(told, Some((Err(_), _))) {
         true => lateness(comm, 0.0).map(drop),
@@ -119,7 +122,7 @@ fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
     }
 }
 
-/// What the ranks of one barrier share.
+/// The state that the ranks of one barrier share.
 struct Ranks {
     warm_up: Register,
     register: Register,
@@ -160,7 +163,8 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             let rank = comm.rank();
             let (mut token, _kernels) = prepared(&comm, &ranks.warm_up)?;
             if rank == missing {
-                // If somebody waits without end, it comes after all, so that the check ends on any GPU.
+                // If another rank waits without end, the missing rank joins after all, so that the check ends on any
+                // GPU.
                 let stuck = !ranks.returned.are(world_size - 1);
                 ranks.rescue.set(stuck).ok();
                 if stuck {
@@ -174,7 +178,7 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             ranks.returned.one_more();
             let helped = help_out(&comm, *ranks.rescue.wait(), &told);
             ranks.end.wait();
-            // The sum may be in flight, so the communicator goes first.
+            // The sum may be in flight, so the communicator is dropped first.
             drop(comm);
             helped.map(|()| told)
         })?;
@@ -195,7 +199,7 @@ pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
                 false => called_in_time(&comm, &mut token, late, &ranks),
             };
             let helped = help_out(&comm, *ranks.rescue.wait(), &told);
-            // All have called: what is in flight comes to its end.
+            // All ranks have called, so the work in flight completes.
             let done = comm.stream().synchronize();
             ranks.end.wait();
             helped?;
@@ -208,17 +212,17 @@ pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rank whose GPU comes too late.
+/// Runs the rank whose GPU arrives too late.
 fn called_late(
     comm: &Comm,
     token: &mut CudaSlice<f32>,
     kernels: &Kernels,
     ranks: &Ranks,
 ) -> anyhow::Result<Told> {
-    // Longer than the others need to sign.
+    // Longer than the other ranks need to sign.
     kernels.spin(&comm.stream(), 100 * MILLISECOND)?;
     let looks = Cell::new(0);
-    // Up as soon as they have, after the look that the deadline is reckoned from.
+    // The deadline passes as soon as they have signed, after the first reading, which it is relative to.
     let told = ranks.call(comm, token, || {
         if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
@@ -231,7 +235,7 @@ fn called_late(
     Ok(told)
 }
 
-/// A rank whose GPU is there, and which waits for the late one's.
+/// Runs a rank whose GPU has arrived and which waits for the late rank's GPU.
 fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: usize, ranks: &Ranks) -> Told {
     let others = until_the_others_have_signed(&ranks.register, comm.rank(), late);
     let told = ranks.call(comm, token, || {

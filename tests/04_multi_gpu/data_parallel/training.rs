@@ -1,4 +1,4 @@
-//! The run on many GPUs, the serial run on the host, and how far rounding may take one from the other.
+//! The run on many GPUs, the serial run on the host, and bounds on their difference through rounding.
 
 use std::ops::Range;
 
@@ -14,23 +14,24 @@ use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
-/// Lengths of batches that fit no world size for long; some are shorter than the world, so that a rank has nothing.
+/// The lengths of batches, most of which no world size divides. Some are shorter than the world, so that a rank has no
+/// samples.
 const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
 const STEPS: usize = UNEVEN.len();
 
-/// Each rank's own, so that replicas differ until they are made equal.
+/// Returns a seed that differs on each rank, so that replicas differ until they are made equal.
 pub(super) fn seed(rank: usize) -> u64 {
     100 + rank as u64
 }
 
-/// What one rank had.
+/// The run of one rank.
 pub(super) struct Replica {
-    /// Its parameters before the first step.
+    /// The parameters before the first step.
     pub(super) start: Vec<f32>,
     pub(super) steps: Vec<Step>,
 }
 
-/// What a step left on one rank.
+/// The results of a step on one rank.
 pub(super) struct Step {
     pub(super) loss: f32,
     pub(super) parameters: Vec<f32>,
@@ -44,18 +45,18 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Every rank has 12 samples of each batch.
+    /// Trains with batches of which every rank has 12 samples.
     pub(super) fn even(world_size: usize) -> anyhow::Result<Self> {
         Self::run(world_size, &[12 * world_size])
     }
 
-    /// Shards of different lengths, and empty ones.
+    /// Trains with shards of different lengths, some of them empty.
     pub(super) fn uneven(world_size: usize) -> anyhow::Result<Self> {
         Self::run(world_size, &UNEVEN)
     }
 
     fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
-        // With wrong shards, what a step says of them is only a consequence.
+        // If the shards are wrong, errors of the steps are only consequences.
         shards_are_the_batch()?;
         let samples = Digits::load()?.train;
         let longest = lengths.iter().copied().max().unwrap_or(1);
@@ -71,7 +72,8 @@ impl Training {
         let replicas = rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let device_samples = samples.to_device(&stream)?;
-            // Room for one shard: a rank that computes the whole batch is not parallel, and finds no room.
+            // There is room for one shard only. A rank that computes the whole batch would not be parallel, and does
+            // not fit.
             let room = longest.div_ceil(world_size);
             let mut model = Perceptron::new(&stream, HIDDEN, room, seed(comm.rank()))?;
             start_equal(&comm, &mut model)?;
@@ -94,18 +96,18 @@ impl Training {
         self.replicas.len()
     }
 
-    /// Names a step in a message; steps count from 1.
+    /// Describes a step for a message. Steps count from 1.
     pub(super) fn place(&self, step: usize) -> String {
         format!("world size {}, step {} (samples {:?})", self.world_size(), step + 1, self.batches[step])
     }
 
-    /// How far a parameter may be from the serial run's after so many steps.
+    /// Returns the bound on the difference between a parameter and the serial run's after this many steps.
     ///
-    /// A gradient's component is a mean over n samples. Each sample's part is below 2 here, and is the result of at most
-    /// PIXELS + HIDDEN + CLASSES additions in a row; n more follow on the rank, and the world size in the AllReduce. Each
-    /// rounds by at most u = 2⁻²⁴ of the values added. Parameters are below 1, so each step rounds one by u at most. What
-    /// came about in one step grows in the others: over these batches the serial run, started 1e-6 off, ends 1.5e-6 off,
-    /// and 2 is above that.
+    /// A gradient's component is a mean over n samples. Each sample's part is below 2 here, and results from at most
+    /// PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and as many as there are
+    /// ranks in the AllReduce. Each rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so each
+    /// step rounds a parameter by at most u. The errors of a step grow in the following steps: if the serial run over
+    /// these batches starts 1e-6 off, it ends 1.5e-6 off. A growth of 2 is above that.
     pub(super) fn bound(&self, steps: usize) -> f64 {
         let growth = 2.0;
         let largest_part = 2.0;
@@ -113,8 +115,9 @@ impl Training {
         growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// How far the loss may be from the serial one's: its own rounding (each sample's is below 5), and what the
-    /// difference in parameters before this step makes of it, by the gradient.
+    /// Returns the bound on the difference between the loss and the serial run's. It consists of the loss's own
+    /// rounding (each sample's loss is below 5), and the effect of the difference in parameters before this step,
+    /// through the gradient.
     pub(super) fn loss_bound(&self, steps: usize, serial: &SerialStep) -> f64 {
         let slopes: f64 = serial.gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(steps - 1)
@@ -126,17 +129,17 @@ impl Training {
     }
 }
 
-/// The same training on the host, whole batches, from parameters of its own at every step.
+/// The same training on the host, with whole batches.
 pub(super) struct Serial {
     pub(super) steps: Vec<SerialStep>,
 }
 
 pub(super) struct SerialStep {
-    /// Mean over the batch, before the step.
+    /// The mean over the batch, before the step.
     pub(super) loss: f64,
-    /// Of that loss.
+    /// The gradient of that loss.
     pub(super) gradient: Vec<f64>,
-    /// After the step.
+    /// The parameters after the step.
     pub(super) parameters: Vec<f64>,
 }
 

@@ -1,4 +1,5 @@
-//! The run on a mesh, the serial run on the host, how far rounding may take them apart, and which mistake explains more.
+//! The run on a mesh, the serial run on the host, bounds on their difference through rounding, and the mistakes that
+//! explain larger differences.
 
 use std::ops::Range;
 
@@ -15,16 +16,16 @@ use super::{true_coordinates, true_rank};
 use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-/// Lengths of batches, most of which no number of rows divides; in one of them a row has nothing.
+/// The lengths of batches, most of which no number of rows divides. In one batch, a row has no samples.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
 
-/// Each row's own, so that the rows differ until they are made equal.
+/// Returns a seed that differs on each row, so that the rows differ until they are made equal.
 pub(super) fn seed(data_rank: usize) -> u64 {
     300 + data_rank as u64
 }
 
-/// The samples of each step.
+/// Returns the samples of each step.
 fn batches() -> Vec<Range<usize>> {
     let mut end = 0;
     let mut next = |length| {
@@ -34,7 +35,7 @@ fn batches() -> Vec<Range<usize>> {
     BATCHES.into_iter().map(&mut next).collect()
 }
 
-/// What a step left on one rank.
+/// The results of a step on one rank.
 struct Step {
     loss: f32,
     parameters: Vec<f32>,
@@ -116,7 +117,7 @@ impl Training {
         Ok(())
     }
 
-    /// Whether a rank's loss is that of its own row's samples, weighted or not.
+    /// Returns whether a rank's loss is that of its own row's samples, weighted or not.
     fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
         let batch = batches()[step].clone();
         let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
@@ -126,7 +127,7 @@ impl Training {
         [loss, weight * loss].iter().any(|loss| abs_diff_eq!(got, *loss, epsilon = serial.loss_bound(step)))
     }
 
-    /// Computes what known mistakes would have made of this step. A cause is a line of its own.
+    /// Returns which known mistake explains this step, as a line of its own.
     fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
@@ -156,7 +157,7 @@ impl Training {
             along / right.iter().map(|slope| slope * slope).sum::<f64>()
         };
         let own_row = alone(&whole, own.clone(), weight);
-        // Of the hidden units of all ranks of the row, as if they were the same.
+        // The mean over the hidden units of all ranks of the row, as if the units were the same.
         let over_the_row = || {
             let columns = self.mesh.tensor;
             let mut mean = vec![0.0; start.len()];
@@ -191,7 +192,7 @@ impl Training {
     }
 }
 
-/// The samples of a row: the checks' own cut.
+/// Returns the samples of a row, as the checks cut them.
 fn row_of(batch: &Range<usize>, data_rank: usize, rows: usize) -> Range<usize> {
     let cut = |row: usize| batch.start + batch.len() * row / rows;
     cut(data_rank)..cut(data_rank + 1)
@@ -203,11 +204,11 @@ fn model(hidden: usize, parameters: &[f64]) -> HostPerceptron {
     model
 }
 
-/// The same training on the host, whole batches and the whole model, from parameters of its own at every step.
+/// The same training on the host, with whole batches and the whole model.
 pub(super) struct Serial {
     start: Vec<f64>,
     steps: Vec<SerialStep>,
-    /// How much larger a small difference becomes until the end.
+    /// The factor by which a small difference grows until the end.
     growth: f64,
     ranks: usize,
 }
@@ -219,8 +220,9 @@ struct SerialStep {
 }
 
 impl Serial {
-    /// What came about in one step grows in the others. How much, a second run says: all its parameters start off by a
-    /// little, up and down in turn. Other directions may grow more, so twice that is allowed.
+    /// Trains on the host. The errors of a step grow in the following steps. To find out how much, a second run starts
+    /// with all parameters slightly moved, alternately up and down. Other directions may grow more, so the bound allows
+    /// twice that.
     pub(super) fn of(training: &Training) -> Self {
         const LITTLE: f64 = 1e-6;
         let start: Vec<f64> = LAYOUT.initial(seed(0)).into_iter().map(f64::from).collect();
@@ -236,16 +238,17 @@ impl Serial {
         step.checked_sub(1).map_or(&self.start, |previous| &self.steps[previous].parameters)
     }
 
-    /// How far a parameter may be off after so many steps. A gradient's component is a mean over samples; each sample's part
-    /// is below 2 here, and comes of at most PIXELS + HIDDEN + CLASSES additions in a row, one for each sample, and one for
-    /// each rank in either direction. Each rounds by at most 2⁻²⁴ of the values added; the step itself rounds once.
+    /// Returns the bound on the error of a parameter after this many steps. A gradient's component is a mean over
+    /// samples. Each sample's part is below 2 here, and results from at most PIXELS + HIDDEN + CLASSES consecutive
+    /// additions, one more for each sample, and one for each rank in either direction. Each rounds by at most 2⁻²⁴ of
+    /// the summed values. The step itself rounds once.
     fn bound(&self, steps: usize) -> f64 {
         let per_step = f64::from(LEARNING_RATE) * self.roundings() * 2.0 + 1.0;
         self.growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// How far the loss of a step may be off: its own rounding (each sample's is below 5), and what the difference in
-    /// parameters before the step makes of it, by the gradient.
+    /// Returns the bound on the error of a step's loss. It consists of the loss's own rounding (each sample's loss is
+    /// below 5), and the effect of the difference in parameters before the step, through the gradient.
     fn loss_bound(&self, step: usize) -> f64 {
         let slopes: f64 = self.steps[step].gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(step)

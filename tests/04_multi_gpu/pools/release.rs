@@ -1,4 +1,4 @@
-//! A buffer that two streams use, and its release.
+//! Checks the release of a buffer that two streams use.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub(super) struct Spins {
     pub(super) other: u64,
 }
 
-/// Elements of the buffer that is released.
+/// The number of elements of the released buffer.
 const LEN: usize = 1 << 16;
-/// What later work writes to the memory that was freed.
+/// The value that later work writes to the freed memory.
 const LATER: f32 = -7.0e7;
 
-/// The two streams of a released buffer: its own, and another one that uses it too.
+/// The two streams of a released buffer: its own stream, and another one that uses it too.
 struct Streams {
     own: Arc<CudaStream>,
     other: Arc<CudaStream>,
@@ -31,7 +31,7 @@ impl Streams {
     fn new() -> anyhow::Result<Self> {
         let own = lab::streams(1)?.remove(0);
         let context = own.context();
-        // SAFETY: every use on two streams is ordered by `release`, or by a synchronize; whether it is, is what is checked.
+        // SAFETY: `release` or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
         lab::name_stream(&own, "owner")?;
@@ -49,12 +49,12 @@ impl Streams {
         Ok(self.own.synchronize()?)
     }
 
-    /// Zeros for each stream.
+    /// Returns a buffer of zeros for each stream.
     fn zeros(&self) -> anyhow::Result<[CudaSlice<f32>; 2]> {
         Ok([self.own.alloc_zeros(LEN)?, self.other.alloc_zeros(LEN)?])
     }
 
-    /// Enqueues a late read of the buffer on each stream. Returns their ends.
+    /// Enqueues a late read of the buffer on each stream. Returns the events after the reads.
     fn read(
         &self,
         buffer: &CudaSlice<f32>,
@@ -70,7 +70,7 @@ impl Streams {
         Ok(ends)
     }
 
-    /// Compares what each stream read with what the buffer held.
+    /// Compares the values that each stream read with those that the buffer held.
     fn compare(&self, values: &[f32], read: &[CudaSlice<f32>; 2]) -> anyhow::Result<()> {
         const REUSED: &str = "the memory was freed, and used again, before it was read";
         let names = ["its own stream", "the other stream"];
@@ -85,7 +85,8 @@ impl Streams {
     }
 }
 
-/// Releases a buffer that two streams still have to read, takes memory anew on both, and sees what was read.
+/// Releases a buffer that two streams still have to read, allocates memory again on both, and compares what the streams
+/// read.
 pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let streams = Streams::new()?;
     let pool = MemoryPool::of_gpu(streams.own.context().ordinal())?;

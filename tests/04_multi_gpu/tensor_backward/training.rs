@@ -1,4 +1,5 @@
-//! A few steps of gradient descent on several GPUs, the same steps on the host, and how far rounding may take them apart.
+//! A few steps of gradient descent on several GPUs, the same steps on the host, and bounds on their difference through
+//! rounding.
 //!
 //! The loss is half the mean over the samples of the squared distance from a target, so its gradient is
 //! (output − target) / samples.
@@ -18,14 +19,14 @@ use crate::multi_gpu::tensor_backward::mlp_backward;
 pub(super) const STEPS: usize = 8;
 const LEARNING_RATE: f32 = 0.25;
 
-/// What a rank has after a step.
+/// The results of a step on a rank.
 pub(super) struct Step {
     first: Weights,
     second: Weights,
     input_gradient: Vec<f32>,
 }
 
-/// Fractions of either sign, small enough that outputs stay near 1.
+/// Returns a layer of fractions of either sign, so small that outputs stay near 1.
 fn fractions(seed: usize, inputs: usize, outputs: usize) -> Weights {
     let mut values = irregular::fractions(seed, (inputs + 1) * outputs);
     values.iter_mut().for_each(|value| *value /= (inputs as f32).sqrt());
@@ -46,7 +47,7 @@ fn target(step: usize) -> Vec<f32> {
     irregular::fractions(200 + step, SAMPLES * ODD.outputs)
 }
 
-/// Trains on GPUs; what each rank has after each step. The way forward is the check's own.
+/// Trains on GPUs, and returns the results of each rank after each step. The forward pass is the check's own.
 pub(super) fn train(world_size: usize) -> anyhow::Result<Vec<Vec<Step>>> {
     let (first, second) = layers();
     rendezvous(&lab::streams(world_size)?, |comm| {
@@ -81,14 +82,14 @@ pub(super) fn train(world_size: usize) -> anyhow::Result<Vec<Vec<Step>>> {
     })
 }
 
-/// The same training on the host, from parameters of its own at every step.
+/// The same training on the host.
 pub(super) struct Serial {
     steps: Vec<SerialStep>,
-    /// How much larger a small difference becomes until the end.
+    /// The factor by which a small difference grows until the end.
     growth: f64,
 }
 
-/// What there is after a step, and how far this step's own rounding may take the GPUs from it.
+/// The results of a step, each with a bound on the error that the GPUs' rounding causes in this step.
 struct SerialStep {
     layers: [SerialLayer; 2],
     input_gradient: Matrix,
@@ -116,7 +117,7 @@ impl SerialLayer {
         input.times(&self.weights).plus_each(&self.bias)
     }
 
-    /// Descends, and returns the gradient of the input.
+    /// Takes a step of gradient descent, and returns the gradient of the input.
     fn backward(&mut self, input: &Matrix, output_gradient: &Matrix) -> Matrix {
         let input_gradient = output_gradient.times(&self.weights.transposed());
         let ones = Matrix::new(SAMPLES, &[1.0; SAMPLES]);
@@ -127,8 +128,9 @@ impl SerialLayer {
 }
 
 impl Serial {
-    /// What came about in one step grows in the others. How much, a second run says: all its parameters start off by a
-    /// little, up and down in turn. Other directions may grow more, so twice that is allowed.
+    /// Trains on the host. The errors of a step grow in the following steps. To find out how much, a second run starts
+    /// with all parameters slightly moved, alternately up and down. Other directions may grow more, so the bound allows
+    /// twice that.
     pub(super) fn run() -> Self {
         const LITTLE: f64 = 1e-6;
         let (steps, moved) = (Self::steps(0.0), Self::steps(LITTLE));
@@ -149,7 +151,7 @@ impl Serial {
             let target = Matrix::new(ODD.outputs, &target(step));
             let output_gradient = second.forward(&hidden).zip(&target, |output, target| {
                 let (value, size) = (output.value - target.value, output.size() + target.size());
-                // The difference, 1 / samples and the product each round.
+                // The difference, 1 / samples, and the product round once each.
                 Bounded { value, off: output.off + 3.0 * UNIT_ROUNDOFF * size }.over(SAMPLES as f64)
             });
             let hidden_gradient = second.backward(&hidden, &output_gradient);
@@ -160,7 +162,7 @@ impl Serial {
         steps
     }
 
-    /// Compares what the rank with these hidden units has after a step.
+    /// Compares the results of the rank with these hidden units after a step.
     pub(super) fn compare(&self, step: usize, units: Range<usize>, got: &Step) -> anyhow::Result<()> {
         let SerialStep { layers: [first, second], input_gradient } = &self.steps[step];
         let earlier = self.growth * self.steps[..step].iter().map(SerialStep::rounding).sum::<f64>();
@@ -184,21 +186,21 @@ impl SerialStep {
         [&first.weights, &first.bias, &second.weights, &second.bias, &self.input_gradient]
     }
 
-    /// The largest of all differences.
+    /// Returns the largest of all differences.
     fn distance(&self, other: &Self) -> f64 {
         let pairs = self.matrices().into_iter().zip(other.matrices());
         pairs.map(|(matrix, other)| matrix.distance(other)).fold(0.0, f64::max)
     }
 
-    /// The most by which rounding may move a parameter in this step.
+    /// Returns the bound on the change of a parameter through rounding in this step.
     fn rounding(&self) -> f64 {
         let parameters = self.matrices().into_iter().take(4).flat_map(|matrix| &matrix.values);
         parameters.map(|value| value.off).fold(0.0, f64::max)
     }
 }
 
-/// A number, and how far rounding may take the GPUs' from it: worked out along with the number, from all that it is
-/// made of.
+/// A number, and the bound on the error of the GPUs' number through rounding. The bound is computed along with the
+/// number, from all its operands.
 #[derive(Clone, Copy)]
 struct Bounded {
     value: f64,
@@ -206,7 +208,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// The largest size that the GPUs' number may have.
+    /// Returns the largest size that the GPUs' number may have.
     fn size(self) -> f64 {
         self.value.abs() + self.off
     }
@@ -215,7 +217,8 @@ impl Bounded {
         Self { value: self.value / divisor, off: self.off / divisor }
     }
 
-    /// Back through ReLU. Where rounding decides on which side of 0 the value lies, the slope may be 0 or 1.
+    /// Computes the backward pass of ReLU. If rounding decides on which side of 0 the value is, the slope may be 0 or
+    /// 1.
     fn bend(self, before_relu: Self) -> Self {
         let value = if before_relu.value > 0.0 { self.value } else { 0.0 };
         let undecided = before_relu.value.abs() <= before_relu.off;
@@ -228,7 +231,7 @@ impl Bounded {
     }
 }
 
-/// Additions that a sum over ranks adds to those of a product, whatever their order: more ranks no check has.
+/// The number of additions that a sum over ranks adds to those of a product, in any order. No check has more ranks.
 const MOST_RANKS: f64 = 16.0;
 
 /// A row-major matrix.
@@ -244,7 +247,7 @@ impl Matrix {
         Self { columns, values: values.iter().map(exact).collect() }
     }
 
-    /// Every value moved, up and down in turn.
+    /// Moves every value, alternately up and down.
     fn moved(mut self, by: f64) -> Self {
         for (index, value) in self.values.iter_mut().enumerate() {
             value.value += if index % 2 == 0 { by } else { -by };
@@ -268,8 +271,8 @@ impl Matrix {
         Self { columns: rows, values: (0..self.values.len()).map(at).collect() }
     }
 
-    /// A sum of n products rounds n times, and once more for each rank that it is cut over; each time by at most [`UNIT_ROUNDOFF`] of
-    /// what the products' sizes sum to.
+    /// Computes a product of matrices. A sum of n products rounds n times, and once more for each rank that it is cut
+    /// over. Each rounding is at most [`UNIT_ROUNDOFF`] of the sum of the products' sizes.
     fn times(&self, other: &Self) -> Self {
         let other = other.transposed();
         let dot = |row: &[Bounded], column: &[Bounded]| {
@@ -299,7 +302,7 @@ impl Matrix {
         Self { columns: self.columns, values }
     }
 
-    /// The step rounds twice: the product, and the difference.
+    /// Takes a step, which rounds twice: the product and the difference.
     fn descend(&mut self, gradient: &Self) {
         let rate = f64::from(LEARNING_RATE);
         for (value, slope) in self.values.iter_mut().zip(&gradient.values) {
@@ -317,7 +320,7 @@ impl Matrix {
         Self { columns: self.columns, values: values.collect() }
     }
 
-    /// `earlier` is what the steps before may have moved any value by.
+    /// Compares the values. `earlier` is the bound on the change of any value through the steps before.
     fn compare(&self, name: &str, earlier: f64, got: &[f32]) -> anyhow::Result<()> {
         ensure!(
             got.len() == self.values.len(),

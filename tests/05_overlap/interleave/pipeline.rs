@@ -1,4 +1,4 @@
-//! One rank's pipeline: stages with a known result, each delayed by a spin and measured by events.
+//! One rank's pipeline: stages with a known result, each delayed by a spin and measured with events.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use lab::{Expected, Guarded, Kernels, Readable, irregular};
 
 use crate::overlap::interleave::{Stages, interleave};
 
-/// Nanoseconds that each stage spins before it works.
+/// The nanoseconds that each stage spins before it works.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delays {
     pub(super) preprocess: u64,
@@ -17,14 +17,14 @@ pub(super) struct Delays {
     pub(super) postprocess: u64,
 }
 
-/// When a stage ran, in milliseconds since the pipeline was made.
+/// The time at which a stage ran, in milliseconds since the pipeline was created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) start: f32,
     pub(super) end: f32,
 }
 
-/// One stage of one iteration: the events around it.
+/// The events around one stage of one iteration.
 struct Mark {
     start: CudaEvent,
     end: CudaEvent,
@@ -40,23 +40,23 @@ pub(super) struct Pipeline<'a> {
     origin: CudaEvent,
     preprocessed: Vec<Mark>,
     reduced: Vec<Mark>,
-    /// Whether the last all-reduce was over when a preprocessing was enqueued.
+    /// Whether the last all-reduce was over when a preprocessing stage was enqueued.
     was_over: Vec<bool>,
     len: usize,
 }
 
-/// What a rank has for an iteration.
+/// Returns a rank's input for an iteration.
 fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(10 * iteration + rank, len)
 }
 
-/// What lies in the buffer of an iteration before.
+/// Returns the values that the buffer of an iteration holds at first.
 fn stale(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(10_000 + 10 * iteration + rank, len)
 }
 
-/// The first use of a kernel loads it, and the first collective sets up connections: both may keep the host, and wait for
-/// the GPU.
+/// Warms up: the first use of a kernel loads it, and the first collective sets up connections. Both may block the host
+/// and wait for the GPU.
 fn warm_up(comm: &Comm, compute: &Arc<CudaStream>, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let (mut one, other) = (compute.alloc_zeros::<f32>(len)?, compute.alloc_zeros::<f32>(len)?);
     kernels.spin(compute, 0)?;
@@ -68,10 +68,11 @@ fn warm_up(comm: &Comm, compute: &Arc<CudaStream>, kernels: &Kernels, len: usize
 }
 
 impl<'a> Pipeline<'a> {
-    /// `iterations` inputs of `len` elements. Switches event tracking off: what is not ordered by hand isn't ordered.
+    /// Creates a pipeline with `iterations` inputs of `len` elements. Disables event tracking, so that only the
+    /// exercise orders the work.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: every use on two streams is ordered by events or by a synchronize; whether it is, is what is checked.
+        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -85,7 +86,7 @@ impl<'a> Pipeline<'a> {
         Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, was_over, len })
     }
 
-    /// Runs the pipeline on buffers that belong to `owner`, and leaves them unread.
+    /// Runs the pipeline on buffers that belong to `owner`, without reading them.
     pub(super) fn run(&mut self, owner: &Arc<CudaStream>) -> anyhow::Result<Vec<Guarded<f32>>> {
         let rank = self.comm.rank();
         let mut buffers = Vec::new();
@@ -107,7 +108,7 @@ impl<'a> Pipeline<'a> {
             let own = &inputs[rank];
             let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..self.len).map(value).collect() };
             let sum = |index: usize| inputs.iter().map(|input| 2.0 * input[index]).sum::<f32>();
-            // Whole numbers below 2²⁴: nothing rounds.
+            // Integers below 2²⁴ are exact in an f32.
             let expected = each(&|index| 3.0 * sum(index) + own[index]);
             Expected::new(rank, &format!("the buffer of iteration {iteration}"), &expected)
                 .if_instead(&stale(rank, iteration, self.len), "it holds what it held before")
@@ -125,7 +126,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Whether the first preprocessing is over.
+    /// Returns whether the first preprocessing is over.
     pub(super) fn first_is_done(&self) -> anyhow::Result<bool> {
         Ok(match self.preprocessed.first() {
             Some(mark) => mark.end.try_is_complete()?,
@@ -133,12 +134,12 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// Whether the last all-reduce was over when this preprocessing was enqueued.
+    /// Returns whether the last all-reduce was over when this preprocessing stage was enqueued.
     pub(super) fn was_over(&self, preprocessing: usize) -> bool {
         self.was_over.get(preprocessing).copied().unwrap_or(false)
     }
 
-    /// When the preprocessing of each iteration ran, and when its all-reduce did. Waits for both streams.
+    /// Returns when the preprocessing and the all-reduce of each iteration ran. Waits for both streams.
     pub(super) fn intervals(&self) -> anyhow::Result<(Vec<Interval>, Vec<Interval>)> {
         let measured = |marks: &[Mark]| -> anyhow::Result<Vec<Interval>> {
             let since = |event: &CudaEvent| self.origin.elapsed_ms(event);

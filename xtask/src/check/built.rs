@@ -1,4 +1,4 @@
-//! The scratch workspace, built: runs the checks of its packages.
+//! Runs the checks of the packages in the built scratch workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use super::test_output::{self, Outcomes};
 use super::variants::{deletion_package, mistake_package};
 use super::verdicts;
 
-/// Fewest mistakes that an exercise must tell apart.
+/// The minimum number of mistakes for each exercise.
 const MISTAKES_EACH: usize = 3;
 
 /// How many of Cargo's lines are shown where a program is missing.
 const LAST_LINES: usize = 12;
 
-/// The test program of each package that compiles.
+/// The test programs of the packages that compile.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
     pub(super) programs: BTreeMap<String, PathBuf>,
@@ -29,13 +29,13 @@ pub(super) struct Built {
 }
 
 impl Built {
-    /// Every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
+    /// Checks that every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
     pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
         self.in_parallel(&course.exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
             let Some(program) = self.programs.get(&package) else {
                 return Ok(vec![format!(
-                    "{package} has warnings or errors; mend its solution:\n{}",
+                    "{package} has warnings or errors; fix its solution:\n{}",
                     self.diagnostics
                 )]);
             };
@@ -44,7 +44,7 @@ impl Built {
         })
     }
 
-    /// Every mistake fails in its check, with its words; every exercise has enough of them.
+    /// Checks that every mistake fails in its check with its words, and that every exercise has enough mistakes.
     pub(super) fn check_mistakes(
         &self,
         course: &Course,
@@ -54,10 +54,10 @@ impl Built {
             let Some(program) = self.programs.get(&mistake_package(mistake)) else {
                 let folder = self.folder.join("members").join(mistake_package(mistake));
                 return Ok(vec![format!(
-                    "{} doesn't compile; mend it, then see `cargo build --tests` in {}. Cargo's last words:\n{}",
+                    "{} doesn't compile; fix it, then run `cargo build --tests` in {}. The end of Cargo's output:\n{}",
                     mistake.path(),
                     folder.display(),
-                    self.last_words()
+                    self.end_of_output()
                 )]);
             };
             let outcomes = run(program, &["--exact", &mistake.fails])?;
@@ -75,7 +75,7 @@ impl Built {
         Ok(problems)
     }
 
-    /// Every deletion makes the check fail that is said to, with its words, or none.
+    /// Checks that every deletion makes its recorded check fail with the recorded words, or no check if it is harmless.
     pub(super) fn check_deletions(
         &self,
         course: &Course,
@@ -86,9 +86,9 @@ impl Built {
             let exercise = course.exercise(&deletion.exercise)?;
             let Some(program) = self.programs.get(&deletion_package(at)) else {
                 return Ok(vec![format!(
-                    "{} doesn't compile; say what stands `instead`. Cargo's last words:\n{}",
+                    "{} doesn't compile; set `instead` to a replacement. The end of Cargo's output:\n{}",
                     deletion.name(),
-                    self.last_words()
+                    self.end_of_output()
                 )]);
             };
             let outcomes = run(program, &[&exercise.filter()])?;
@@ -96,13 +96,13 @@ impl Built {
         })
     }
 
-    /// The end of what Cargo printed: it may also say that the disk is full.
-    fn last_words(&self) -> String {
+    /// Returns the end of what Cargo printed. It also shows whether the disk is full.
+    fn end_of_output(&self) -> String {
         let lines: Vec<&str> = self.diagnostics.lines().collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
     }
 
-    /// Runs `look` for each item on as many threads as there are cores; the problems come in the items' order.
+    /// Runs `look` for each item on as many threads as there are cores. The problems are in the order of the items.
     fn in_parallel<T: Sync>(
         &self,
         items: &[T],

@@ -1,5 +1,5 @@
-//! Synchronizing calls that are deleted from the solutions, one at a time. `tests/deletions.toml` says of each what comes of it: a
-//! check fails with its words, or it is harmless, and why.
+//! Deletes synchronizing calls from the solutions, one at a time. `tests/deletions.toml` records the effect of each
+//! deletion: either a check fails with certain words, or the deletion is harmless for a stated reason.
 
 use std::fs;
 use std::path::Path;
@@ -8,28 +8,29 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 use serde::Deserialize;
 
-/// What a line that synchronizes has in it.
+/// Parts of lines that synchronize.
 const CALLS: [&str; 7] =
     [".synchronize(", ".wait(", ".record_event(", ".record(", ".join(", "group_start()", "group_end()"];
 
-/// A line of a solution that is deleted.
+/// A deleted line of a solution.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Deletion {
-    /// Id of its exercise.
+    /// The id of its exercise.
     pub(super) exercise: String,
-    /// The line, without the space around it.
+    /// The line, without the surrounding spaces.
     line: String,
-    /// Which of several lines alike, from 1.
+    /// The number of the line among equal lines, counted from 1.
     #[serde(default = "first")]
     nth: usize,
-    /// What stands there instead, where something has to.
+    /// The replacement, if the line needs one.
     instead: Option<String>,
-    /// The check that fails, and words of its message.
+    /// The check that fails.
     pub(super) fails: Option<String>,
+    /// Words of the check's message.
     #[serde(default)]
     pub(super) says: Vec<String>,
-    /// Why nothing comes of it.
+    /// The reason why the deletion has no effect.
     pub(super) harmless: Option<String>,
     /// The solution without the line.
     #[serde(skip)]
@@ -47,16 +48,17 @@ struct Deletions {
 }
 
 impl Deletion {
-    /// How a problem names it.
+    /// Returns the name of the deletion in a problem.
     pub(super) fn name(&self) -> String {
         format!("{} without `{}` ({})", self.exercise, self.line, self.nth)
     }
 }
 
-/// Reads the verdicts, and deletes the lines.
+/// Reads the recorded effects, and deletes the lines.
 ///
 /// # Errors
-/// The list can't be read, or it and the solutions don't have the same lines: with the line.
+/// Fails if the list can't be read, or if the list and the solutions don't have the same lines. The error names the
+/// line.
 pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>> {
     let path = root.join("tests/deletions.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
@@ -74,7 +76,7 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
             };
             let Some(deletion) = deletions.iter_mut().find(is_it) else {
                 bail!(
-                    "tests/deletions.toml doesn't say what comes of {} without line {}, `{}`",
+                    "tests/deletions.toml doesn't record the effect of deleting line {1} of {0}, `{2}`",
                     exercise.id,
                     at + 1,
                     lines[at].trim()
@@ -96,7 +98,7 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
     }
 }
 
-/// The places of the lines that synchronize.
+/// Returns the indexes of the lines that synchronize.
 fn synchronizing(lines: &[&str]) -> Vec<usize> {
     let is_one = |line: &str| {
         let code = line.split("//").next().unwrap_or_default();

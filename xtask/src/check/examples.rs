@@ -1,4 +1,4 @@
-//! cudarc's own examples, as its package holds them: programs that nobody here wrote, on the virtual GPU.
+//! Runs cudarc's own examples, from its package, on the virtual GPU. They are programs that the course did not write.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,13 +11,13 @@ use anyhow::{Context, ensure};
 
 use super::{cargo, command};
 
-/// The examples' package in the scratch workspace.
+/// The package with the examples in the scratch workspace.
 const PACKAGE: &str = "cudarc_examples";
 
-/// An example and what it has to print.
+/// An example, with its expected output.
 struct Example {
     name: &'static str,
-    /// `VIRTUAL_GPU_CHECKS`
+    /// The value of `VIRTUAL_GPU_CHECKS`.
     checks: &'static str,
     succeeds: bool,
     says: &'static [&'static str],
@@ -27,7 +27,7 @@ const fn runs(name: &'static str, says: &'static [&'static str]) -> Example {
     Example { name, checks: "error", succeeds: true, says }
 }
 
-/// Those that need the driver and NVRTC alone. Some assert what they expect, and print nothing.
+/// The examples that need only the driver and NVRTC. Some assert their results and print nothing.
 const EXAMPLES: &[Example] = &[
     runs("01-allocate", &[]),
     runs("02-copy", &[]),
@@ -44,8 +44,8 @@ const EXAMPLES: &[Example] = &[
         "12-context-config",
         &["Updated stack size: 2048 bytes", "Updated cache config: CU_FUNC_CACHE_PREFER_SHARED"],
     ),
-    // It names the default stream of each GPU by 0, which is that of whichever context is current: cudarc makes the other
-    // GPU's current while it copies. Nothing orders the copy and the read behind it.
+    // The example uses handle 0 for the default stream of each GPU, which means that of the current context. cudarc
+    // makes the other GPU's context current while it copies. Nothing orders the copy before the read that follows it.
     Example {
         name: "13-copy-multi-gpu",
         checks: "error",
@@ -57,7 +57,7 @@ const EXAMPLES: &[Example] = &[
     runs("nvrtc-compile", &["Compilation succeeded!"]),
 ];
 
-/// The files of the examples' package. The sources stay where Cargo has unpacked them.
+/// Returns the files of the examples' package. The sources stay where Cargo unpacked them.
 pub(super) fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let folder = source(root)?.join("examples");
     let mut manifest = format!(
@@ -78,7 +78,7 @@ pub(super) fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     ]))
 }
 
-/// Builds the examples in the scratch workspace in `scratch` and runs them; a problem for each that goes otherwise.
+/// Builds the examples in the scratch workspace `scratch` and runs them. Returns a problem for each unexpected result.
 pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> {
     let target = scratch.join("target");
     let mut build = cargo(scratch);
@@ -95,7 +95,7 @@ pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> 
     Ok(problems)
 }
 
-/// Runs one example where its own files are, with the virtual driver as `libcuda.so`.
+/// Runs an example in the folder of its own files, with the virtual driver as `libcuda.so`.
 fn run(example: &Example, program: &Path, folder: &Path, libraries: &Path) -> anyhow::Result<Option<String>> {
     let Example { name, checks, succeeds, says } = example;
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -119,10 +119,10 @@ fn run(example: &Example, program: &Path, folder: &Path, libraries: &Path) -> an
     }))
 }
 
-/// Makes `link` lead to `file`.
+/// Makes `link` point to `file`.
 fn link(file: &Path, link: &Path) -> anyhow::Result<()> {
     ensure!(file.is_file(), "{} was not built", file.display());
-    let folder = link.parent().context("a link lies in a folder")?;
+    let folder = link.parent().context("the link has no parent folder")?;
     fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
     if fs::read_link(link).is_ok_and(|to| to == file) {
         return Ok(());
@@ -131,7 +131,7 @@ fn link(file: &Path, link: &Path) -> anyhow::Result<()> {
     symlink(file, link).with_context(|| format!("can't make {}", link.display()))
 }
 
-/// Where Cargo keeps the source of the cudarc that this workspace uses.
+/// Returns the folder with the source of the cudarc that this workspace uses.
 fn source(root: &Path) -> anyhow::Result<PathBuf> {
     let output = cargo(root)
         .args(["metadata", "--format-version", "1"])

@@ -1,5 +1,5 @@
-//! Whether all packages build the virtual GPU with the same features. Where they don't, Cargo builds it anew each time
-//! a student goes from one to another, since its libraries have one name.
+//! Checks that all packages build the virtual GPU with the same features. If they didn't, Cargo would rebuild it each
+//! time a student switches between packages, because its libraries have the same name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use course::syllabus::Course;
 
 use super::cargo;
 
-/// A package's name and version, and its features.
+/// The features of each package, by its name and version.
 type Features = BTreeMap<String, String>;
 
-/// The packages below the virtual GPU that have other features for one package of the workspace than for another.
+/// Returns the dependencies whose features for another package of the workspace differ from those for `lab`.
 pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let of_lab = features(root, "lab")?;
     let modules =
@@ -31,7 +31,7 @@ pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<St
     Ok(problems)
 }
 
-/// What Cargo builds for a package and its tests.
+/// Returns what Cargo builds for a package and its tests.
 fn features(root: &Path, package: &str) -> anyhow::Result<Features> {
     let arguments = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--no-dedupe", "--package", package];
     let output = cargo(root).args(arguments).output().context("can't run cargo tree")?;

@@ -1,4 +1,4 @@
-//! A package of the scratch workspace: a starter or a changed solution, without its programs.
+//! Creates the packages of the scratch workspace: starters and changed solutions, without their programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use anyhow::{Context, ensure};
 use course::starter::read_folder;
 use course::syllabus::{Course, Exercise};
 
-/// The first folder of a path below modules/ or solutions/.
+/// Returns the first folder of a path below modules/ or solutions/.
 pub(super) fn folder_of(path: &Path) -> String {
     path.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The workspace's own manifest, for members of a workspace elsewhere.
+/// Returns the workspace's own manifest, adapted to members in another place.
 pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut replaced = 0;
@@ -32,7 +32,7 @@ pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<
     Ok(text)
 }
 
-/// Adds one file of a package. Its programs stay out: only the checks are run.
+/// Adds a file of a package, except for programs, because only the checks are run.
 pub(super) fn add(
     files: &mut BTreeMap<PathBuf, String>,
     root: &Path,
@@ -55,8 +55,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// `tests/NN` with the checks of one exercise alone, and what they share with others: there are hundreds of members, and most of
-/// a module's checks are of other exercises.
+/// Returns the files of `tests/NN` with only the checks of one exercise and their shared helpers. There are hundreds of
+/// members, and most of a module's checks belong to other exercises.
 pub(super) fn own_checks(
     root: &Path,
     course: &Course,
@@ -80,7 +80,8 @@ pub(super) fn own_checks(
     Ok(files)
 }
 
-/// The manifest of a member: no binary, the test program under the package's name, warnings as errors for a starter.
+/// Returns the manifest of a member: without binaries, with the test program under the package's name, and with
+/// warnings as errors for a starter.
 fn member_manifest(manifest: &str, module: &str, package: &str) -> anyhow::Result<String> {
     let test = format!("[[test]]\nname = \"{module}\"\n");
     ensure!(manifest.contains(&test), "the manifest of {module} has no\n{test}");

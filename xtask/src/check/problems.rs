@@ -1,15 +1,15 @@
-//! What doesn't hold, point by point.
+//! Collects and prints the problems of each check.
 
 use std::time::Instant;
 
 use anyhow::ensure;
 
-/// Counts problems, and prints them as they come.
+/// Counts problems, and prints them as they are found.
 #[derive(Default)]
 pub(super) struct Problems(usize);
 
 impl Problems {
-    /// Runs one point and prints how it went.
+    /// Runs a check and prints its result.
     pub(super) fn point(
         &mut self,
         title: &str,
@@ -26,7 +26,7 @@ impl Problems {
         Ok(())
     }
 
-    /// Fails if any point had problems.
+    /// Fails if any check had problems.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         ensure!(self.0 == 0, "{} problems", self.0);
         Ok(())

@@ -1,4 +1,4 @@
-//! One workspace for every starter and every mistake, below the target folder, so that they share what they build.
+//! A workspace below the target folder for all starters and mistakes, so that they share what they build.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,17 +14,17 @@ use super::variants::Variant;
 use super::{cargo, examples, member, target};
 use crate::starters::Starters;
 
-/// Holds also for the copy of the course in this folder. Hundreds of programs are kept here; compressed line tables make each a
-/// third smaller, and linking takes as long.
+/// The configuration of the scratch workspace and of the copy of the course below it. Hundreds of programs are kept there: compressed
+/// line tables make each a third smaller, and linking takes as long.
 const CONFIGURATION: &str = "[build]\nrustflags = [\"-Clink-arg=-Wl,--compress-debug-sections=zlib\"]\n";
 
-/// The workspace, written.
+/// The workspace on disk.
 pub(super) struct Scratch {
     folder: PathBuf,
 }
 
 impl Scratch {
-    /// Writes what differs from the last time, and removes what is left over from it.
+    /// Writes the files that have changed since the last run, and removes those that are no longer needed.
     pub(super) fn write(
         root: &Path,
         course: &Course,
@@ -38,7 +38,7 @@ impl Scratch {
         };
         let mut files =
             BTreeMap::from([("Cargo.toml".into(), member::workspace_manifest(root, &read("Cargo.toml")?)?)]);
-        // Cargo rewrites the lock for the members here; a second copy tells whether the root's has changed since.
+        // Cargo rewrites the lock file for the members here. A second copy shows whether the root's has changed since.
         let lock = read("Cargo.lock")?;
         if fs::read_to_string(folder.join("root.lock")).ok().as_ref() != Some(&lock) {
             files.insert("Cargo.lock".into(), lock.clone());
@@ -59,14 +59,14 @@ impl Scratch {
         Ok(Self { folder })
     }
 
-    /// Builds every test program; a package that doesn't compile doesn't stop the others.
+    /// Builds every test program. A package that doesn't compile doesn't stop the others.
     pub(super) fn build(self) -> anyhow::Result<Built> {
         println!("building {} …", self.folder.display());
         let output = cargo(&self.folder)
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet"])
             .args(["--message-format", "json-render-diagnostics"])
             .env("CARGO_TARGET_DIR", self.folder.join("target"))
-            // What changes is built whole: its parts would only fill the disk.
+            // Packages that change are built completely, so the files of incremental builds would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
             .output()
@@ -111,7 +111,8 @@ fn add_variant(
     Ok(())
 }
 
-/// Makes the folder hold these files; leaves alone what is the same, so that Cargo rebuilds only what changed.
+/// Makes the folder contain exactly these files. Unchanged files are left alone, so that Cargo rebuilds only what
+/// changed.
 fn synchronize(folder: &Path, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let members = folder.join("members");
     if members.is_dir() {
@@ -135,7 +136,7 @@ fn synchronize(folder: &Path, files: &BTreeMap<PathBuf, String>) -> anyhow::Resu
     Ok(())
 }
 
-/// Cargo takes every folder of `members/` for a package: one without a manifest must go.
+/// Removes folders without a manifest, because Cargo takes every folder of `members/` for a package.
 fn remove_empty_packages(members: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(members).with_context(|| format!("can't read {}", members.display()))? {
         let package = entry.with_context(|| format!("can't read {}", members.display()))?.path();

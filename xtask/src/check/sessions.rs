@@ -1,4 +1,5 @@
-//! A copy of the course for students at work in `cargo course watch`, whose screens `crates/course/tests/sessions` keeps.
+//! Creates a copy of the course, and runs sessions of students in `cargo course watch` on it.
+//! `crates/course/tests/sessions` stores their screens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use course::syllabus::Course;
 use super::{cargo, command, member, target};
 use crate::starters;
 
-/// Runs the sessions. What they build on is built where the scratch workspace builds it.
+/// Runs the sessions. Their dependencies are built in the same place as the scratch workspace.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = target(root).join("xtask-check");
     let copy = folder.join("sessions");
@@ -21,7 +22,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let last = course.modules.last().context("course.toml lists no module")?;
     write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
     let target = folder.join("target");
-    // What the modules need, so that no student waits for it.
+    // Builds the modules' dependencies first, so that no student waits for them.
     let mut build = cargo(&copy);
     build.args(["test", "--no-run", "-q", "-p", &last.starter_package()]);
     build.env("CARGO_TARGET_DIR", &target).env("CARGO_INCREMENTAL", "0");
@@ -32,12 +33,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut test = cargo(root);
     test.args(["test", "-q", "-p", "course", "--test", "commands", "--", "--ignored", "what_students_see"])
         .env("COURSE_SESSIONS", &copy)
-        // Only what the students build goes there.
+        // Only the students' own builds go to this folder.
         .env("COURSE_SESSIONS_TARGET", &target);
     command(&mut test)
 }
 
-/// Writes what differs from the last time. The test itself writes the exercises.
+/// Writes the files that have changed since the last run. The test itself writes the exercises.
 fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
     let manifest = member::workspace_manifest(root, &manifest)?.replace("members/*", "modules/*");
@@ -56,7 +57,7 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
         let text = if is_manifest { without_programs(&text) } else { text };
         files.insert(modules.join(path), text);
     }
-    // A module that has gone must not be built.
+    // A module that no longer exists must not be built.
     match fs::remove_dir_all(copy.join(modules)) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("modules"),
         _ => {}
@@ -72,7 +73,7 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     for name in ["solutions", "tests"] {
         let link = copy.join(name);
         if fs::read_link(&link).ok().as_ref() != Some(&root.join(name)) {
-            // There may be one to another place.
+            // There may be an old link to another place.
             let _ = fs::remove_file(&link);
             symlink(root.join(name), &link)?;
         }
@@ -80,7 +81,7 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A module's manifest without its programs: linking them would take half of the time.
+/// Returns a module's manifest without its programs, because linking them would take half of the time.
 fn without_programs(manifest: &str) -> String {
     let mut text = String::new();
     let mut in_program = false;

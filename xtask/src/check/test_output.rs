@@ -1,17 +1,17 @@
-//! What a test program printed, check by check.
+//! Parses the output of a test program into the results of its checks.
 
-/// How the checks of one run went.
+/// The results of the checks of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcomes {
-    /// Names of those that passed.
+    /// The names of the checks that passed.
     pub(super) passed: Vec<String>,
-    /// Names of those that were ignored.
+    /// The names of the checks that were ignored.
     pub(super) ignored: Vec<String>,
-    /// Names and messages of those that failed; without what the check itself printed.
+    /// The names and messages of the checks that failed, without the checks' own output.
     pub(super) failed: Vec<(String, String)>,
 }
 
-/// Reads the output of a test program in libtest's pretty format.
+/// Parses the output of a test program in libtest's pretty format.
 pub(super) fn parse(output: &str) -> Outcomes {
     let mut outcomes = Outcomes::default();
     let mut failing: Option<(String, String)> = None;

@@ -1,4 +1,4 @@
-//! Changed solutions: each is a package of its own in the scratch workspace, so that its checks can be run.
+//! Changed solutions, each as a package of its own in the scratch workspace, so that its checks can be run.
 
 use std::fs;
 use std::path::Path;
@@ -9,23 +9,23 @@ use course::syllabus::Course;
 
 use super::deletions::Deletion;
 
-/// A solution with another source for one exercise.
+/// A solution with a different source for one exercise.
 pub(super) struct Variant {
-    /// Id of the exercise.
+    /// The id of the exercise.
     pub(super) exercise: String,
     /// Its package in the scratch workspace.
     pub(super) package: String,
-    /// What stands in the exercise's file.
+    /// The content of the exercise's file.
     pub(super) source: String,
 }
 
-/// Mistakes that apply to their solutions.
+/// The mistakes that apply to their solutions.
 #[derive(Default)]
 pub(super) struct Applied<'m> {
     pub(super) mistakes: Vec<&'m Mistake>,
-    /// A variant for each of them.
+    /// A variant for each of these mistakes.
     pub(super) variants: Vec<Variant>,
-    /// What is wrong with the other mistakes.
+    /// The problems of the other mistakes.
     pub(super) problems: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn of_mistakes<'m>(
     Ok(all)
 }
 
-/// The deletions as variants.
+/// Returns the deletions as variants.
 pub(super) fn of_deletions(deletions: &[Deletion]) -> impl Iterator<Item = Variant> {
     deletions.iter().enumerate().map(|(at, Deletion { exercise, source, .. })| {
         let (exercise, source) = (exercise.clone(), source.clone());
@@ -63,12 +63,12 @@ pub(super) fn of_deletions(deletions: &[Deletion]) -> impl Iterator<Item = Varia
     })
 }
 
-/// A deletion's package in the scratch workspace.
+/// Returns a deletion's package in the scratch workspace.
 pub(super) fn deletion_package(at: usize) -> String {
     format!("d_{at}")
 }
 
-/// A mistake's package in the scratch workspace.
+/// Returns a mistake's package in the scratch workspace.
 pub(super) fn mistake_package(mistake: &Mistake) -> String {
     format!("x_{}_{}", mistake.exercise.replace('/', "_"), mistake.name)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with how the checks of a starter, a mistake, or a deletion went.
+//! Judges the check results of a starter, a mistake, or a deletion.
 
 use course::mistakes::Mistake;
 use course::syllabus::Exercise;
@@ -6,7 +6,7 @@ use course::syllabus::Exercise;
 use super::deletions::Deletion;
 use super::test_output::Outcomes;
 
-/// Every check of an exercise fails in the starter, at a `todo!` of the exercise's own file.
+/// Returns the problems of a starter. Every check of an exercise must fail at a `todo!` of the exercise's own file.
 pub(super) fn of_starter(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String> {
     let Exercise { id, file, .. } = exercise;
     let source = file.split_once('/').map_or(file.as_str(), |(_, source)| source);
@@ -28,22 +28,23 @@ pub(super) fn of_starter(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String
     problems
 }
 
-/// A deletion makes the check fail that is said to, with its words, or none.
+/// Returns the problem of a deletion. It must make its recorded check fail with the recorded words, or no check if it
+/// is harmless.
 pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<String> {
     let name = deletion.name();
     let Some(fails) = &deletion.fails else {
         let (check, message) = outcomes.failed.first()?;
-        return Some(format!("{name} is said to be harmless; {check} fails:\n{message}"));
+        return Some(format!("{name} is recorded as harmless, but {check} fails:\n{message}"));
     };
     let Some((_, message)) = outcomes.failed.iter().find(|(check, _)| check == fails) else {
         let failed: Vec<&str> = outcomes.failed.iter().map(|(check, _)| check.as_str()).collect();
-        return Some(format!("{name}: {fails} doesn't fail; those that do: {}", failed.join(", ")));
+        return Some(format!("{name}: {fails} doesn't fail, but these checks do: {}", failed.join(", ")));
     };
     let missing = deletion.says.iter().find(|words| !message.contains(words.as_str()))?;
     Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
 }
 
-/// A mistake fails in its check, with its words.
+/// Returns the problem of a mistake. It must make its check fail with its words.
 pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
     let (path, fails) = (mistake.path(), &mistake.fails);
     if outcomes.passed.contains(fails) {

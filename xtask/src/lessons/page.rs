@@ -1,10 +1,10 @@
-//! The form of a page: its headings in order, and how long it is.
+//! Checks the form of a page: the order of its headings, and its length.
 
 use std::ops::RangeInclusive;
 
 use course::syllabus::Exercise;
 
-/// What a page must look like.
+/// The required form of a page.
 pub(super) struct Page {
     title: String,
     /// The first words below the title.
@@ -15,11 +15,11 @@ pub(super) struct Page {
     end: Option<String>,
 }
 
-/// How many words the page of a module has at most, without what programs print.
+/// The maximum number of words on the page of a module, without the output of programs.
 const MOST_WORDS_OF_MODULE: usize = 500;
 
 impl Page {
-    /// The page before an exercise.
+    /// Returns the form of the page before an exercise.
     pub(super) fn lesson(exercise: &Exercise) -> Self {
         Self {
             title: format!("# {}", exercise.title),
@@ -30,7 +30,7 @@ impl Page {
         }
     }
 
-    /// The page after it.
+    /// Returns the form of the page after an exercise.
     pub(super) fn after(exercise: &Exercise) -> Self {
         Self {
             title: format!("# After: {}", with_small_initial(&exercise.title)),
@@ -48,7 +48,7 @@ impl Page {
         }
     }
 
-    /// What is wrong with a text of this form.
+    /// Returns how a text differs from this form.
     pub(super) fn problems(&self, text: &str) -> Vec<String> {
         let mut problems = Vec::new();
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -84,16 +84,16 @@ impl Page {
     }
 }
 
-/// How many words a reader sees.
+/// Counts the words that a reader sees.
 pub(super) fn count(text: &str) -> usize {
     // A comment names the picture that replaces a figure, and describes it for screen readers.
     let shown = text.lines().filter(|line| !line.starts_with("<!-- "));
     shown.map(|line| line.split_whitespace().count()).sum()
 }
 
-/// What is wrong with the page of a module.
+/// Returns the problems of a module's page.
 pub(super) fn module_problems(text: &str) -> Vec<String> {
-    // Every second part lies inside a block.
+    // Every second part is inside a code block.
     let count: usize = text.split("```").step_by(2).map(|part| part.split_whitespace().count()).sum();
     match count <= MOST_WORDS_OF_MODULE {
         true => vec![],
@@ -101,7 +101,7 @@ pub(super) fn module_problems(text: &str) -> Vec<String> {
     }
 }
 
-/// A title within a sentence: `GPU` and `NCCL` stay as they are.
+/// Prepares a title for use within a sentence: `GPU` and `NCCL` keep their capitals.
 fn with_small_initial(title: &str) -> String {
     let mut chars = title.chars();
     match (chars.next(), chars.clone().next()) {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_programs_does_not_count() {
+    fn program_output_does_not_count() {
         let output = format!("```text\n{}\n```\n", "word ".repeat(600));
         assert_eq!(module_problems(&output), Vec::<String>::new());
         assert_eq!(module_problems(&"word ".repeat(501)).len(), 1);

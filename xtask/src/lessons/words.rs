@@ -1,14 +1,14 @@
-//! The words of code: names, numbers, and operators.
+//! Splits code into words: names, numbers, and operators.
 
-/// Names of Rust and its standard library, which no lesson has to introduce.
+/// Names of Rust and its standard library that no lesson needs to introduce.
 const RUST: &str = include_str!("rust.txt");
 
-/// Code in a Markdown text: its blocks and what stands between backticks.
+/// Returns the code in a Markdown text: its code blocks and code spans.
 pub(super) fn code_of(markdown: &str) -> Vec<String> {
     let mut code = Vec::new();
     for (index, part) in markdown.split("```").enumerate() {
         if index % 2 == 1 {
-            // The first line is the language.
+            // The first line names the language.
             code.push(part.split_once('\n').map_or(part, |(_, block)| block).to_owned());
         } else {
             code.extend(part.split('`').skip(1).step_by(2).map(str::to_owned));
@@ -17,12 +17,12 @@ pub(super) fn code_of(markdown: &str) -> Vec<String> {
     code
 }
 
-/// Names, numbers, and operators of Rust code, without punctuation, texts, and comments.
+/// Returns the names, numbers, and operators of Rust code, without punctuation, strings, and comments.
 pub(super) fn words(code: &str) -> Vec<String> {
     let mut words = Vec::new();
     for line in code.lines() {
         let line = line.split("//").next().unwrap_or_default();
-        // Every second part lies inside a text.
+        // Every second part is inside a string.
         for part in line.split('"').step_by(2) {
             words_of_line(part, &mut words);
         }
@@ -45,7 +45,8 @@ fn words_of_line(line: &str, words: &mut Vec<String>) {
     }
 }
 
-/// What code calls or names that neither Rust nor the code itself has: functions, methods, types, and constants.
+/// Returns the functions, methods, types, and constants that the code uses, but neither Rust nor the code itself
+/// defines.
 pub(super) fn calls(code: &str) -> Vec<String> {
     let all = words(code);
     let own = |word: &str| {
@@ -70,17 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_what_stands_between_backticks() {
+    fn code_is_between_backticks() {
         assert_eq!(code_of("a `b` c\n```rust\nd\n```\n`e`"), ["b", "d\n", "e"]);
     }
 
     #[test]
-    fn words_leave_out_punctuation_texts_and_comments() {
+    fn words_exclude_punctuation_strings_and_comments() {
         assert_eq!(words("a.b(&c[0])? // d\n - \"e f\" x_1"), ["a", "b", "c", "0", "-", "x_1"]);
     }
 
     #[test]
-    fn calls_are_names_that_neither_rust_nor_the_code_has() {
+    fn calls_are_names_that_neither_rust_nor_the_code_defines() {
         let code = "let sum = |x| x;\nlet event = stream.record_event(None)?;\nOk(sum(ReduceOp::Avg))";
         assert_eq!(calls(code), ["record_event", "ReduceOp", "Avg"]);
     }

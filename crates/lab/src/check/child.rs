@@ -1,4 +1,4 @@
-//! The side that runs one check: this process was started for it alone.
+//! The child's side: this process was started to run a single check.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::calls::{VirtualDriver, shown};
 use crate::explain::causes_text;
 use crate::panics::panic_text;
 
-/// Runs the ordered check and tells the parent, through standard input, how it went.
+/// Runs the ordered check and reports its result to the parent through standard input.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if std::os::unix::process::parent_id() != order.parent {
         eprintln!("error: {ORDER} is how the test program starts its own children; unset it");
@@ -29,8 +29,8 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         eprintln!("error: there is no check `{}`", order.check);
         return ExitCode::from(2);
     };
-    // Standard input is the parent's pipe, open for writing: it reaches the child without any unsafe code, and leaves
-    // both outputs to the check.
+    // Standard input is the parent's pipe, open for writing. It reaches the child without any unsafe code, and both
+    // outputs remain free for the check.
     match end_with_parent().and_then(|()| std::io::stdin().as_fd().try_clone_to_owned()) {
         Ok(pipe) => *verdict() = Some(File::from(pipe)),
         Err(error) => {
@@ -49,8 +49,8 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
 
     let result = catch_unwind(AssertUnwindSafe(|| {
         crate::tier::attach(check.ranks())?;
-        // After the driver has started, so that this comes before whatever the driver does at the end.
-        // SAFETY: `leaving` is a function without arguments, which doesn't unwind.
+        // Registered after the driver has started, so that `leaving` runs before the driver's own exit handlers.
+        // SAFETY: `leaving` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(leaving) };
         left_behind(|| check.run())
     }));
@@ -60,7 +60,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         Ok(Err(error)) => Record::Failed(causes_text(&error)),
         Err(_) => Record::Failed(String::new()),
     });
-    // The verdict is known; without a picture of it, it is still the verdict.
+    // The verdict stands even if its timeline can't be written.
     if let Err(error) = Timelines::keep(check.name()) {
         eprintln!("no timeline is kept: {error:#}");
     }
@@ -113,35 +113,36 @@ fn verdict() -> MutexGuard<'static, Option<File>> {
     VERDICT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Tells the parent.
+/// Sends the parent a record.
 fn tell(record: &Record) {
     if let Some(pipe) = &mut *verdict() {
-        // Without a reader there is no one to tell; the exit status still says it.
+        // If the write fails, the parent is gone; the exit status still carries the verdict.
         let _ = record.write(pipe).and_then(|()| pipe.flush());
     }
 }
 
-/// Tells the parent that the check's process ends, whoever ends it.
+/// Tells the parent that the check's process is exiting, no matter which code called `exit`.
 extern "C" fn leaving() {
-    // A process that a check forked has this handler too.
+    // A process that the check forked has this handler too.
     if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
         tell(&Record::Leaving);
     }
 }
 
-/// Ends this process, and those it started, as soon as nobody reads its pipe any more: the parent is gone.
+/// Ends this process and those it started as soon as the read end of its pipe is closed, because then the parent is
+/// gone.
 ///
-/// The kernel's own parent-death signal would end this process only, and leave what it started.
+/// The kernel's parent-death signal would end only this process, and leave running those it started.
 fn end_with_parent() -> std::io::Result<()> {
     let pipe = std::io::stdin().as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("parent watch".to_owned()).spawn(move || {
-        // No events asked for: what comes back is the error state alone, which is the loss of the last reader.
+        // With no events requested, `poll` returns only for the error state, which means that the last reader is gone.
         let mut watched = libc::pollfd { fd: pipe.as_raw_fd(), events: 0, revents: 0 };
         loop {
-            // SAFETY: the array has the one element that the count says, and lives through the call.
+            // SAFETY: the array has one element, as the count says, and lives through the call.
             unsafe { libc::poll(&mut watched, 1, -1) };
             if watched.revents != 0 {
-                // SAFETY: `kill` takes two numbers; 0 is this process's own group, which its parent made for it.
+                // SAFETY: `kill` takes two numbers. 0 means this process's own group, which its parent created for it.
                 unsafe { libc::kill(0, libc::SIGKILL) };
             }
         }

@@ -1,11 +1,11 @@
-//! What a check is: a name, what to run, and what it needs.
+//! Defines a check: its name, its function, and its requirements.
 
 use std::sync::Arc;
 
-/// What a check's process function is: see [`Check::process`].
+/// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
-/// One check: a name, the number of ranks without which it decides nothing, and what to run.
+/// A check: its name, the minimum number of ranks for which its result is meaningful, and its function.
 #[derive(Clone)]
 pub struct Check {
     name: String,
@@ -17,8 +17,8 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check that one rank is enough for. Its name starts with the exercise, so that `cargo test` can filter by it:
-    /// `devices::each_gpu_has_its_own_context`.
+    /// Creates a check for which one rank is enough. Its name starts with the exercise, so that `cargo test` can filter
+    /// by it: `devices::each_gpu_has_its_own_context`.
     pub fn new(
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
@@ -33,35 +33,36 @@ impl Check {
         }
     }
 
-    /// Says which functions of the exercise the check calls. A failure that names none of them gets their names.
+    /// Sets the functions of the exercise that the check calls. Their names are added to a failure that names none of
+    /// them.
     #[must_use]
     pub fn calls(mut self, functions: &'static [&'static str]) -> Self {
         self.functions = functions;
         self
     }
 
-    /// Asks for a tier on which at least `ranks` ranks can run. Where there is none, the check is reported as ignored.
+    /// Sets the minimum number of ranks. If no tier can run that many, the check is reported as ignored.
     #[must_use]
     pub fn min_ranks(mut self, ranks: usize) -> Self {
         self.min_ranks = ranks;
         self
     }
 
-    /// What each process does that the check starts with [`super::processes`]: the check gets what it returns.
+    /// Sets the function that runs in each process started with [`super::processes`]. The check receives its results.
     #[must_use]
     pub fn process(mut self, function: impl Fn() -> anyhow::Result<String> + Send + Sync + 'static) -> Self {
         self.process = Some(Arc::new(function));
         self
     }
 
-    /// Asks for a program that has to be on the `PATH`. Where it isn't, the check is reported as ignored.
+    /// Requires a program on the `PATH`. If it is missing, the check is reported as ignored.
     #[must_use]
     pub fn needs_program(mut self, program: &'static str) -> Self {
         self.program = Some(program);
         self
     }
 
-    /// Why it can't run here, apart from the tier.
+    /// Returns the reason why the check can't run here, apart from the tier.
     pub(super) fn lacks(&self) -> Option<String> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = self.program?;

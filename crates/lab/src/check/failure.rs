@@ -1,4 +1,4 @@
-//! Why a check failed, in words: from what its process reported, and from how it ended.
+//! Explains why a check failed, from the records of its process and from the process's exit status.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::limits::STILL_RUNNING;
 use super::verdict::Record;
 
-/// Why the check failed, the most telling part first; `None` if it passed.
+/// Explains why the check failed, with the most informative part first. Returns `None` if the check passed.
 pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<Duration>) -> Option<String> {
     let mut verdict = None;
     let mut panics: Vec<&str> = Vec::new();
@@ -45,11 +45,11 @@ pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<
     Some(parts.join("\n"))
 }
 
-/// The panics in their order, each message once, without those whose message the error already has.
+/// Returns each different panic once, in order, without the messages that the error already contains.
 fn merge(panics: &[&str], error: &str) -> Vec<String> {
     let mut merged: Vec<(&str, usize)> = Vec::new();
     for panic in panics {
-        // The place stays, the thread's name goes: ranks that fail alike fail once.
+        // Only the location stays, without the thread's name, so that ranks that fail alike are reported once.
         let text = panic.rsplit_once(", in thread `").map_or(*panic, |(text, _)| text);
         match merged.iter_mut().find(|(known, _)| *known == text) {
             Some((_, count)) => *count += 1,
@@ -67,7 +67,7 @@ fn merge(panics: &[&str], error: &str) -> Vec<String> {
         .collect()
 }
 
-/// An exit status in words that name the signal.
+/// Describes an exit status and names its signal.
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn leaving_early_with_success_is_no_pass() {
+    fn an_early_exit_with_success_does_not_pass() {
         let text = failure(&[], exit(0), None).unwrap();
         assert!(text.contains("in the middle of the check, with exit code 0"), "{text}");
     }
 
     #[test]
-    fn what_other_threads_say_while_the_process_ends_is_not_the_cause() {
+    fn records_of_other_threads_after_the_exit_are_not_the_cause() {
         let late = Record::Panic("the driver is shutting down\n  at a.rs:3:5".to_owned());
         let text = failure(&[Record::Leaving, late.clone()], exit(1), None).unwrap();
         assert_eq!(text, "the check's process ended in the middle of the check, with exit code 1");
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_after_the_verdict_is_no_pass() {
+    fn a_crash_after_the_verdict_does_not_pass() {
         let text = failure(&[Record::Passed], ExitStatus::from_raw(libc::SIGSEGV), None).unwrap();
         assert!(text.contains("SIGSEGV"), "{text}");
         assert_eq!(failure(&[Record::Passed], exit(0), None), None);
     }
 
     #[test]
-    fn ranks_that_panic_alike_are_reported_once_and_first() {
+    fn equal_panics_of_ranks_are_reported_once_and_first() {
         let panic = |rank: u32| {
             Record::Panic(format!("not yet implemented: x\n  at a.rs:3:5, in thread `rank {rank}`"))
         };
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_that_the_error_repeats_only_adds_its_place() {
+    fn a_panic_that_the_error_repeats_only_adds_its_location() {
         let records =
             [Record::Panic("oh\n  at a.rs:3:5".to_owned()), Record::Failed("rank 1 panicked: oh".to_owned())];
         assert_eq!(failure(&records, exit(101), None).unwrap(), "rank 1 panicked: oh\n  at a.rs:3:5");
     }
 
     #[test]
-    fn a_timeout_is_said_first() {
+    fn a_timeout_is_reported_first() {
         let text = failure(&[], ExitStatus::from_raw(libc::SIGKILL), Some(Duration::from_secs(60))).unwrap();
         assert!(text.starts_with("the check was still running after 60 s, and was stopped"), "{text}");
     }

@@ -1,9 +1,9 @@
-//! Which function of the exercise a failure is about.
+//! Finds the function of the exercise that a failure is about.
 
-/// How the message of a `todo!` starts: it says itself which region is empty.
+/// The start of a `todo!` message, which itself names the empty region.
 const TODO: &str = "not yet implemented";
 
-/// A failure that names the function which the check called. The name comes first, unless the failure's headline has it.
+/// Adds the name of the function that the check called to a failure. The name comes first, unless the headline has it.
 pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
     let first = failure.lines().next().unwrap_or_default();
     let joined = first.ends_with(" ranks failed");
@@ -25,7 +25,7 @@ pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
     }
 }
 
-/// The function around the line that a report shows first, if it is one of these.
+/// Returns the function around the first source location of a report, if it is one of `functions`.
 fn function_of_line<'a>(functions: &[&'a str], failure: &str) -> Option<&'a str> {
     let place = failure.lines().find_map(|line| line.trim_start().strip_prefix("--> "))?;
     let mut parts = place.split(':');
@@ -38,7 +38,7 @@ fn function_of_line<'a>(functions: &[&'a str], failure: &str) -> Option<&'a str>
     })
 }
 
-/// The name of the function that a line, from 1, is in: the nearest `fn` above it.
+/// Returns the name of the function that contains a line, counted from 1: that of the nearest `fn` above it.
 fn function_at(text: &str, line: usize) -> Option<&str> {
     let above: Vec<&str> = text.lines().take(line).collect();
     above.iter().rev().find_map(|line| {
@@ -49,12 +49,12 @@ fn function_at(text: &str, line: usize) -> Option<&str> {
     })
 }
 
-/// Whether one of these lines names one of the functions.
+/// Returns whether one of these lines names one of the functions.
 fn names_one<'a>(functions: &[&str], mut lines: impl Iterator<Item = &'a str>) -> bool {
     lines.any(|line| functions.iter().any(|function| names(line, function)))
 }
 
-/// Whether a line names a function: as a word, or, where the name is an English word as well, as code.
+/// Returns whether a line names a function. If the name is also an English word, it must appear as code.
 fn names(line: &str, function: &str) -> bool {
     let is_code = function.contains(['_', ':']) || function.contains(char::is_uppercase);
     line.match_indices(function).any(|(at, _)| {
@@ -68,7 +68,7 @@ fn names(line: &str, function: &str) -> bool {
     })
 }
 
-/// Whether a text is `rank 2`, `rank 2 of 4`, or `ranks 0, 1 and 3`.
+/// Returns whether a text is `rank 2`, `rank 2 of 4`, or `ranks 0, 1 and 3`.
 fn is_ranks(text: &str) -> bool {
     let words: Vec<&str> = text.split_whitespace().collect();
     let is_number = |word: &str| word.trim_matches([',', ')']).bytes().all(|digit| digit.is_ascii_digit());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_is_named_is_not_named_again() {
+    fn a_named_function_is_not_named_again() {
         for failure in [
             "sum(3) is 2",
             "rank 1: `sum` waits",

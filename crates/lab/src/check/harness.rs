@@ -1,4 +1,4 @@
-//! The `main` of a test target: selects checks, runs each in a process of its own, and prints how they went.
+//! The `main` of a test target: selects checks, runs each in its own process, and prints the results.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -18,8 +18,9 @@ use crate::tier::Tier;
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
 ///
-/// A check passes when its function returns `Ok` in time. A panic, an `Err`, the end of its process, or more than
-/// `LAB_TIMEOUT` seconds (60) make it fail. What the check printed is shown when it fails, or with `--nocapture`.
+/// A check passes if its function returns `Ok` in time. It fails on a panic, on an `Err`, if its process ends, or if it
+/// takes more than `LAB_TIMEOUT` seconds (60 by default). The output of a check is shown if it fails, or with
+/// `--nocapture`.
 pub fn run(checks: Vec<Check>) -> ExitCode {
     if let Some(code) = processes::obey(&checks) {
         return code;
@@ -36,7 +37,7 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
     }
 }
 
-/// What the children and their outcomes share.
+/// The state that the children and their results share.
 struct Supervisor {
     timeout: Duration,
     capture: bool,
@@ -76,7 +77,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     Ok(conclusion)
 }
 
-/// A check as the harness runs it; ignored where it can't run here.
+/// Creates the trial of a check. The trial is ignored if the check can't run here.
 fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
     let supervisor = Arc::clone(supervisor);
     let refusal = tiers.get(&check.ranks()).and_then(|tier| tier.clone().err()).or_else(|| check.lacks());
@@ -86,7 +87,7 @@ fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
     })
 }
 
-/// Prints why checks of some numbers of ranks were ignored.
+/// Prints why checks were ignored, for each number of ranks.
 fn print_refusals(tiers: &Tiers) {
     for (ranks, tier) in tiers {
         if let Err(reason) = tier {
@@ -96,7 +97,7 @@ fn print_refusals(tiers: &Tiers) {
 }
 
 impl Supervisor {
-    /// Prints what the checks that passed printed, where that was asked for.
+    /// Prints the output of the checks that passed, if the command line asked for it.
     fn print_passed(&self) {
         for (name, output) in self.passed_output.lock().unwrap_or_else(|e| e.into_inner()).iter() {
             println!("---- {name}: output ----\n{output}");
@@ -118,20 +119,20 @@ impl Supervisor {
     }
 }
 
-/// What a check printed besides its failure, to be shown after it: the program's own output, and reports of the virtual GPU that may
-/// be the cause. Empty where there is nothing to add.
+/// Returns what to show after a check's failure: the program's own output, and those reports of the virtual GPU that
+/// may be the cause. Returns an empty string if there is nothing to add.
 ///
-/// A report that the failure repeats is left out, and so are those after it: they are consequences. A report that ends in a release is
-/// left out as well, since a check that fails releases its buffers while they are in use.
+/// A report that the failure repeats is left out, and so are the reports after it, because they are consequences. A
+/// report about a release is left out too, because a failing check drops its buffers while they are in use.
 fn printed_after(failure: &str, output: &str) -> String {
-    // Ranks that fail alike are reported once, though their numbers and lengths differ.
+    // Ranks that fail alike are reported once, although their numbers and lengths differ.
     let without_digits = |line: &str| line.trim().replace(|next: char| next.is_ascii_digit(), "");
     let reported: Vec<String> = failure.lines().map(without_digits).collect();
     let is_repeated = |report: &[&str]| {
         let mut lines = report.iter().map(|line| without_digits(line));
         let races = report.first().is_some_and(|line| line.contains("data race "));
         let place = report.iter().find_map(|line| line.split_once("--> "));
-        // Of a race that other ranks have too, the failure may have no more than the place.
+        // If other ranks have the same race, the failure may contain only its location.
         let has_place = |(_, place): (&str, &str)| failure.contains(place) && failure.contains("data race ");
         races && place.is_some_and(has_place)
             || lines.all(|line| reported.iter().any(|reported| repeats(reported, &line)))
@@ -172,7 +173,7 @@ fn printed_after(failure: &str, output: &str) -> String {
     text
 }
 
-/// Whether a report is about what the check itself released while work needed it, or never.
+/// Returns whether a report is about something that the check itself released too early, or never released.
 fn is_release(report: &[&str]) -> bool {
     let mut is_of_check = false;
     report.iter().any(|line| {
@@ -192,7 +193,7 @@ mod tests {
     const RACE: &str = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
 
     #[test]
-    fn a_report_that_the_failure_tells_is_not_printed_again_nor_what_follows_it() {
+    fn reports_from_the_one_in_the_failure_on_are_not_printed_again() {
         let failure = "rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n    bytes 0..4\n    help: wait";
         let other = RACE.replace("wait", "enqueue");
         let output = format!("before\n{RACE}\n{other}\nafter");
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_before_that_of_the_failure_may_be_its_cause() {
+    fn a_report_before_the_one_in_the_failure_may_be_its_cause() {
         let failure = "rank 0: virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
         let other = RACE.replace("wait", "enqueue");
         let printed = printed_after(failure, &format!("{other}\n{RACE}\n"));
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_check_releases_is_no_cause() {
+    fn a_release_by_a_failed_check_is_not_the_cause() {
         let freed = "virtual GPU: data race on GPU 0\n     ::: tests/a.rs:1:1\n  1 |     }\n    |     ^ freed on the compute stream\n";
         assert_eq!(printed_after("`run` waits on the host", freed), "");
         let by_the_exercise = freed.replace("tests/", "modules/");

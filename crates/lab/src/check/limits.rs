@@ -1,22 +1,22 @@
-//! Time limits for a person who waits for the verdict: shorter than those of `cargo test`.
+//! Time limits for interactive use, shorter than those of `cargo test`.
 
 use std::process::Command;
 
-/// Seconds that a check may take.
+/// The variable with the number of seconds that a check may take.
 const CHECK: &str = "LAB_TIMEOUT";
-/// Seconds that a rank waits for the others of its communicator to join.
+/// The variable with the number of seconds that a rank waits for the others to join its communicator.
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
-/// While a person waits. Ranks in threads of one process join within milliseconds of each other.
+/// The bootstrap timeout for interactive use. Ranks in threads of one process join within milliseconds of each other.
 const SHORT_BOOTSTRAP: &str = "2";
-/// Processes start one after the other, and a busy machine may take seconds for each.
+/// The bootstrap timeout of processes. They start one after the other, and on a busy machine each may take seconds.
 const BOOTSTRAP_OF_PROCESSES: &str = "10";
 
-/// The time limits of a run of checks, as the environment variables that set them.
+/// The time limits for a run of checks, set through environment variables.
 #[derive(Debug)]
 pub enum TimeLimits {}
 
 impl TimeLimits {
-    /// Sets the limits for a test program while a person waits. A limit that is set already stays.
+    /// Sets the limits of a test program for interactive use. Limits that are already set stay.
     pub fn set_interactive(command: &mut Command) {
         for (name, seconds) in [(CHECK, "10"), (BOOTSTRAP, SHORT_BOOTSTRAP)] {
             if std::env::var_os(name).is_none() {
@@ -32,16 +32,16 @@ impl TimeLimits {
         }
     }
 
-    /// Whether a check failed because it ran into a limit, by what it says.
+    /// Returns whether the message of a failed check shows that it exceeded a limit.
     pub fn ended(message: &str) -> bool {
         message.contains(STILL_RUNNING) || message.contains(NOT_PROVED)
     }
 }
 
-/// What the harness says of a check that it ended.
+/// The words with which the harness reports a check that it stopped.
 pub(super) const STILL_RUNNING: &str = " still running after ";
 
-/// What the virtual GPU says of a wait that it gave up.
+/// The words with which the virtual GPU reports a wait that it gave up.
 const NOT_PROVED: &str = "(not proved: ";
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_that_is_set_stays() {
+    fn variables_that_are_set_stay() {
         let mut command = Command::new("true");
         TimeLimits::set_interactive(&mut command);
         let set: Vec<_> = command.get_envs().collect();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_sum_is_no_time_limit() {
+    fn a_wrong_sum_is_not_a_time_limit() {
         assert!(TimeLimits::ended("the check was still running after 10 s, and was stopped"));
         assert!(TimeLimits::ended("  = (not proved: given up after 2 s, VIRTUAL_GPU_BOOTSTRAP_TIMEOUT)"));
         assert!(!TimeLimits::ended("the sum is wrong"));

@@ -1,11 +1,11 @@
-//! How a process of the test program learns which check it was started for.
+//! Tells a process of the test program which check it was started for.
 
 use std::ffi::{OsStr, OsString};
 
-/// Names the check and the parent: `PID NAME`.
+/// The variable with the parent and the check: `PID NAME`.
 pub(super) const ORDER: &str = "LAB_RUN_ONE_CHECK";
 
-/// What the parent asked this process for.
+/// The order that the parent gave this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) parent: u32,
@@ -13,12 +13,12 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// The value of [`ORDER`] with which a child learns its check.
+    /// Returns the value of [`ORDER`] for a child that runs `check`.
     pub(super) fn text(check: &str) -> OsString {
         format!("{} {check}", std::process::id()).into()
     }
 
-    /// The order, if this process got one.
+    /// Returns this process's order, if it has one.
     pub(super) fn given() -> Option<Self> {
         std::env::var_os(ORDER).map(|value| Self::read(&value))
     }
@@ -30,7 +30,7 @@ impl Order {
     }
 }
 
-/// The name of the check that this process runs, if it is a check's.
+/// Returns the name of the check that this process runs, if it runs one.
 pub(super) fn own_check() -> Option<String> {
     Order::given().map(|order| order.check)
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_survives_its_trip_through_the_environment() {
+    fn an_order_survives_the_environment() {
         let order = Order::read(&Order::text("devices::a sentence with blanks"));
         assert_eq!(
             order,

@@ -1,4 +1,4 @@
-//! The side that starts a check's process, waits for it up to a timeout, and says how it ended.
+//! The parent's side: starts a check's process, waits for it up to a timeout, and reports its result.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -14,25 +14,25 @@ use super::order::{ORDER, Order};
 use super::timelines::Timelines;
 use super::verdict::Record;
 
-/// How a check's process ended.
+/// The result of a check's process.
 pub(super) struct Ended {
     /// Why the check failed; `None` if it passed.
     pub(super) failure: Option<String>,
-    /// What it printed on both outputs, in order; empty where output isn't captured.
+    /// The output on both streams, in order; empty if output isn't captured.
     pub(super) output: String,
 }
 
-/// Runs one check in a new process of this executable, and ends it after `timeout`.
+/// Runs one check in a new process of this executable, and ends the process after `timeout`.
 ///
 /// # Errors
-/// The process can't be started.
+/// Fails if the process can't be started.
 pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Result<Ended> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(ORDER, Order::text(check));
-    // Reports are looked for in what it prints, by their first words.
+    // The parent finds reports in the output by their first words, which colors would break up.
     command.env_remove("CLICOLOR_FORCE");
     let traced = Timelines::trace(check, &mut command);
-    // A group of its own, so that whatever the check itself starts ends with it.
+    // With its own process group, everything that the check starts ends with it.
     command.process_group(0);
     let (verdict, verdict_writer) = std::io::pipe().context("a pipe")?;
     command.stdin(verdict_writer);
@@ -45,7 +45,8 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
     };
     let verdict = collect(verdict);
     let mut child = command.spawn().context("a process for the check")?;
-    // The command holds this process's copies of the write ends; the readers see the end only without them.
+    // The command holds this process's copies of the write ends, and the readers reach the end only once they are
+    // closed.
     drop(command);
 
     let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
@@ -76,8 +77,8 @@ fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Everything that a pipe brought. A process that left the group may hold it open for ever: then what came within a
-/// second of the check's end.
+/// Returns everything that a pipe delivered. A process that left the group may hold the pipe open forever; the result
+/// then ends at the first second without data.
 fn finish(pipe: &Receiver<Vec<u8>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(chunk) = pipe.recv_timeout(Duration::from_secs(1)) {
@@ -86,14 +87,14 @@ fn finish(pipe: &Receiver<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// Reports the end of the process, but leaves it to be reaped: until then, nobody else gets its number, and it can be
-/// killed without a race.
+/// Reports the end of the process without reaping it. Until it is reaped, no other process gets its number, so it can
+/// be killed without a race.
 fn wait_in_background(child: &Child) -> Receiver<()> {
     let (sender, receiver) = channel();
     let pid = child.id();
     thread::spawn(move || {
         loop {
-            // SAFETY: `info` is plain data, for which zeros are a value, and `waitid` writes only into it.
+            // SAFETY: `info` is plain data, for which zeros are a valid value, and `waitid` writes only into it.
             let result = unsafe {
                 let mut info: libc::siginfo_t = std::mem::zeroed();
                 libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)
@@ -107,10 +108,10 @@ fn wait_in_background(child: &Child) -> Receiver<()> {
     receiver
 }
 
-/// Ends the check's process, and those it started. The process isn't reaped yet, so the number is still its own.
+/// Ends the check's process and those it started. The process isn't reaped yet, so no other process has its number.
 fn end_group(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()) {
-        // SAFETY: `kill` takes two numbers. The group was made for this child by `process_group(0)`.
+        // SAFETY: `kill` takes two numbers. `process_group(0)` created the group for this child.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
 }

@@ -1,7 +1,7 @@
-//! Ranks as processes of their own, as a launcher starts them.
+//! Runs ranks as separate processes, as a launcher does.
 //!
-//! A check that was given [`Check::process`] starts this very executable again, once for each rank; each of those runs that
-//! function, and says one line about how it went.
+//! A check with [`Check::process`] starts this executable again, once for each rank. Each process runs that function
+//! and prints its result in one line.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,21 +18,22 @@ use super::timelines::Timelines;
 use crate::explain::causes_text;
 use crate::panics::panic_text;
 
-/// Names the check whose process function this process is to run.
+/// The variable with the name of the check whose process function this process should run.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
-/// What a line starts with in which a process says how it went.
+/// The prefix of the line in which a process reports its result.
 const SAID: &str = "lab: said ";
-/// What stands for the end of a line inside of such a line.
+/// Replaces line ends within that line.
 const LINE_END: &str = "\u{1e}";
 
-/// What came of a process: what its function returned, or its error as text.
+/// The result of a process: the return value of its function, or its error as text.
 pub type Said = Result<String, String>;
 
-/// Starts a process of the check that calls this for each element of `variables`, which it finds in its environment, and waits
-/// for all of them. They run side by side. The variables of `without` are taken away first, whoever has set them.
+/// Starts one process of the calling check for each element of `variables`, and waits for all of them. The processes
+/// run in parallel, each with its element's variables in its environment. The variables of `without` are removed first,
+/// no matter where they were set.
 ///
 /// # Errors
-/// A process can't be started, or ends without a word.
+/// Fails if a process can't be started, or ends without a result.
 pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Result<Vec<Said>> {
     let mut processes = Vec::new();
     for own in variables {
@@ -43,7 +44,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         command.envs(own.iter().map(|(name, value)| (name, value)));
         processes.push(command.stdout(Stdio::piped()).spawn().context("a process for a rank")?);
     }
-    // Each by a thread of its own: one that prints a lot must not wait until the others are read.
+    // Each process has its own reader thread, so that one that prints a lot need not wait until the others are read.
     let readers: Vec<_> =
         processes.into_iter().map(|process| thread::spawn(|| process.wait_with_output())).collect();
     let mut said = Vec::new();
@@ -52,17 +53,18 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         let mut lines = said_in(&output.stdout);
         let line = lines.pop();
         said.push(
-            line.with_context(|| format!("a rank's process ended without a word, with {}", output.status))?,
+            line.with_context(|| format!("a rank's process ended without a result, with {}", output.status))?,
         );
     }
     Ok(said)
 }
 
-/// Lets a launcher such as `mpirun` start the processes of the check that calls this: `launcher` runs with this executable
-/// as its last argument, without the variables of `without`. What the processes said, in no order.
+/// Lets a launcher such as `mpirun` start the processes of the calling check. `launcher` runs with this executable as
+/// its last argument and without the variables of `without`. Returns the results of the processes in no particular
+/// order.
 ///
 /// # Errors
-/// The launcher can't be started, or none of its processes says anything.
+/// Fails if the launcher can't be started, or none of its processes reports a result.
 pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Said>> {
     let own = itself()?;
     for name in without {
@@ -80,7 +82,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     let said = said_in(&output.stdout);
     ensure!(
         !said.is_empty(),
-        "{:?} ended with {}, and none of its processes said anything:\n{}",
+        "{:?} ended with {}, and none of its processes reported a result:\n{}",
         launcher.get_program(),
         output.status,
         String::from_utf8_lossy(&output.stderr)
@@ -88,7 +90,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     Ok(said)
 }
 
-/// This executable, asked to run the process function of this process's own check.
+/// Returns a command that runs this executable with the process function of this process's own check.
 fn itself() -> anyhow::Result<Command> {
     let check = own_check().context("only a check can start processes")?;
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
@@ -98,7 +100,7 @@ fn itself() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// What the processes said, in the order of their lines.
+/// Parses the results of the processes, in the order of their lines.
 fn said_in(output: &[u8]) -> Vec<Said> {
     let text = String::from_utf8_lossy(output).into_owned();
     let lines = text.lines().filter_map(|line| line.strip_prefix(SAID));
@@ -111,7 +113,7 @@ fn said_in(output: &[u8]) -> Vec<Said> {
         .collect()
 }
 
-/// Runs the process function that this process was started for, if it was.
+/// Runs the process function if this process was started for one.
 pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
     let name = std::env::var(PROCESS).ok()?;
     let panicked = Arc::new(Mutex::new(None));
@@ -134,7 +136,7 @@ pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
         Err(_) => ("error", panicked.unwrap_or_default()),
     };
     let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));
-    // In one write: a launcher may mix the lines of its processes.
+    // One write keeps the line whole, because a launcher may mix the output of its processes.
     let written = std::io::stdout().lock().write_all(line.as_bytes());
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,4 @@
-//! On which tiers the selected checks run.
+//! Finds the tiers on which the selected checks run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use libtest_mimic::{Arguments, Trial};
 use super::definition::Check;
 use crate::tier::{self, Tier, tier_for};
 
-/// For each number of ranks that a check asks for: the tier, or why there is none.
+/// The tier for each number of ranks that checks ask for, or the reason why no tier can run that many.
 pub(super) type Tiers = BTreeMap<usize, Result<Tier, String>>;
 
-/// For each number of ranks that a selected check asks for: the tier, or why there is none.
+/// Returns the tier for each number of ranks that the selected checks ask for, or the reason why no tier can run it.
 ///
-/// Where not even one rank can run, an answer for each check would be a run that says `ok` and checks nothing: so this
-/// is an error of the whole run.
+/// If not even one rank can run, every check would be ignored, and the run would print `ok` without checking anything.
+/// That case is therefore an error of the whole run.
 pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Result<Tiers> {
     let asked: BTreeSet<usize> = checks
         .iter()
@@ -30,15 +30,15 @@ pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Resul
         .collect())
 }
 
-/// The line that says what the checks run on.
+/// Returns the line that announces where the checks run.
 ///
 /// # Errors
-/// Those of [`tier::describe`].
+/// Returns those of [`tier::describe`].
 pub(super) fn announcement(tiers: &Tiers) -> anyhow::Result<String> {
     announcement_with(tiers, tier::describe)
 }
 
-/// The same, with the words of `describe` for a number of ranks.
+/// Returns the announcement, with `describe` for the text of a number of ranks.
 fn announcement_with(
     tiers: &Tiers,
     describe: impl Fn(usize) -> anyhow::Result<String>,

@@ -1,4 +1,5 @@
-//! What the streams of a check did, kept for whoever shows the verdict: a file for each check, in the folder of `LAB_TIMELINES`.
+//! Keeps the timelines of checks for the program that shows the verdict, in one file per check in the `LAB_TIMELINES`
+//! folder.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,9 @@ use anyhow::Context;
 use crate::tier::whose_times;
 use crate::timeline::{Chart, Row, chart_of_trace, last_spans};
 
-/// Names the folder.
+/// The variable with the folder.
 const FOLDER: &str = "LAB_TIMELINES";
-/// Names the file to which the virtual GPU writes what ran when.
+/// The variable with the file to which the virtual GPU writes its trace.
 const TRACE: &str = "VIRTUAL_GPU_TRACE";
 
 /// The timelines of checks.
@@ -26,10 +27,10 @@ pub(super) struct Traced {
 }
 
 impl Timelines {
-    /// Lets the checks of a test program keep their timelines in `folder`, and deletes what is in it.
+    /// Lets the checks of a test program keep their timelines in `folder`, after emptying it.
     ///
     /// # Errors
-    /// The folder can't be emptied.
+    /// Fails if the folder can't be emptied.
     pub fn keep_in(folder: &Path, command: &mut Command) -> anyhow::Result<()> {
         let emptied = match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -40,16 +41,16 @@ impl Timelines {
         Ok(())
     }
 
-    /// The timeline that a check kept in `folder`, if it kept one.
+    /// Returns the timeline of a check in `folder`, if the check kept one.
     pub fn of(folder: &Path, check: &str) -> Option<Chart> {
         let text = std::fs::read_to_string(file(folder, check)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Keeps the spans that the check of this process measured, if it measured any and `LAB_TIMELINES` names a folder.
+    /// Keeps the spans that this process's check measured, if it measured any and `LAB_TIMELINES` names a folder.
     ///
     /// # Errors
-    /// The file can't be written, or what the driver answers.
+    /// Fails if the file can't be written, or with the driver's error.
     pub(super) fn keep(check: &str) -> anyhow::Result<()> {
         let (Some(folder), Some(spans)) = (std::env::var_os(FOLDER), last_spans()) else { return Ok(()) };
         let chart = Chart {
@@ -61,7 +62,7 @@ impl Timelines {
         write(Path::new(&folder), check, &chart)
     }
 
-    /// Lets a check's process trace its virtual GPUs, unless the caller traces them to a file of their own.
+    /// Lets a check's process trace its virtual GPUs, unless `VIRTUAL_GPU_TRACE` already names another file.
     pub(super) fn trace(check: &str, command: &mut Command) -> Option<Traced> {
         let folder = PathBuf::from(std::env::var_os(FOLDER)?);
         if std::env::var_os(TRACE).is_some() {
@@ -74,7 +75,7 @@ impl Timelines {
         Some(Traced { check: check.to_owned(), folder, trace })
     }
 
-    /// Keeps the processes that a check starts from writing to the check's own trace.
+    /// Stops the processes that a check starts from writing to the check's own trace.
     pub(super) fn untraced(command: &mut Command) {
         let is_own = |trace: PathBuf, folder: PathBuf| trace.parent() == Some(&folder);
         let [trace, folder] = [TRACE, FOLDER].map(|name| std::env::var_os(name).map(PathBuf::from));
@@ -85,14 +86,14 @@ impl Timelines {
 }
 
 impl Traced {
-    /// Keeps what the streams did, unless the check kept what it measured itself. The trace is deleted.
+    /// Keeps the traced timeline, unless the check kept one that it measured itself. Deletes the trace.
     pub(super) fn keep(self) {
         let Self { check, folder, trace } = self;
-        // No trace is written on a real GPU, or by a process that was ended.
+        // On a real GPU, or when a process was killed, there is no trace.
         if !file(&folder, &check).exists()
             && let Ok(Some(chart)) = chart_of_trace(&trace, &check)
         {
-            // Without a picture of it, the verdict is still the verdict.
+            // The verdict stands even if its timeline can't be written.
             let _ = write(&folder, &check, &chart);
         }
         let _ = std::fs::remove_file(&trace);

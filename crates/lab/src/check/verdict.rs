@@ -1,23 +1,24 @@
-//! What the process of a check reports to its parent: a stream of short records, so that a process that dies in the middle
-//! has still reported what it knew.
+//! The records that a check's process sends to its parent. They are short, so that a process that dies midway has
+//! already sent what it knew.
 
 use std::io::Write;
 
-/// One record.
+/// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A thread panicked. A check may still pass after it: whoever expects a panic catches it.
+    /// A thread panicked. The check may still pass, because code that expects a panic catches it.
     Panic(String),
-    /// The check's function returned an error, or panicked (then the text is empty: the panic has its own record).
+    /// The check's function returned an error or panicked. After a panic the text is empty, because the panic has its
+    /// own record.
     Failed(String),
     /// The check's function returned `Ok`.
     Passed,
-    /// The process ends. What its other threads still say, they say because the driver is being taken down.
+    /// The process is exiting. Later records of other threads only reflect the shutdown of the driver.
     Leaving,
 }
 
 impl Record {
-    /// Writes the record: a letter, the length of the text in four bytes, the text.
+    /// Writes the record: a letter, the length of the text in four bytes, and the text.
     pub(super) fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
         let (kind, text) = match self {
             Self::Panic(text) => (b'p', text.as_str()),
@@ -32,7 +33,7 @@ impl Record {
         to.write_all(&bytes)
     }
 
-    /// Reads every whole record of `bytes`; an unfinished or unknown one ends the list.
+    /// Reads every whole record of `bytes`, up to the first unfinished or unknown record.
     pub(super) fn read_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut records = Vec::new();
         while let [kind, a, b, c, d, rest @ ..] = bytes {
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_cut_anywhere_still_gives_its_whole_records() {
+    fn a_truncated_stream_still_gives_its_whole_records() {
         let records = [
             Record::Panic("not yet implemented".to_owned()),
             Record::Failed(String::new()),

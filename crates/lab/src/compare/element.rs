@@ -1,22 +1,23 @@
-//! The numbers that a buffer may hold, and how two of them compare.
+//! The element types of buffers, and how two elements compare.
 
 use std::fmt::Debug;
 
 use approx::{AbsDiffEq, RelativeEq};
 use half::{bf16, f16};
 
-/// The unit roundoff of `f32`, half the distance from 1 to the next number: what one rounding may change, relative to its result.
+/// The unit roundoff of `f32`, half the distance from 1 to the next number. It bounds the relative error of one
+/// rounding.
 pub const UNIT_ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
 
 /// A number that a buffer may hold.
 pub trait Element: Copy + Debug + PartialEq {
-    /// Its bits. Two elements are the same when these are: a NaN is itself, and −0 isn't 0.
+    /// Returns the bits. Two elements are equal if their bits are: a NaN equals itself, and −0 differs from 0.
     fn bits(self) -> u64;
 
-    /// Its value, for distances. 64-bit integers beyond 2⁵³ are rounded: compare those exactly.
+    /// Returns the value, for distances. 64-bit integers beyond 2⁵³ are rounded, so compare those exactly.
     fn value(self) -> f64;
 
-    /// A value that no computation gives by chance, another one at each index: what guards are made of.
+    /// Returns a value for guards that no computation produces by chance, and that differs from one index to the next.
     fn canary(index: usize) -> Self;
 }
 
@@ -38,7 +39,7 @@ macro_rules! element {
     };
 }
 
-// A canary is an odd prime apart from its neighbours, so that a shifted or copied guard doesn't look whole.
+// Neighboring canaries differ by an odd prime, so that a shifted or copied guard does not look intact.
 element!(f32, |x: f32| u64::from(x.to_bits()), f64::from, |index| -1.0e30 - 7919.0e24 * index as f32);
 element!(f64, |x: f64| x.to_bits(), f64::from, |index| -1.0e300 - 7919.0e290 * index as f64);
 element!(i32, |x: i32| u64::from(x.cast_unsigned()), f64::from, |index| -2_000_000_000 + 7919 * index as i32);
@@ -47,16 +48,16 @@ element!(i64, |x: i64| x.cast_unsigned(), |x| x as f64, |index| -9_000_000_000_0
     + 7919 * index as i64);
 element!(u64, |x: u64| x, |x| x as f64, |index| 18_000_000_000_000_000_000 - 7919 * index as u64);
 element!(u8, |x: u8| u64::from(x), f64::from, |index| 171_u8.wrapping_add(37_u8.wrapping_mul(index as u8)));
-// From -32768, and from -1.6e29: each 3 representable values apart.
+// The canaries start at -32768 and at -1.6e29; neighbors are 3 and 7 representable values apart.
 element!(f16, |x: f16| u64::from(x.to_bits()), f64::from, |index| f16::from_bits(0xf800 + 3 * index as u16));
 element!(bf16, |x: bf16| u64::from(x.to_bits()), f64::from, |index| bf16::from_bits(
     0xf000 + 7 * index as u16
 ));
 
-/// An element as `approx` compares it: by its bits, and then by its value.
+/// An element that `approx` compares first by its bits, and then by its value.
 ///
-/// Equal bits are equal, so an infinity or a NaN equals itself; apart from that, a NaN is within no distance of anything. Distances
-/// are those of [`Element::value`].
+/// Elements with equal bits are equal, so an infinity or a NaN equals itself. Otherwise, a NaN is within no distance of
+/// any element. Distances are those of [`Element::value`].
 #[derive(Clone, Copy, Debug)]
 pub struct Compared<T>(pub T);
 
@@ -69,7 +70,7 @@ impl<T: Element> PartialEq for Compared<T> {
 impl<T: Element> AbsDiffEq for Compared<T> {
     type Epsilon = f64;
 
-    /// No distance: a bound comes from the computation, never from the type alone.
+    /// Returns 0, because a bound comes from the computation, never from the type alone.
     fn default_epsilon() -> f64 {
         0.0
     }
@@ -80,7 +81,7 @@ impl<T: Element> AbsDiffEq for Compared<T> {
 }
 
 impl<T: Element> RelativeEq for Compared<T> {
-    /// As [`Compared::default_epsilon`].
+    /// Returns 0, like [`Compared::default_epsilon`].
     fn default_max_relative() -> f64 {
         0.0
     }
@@ -90,7 +91,7 @@ impl<T: Element> RelativeEq for Compared<T> {
     }
 }
 
-/// Two values as text; with their bits, where the text alone shows no difference.
+/// Formats two values, with their bits if the values look the same.
 pub(crate) fn show<T: Element>(expected: T, got: T) -> (String, String) {
     let texts = (format!("{expected:?}"), format!("{got:?}"));
     if texts.0 == texts.1 {
@@ -110,7 +111,7 @@ mod tests {
         let [one, next] = [1.0_f32, 1.5].map(Compared);
         assert!(abs_diff_eq!(one, next, epsilon = 0.5) && abs_diff_ne!(one, next, epsilon = 0.49));
         assert!(relative_eq!(one, next, max_relative = 0.34) && relative_ne!(one, next, max_relative = 0.33));
-        // Different bits, and yet no distance.
+        // These differ in their bits, but their distance is 0.
         let [zero, negative] = [0.0_f32, -0.0].map(Compared);
         assert!(zero != negative && abs_diff_eq!(zero, negative));
         let [nan, infinity] = [f16::NAN, f16::INFINITY].map(Compared);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn canaries_differ_from_their_neighbours() {
+    fn canaries_differ_from_their_neighbors() {
         assert!((0..200).all(|i| f32::canary(i) != f32::canary(i + 1) && u8::canary(i) != u8::canary(i + 1)));
         let halves = |i| (f16::canary(i).value(), bf16::canary(i).value());
         assert!((0..200).all(|i| halves(i).0 > halves(i + 1).0 && halves(i).1 > halves(i + 1).1));

@@ -1,19 +1,20 @@
-//! A few elements of a buffer as a table: what was expected, what is there, and where they differ.
+//! Draws a few elements of a buffer as a table: the expected values, the actual values, and marks where they differ.
 
 use std::ops::Range;
 
 use super::Element;
 
-/// Longer buffers are shown in part.
+/// The greatest length of a buffer that is shown as a whole.
 const WHOLE: usize = 12;
-/// Elements of that part.
+/// The number of elements that are shown of a longer buffer.
 const PART: usize = 8;
-/// Columns of a line. A report of several ranks indents it by 4 more, which makes 76.
+/// The width of a line. A report of several ranks indents it by 4 more columns, which makes 76.
 const COLUMNS: usize = 72;
-/// Separates a row's label from its cells. No other line of a report has it.
+/// Separates a row's label from its cells. No other line of a report contains it.
 const RULE: char = '│';
 
-/// Draws the elements around the first wrong one. Empty where a single element says no more than the message above it.
+/// Draws the elements around the first wrong one. Returns an empty string for a single element, because the table would
+/// only repeat the message above it.
 pub(super) fn picture<T: Element>(expected: &[T], got: &[T], wrong: &[usize]) -> String {
     let (len, Some(&first)) = (got.len(), wrong.first()) else { return String::new() };
     if len < 2 {
@@ -31,7 +32,7 @@ pub(super) fn picture<T: Element>(expected: &[T], got: &[T], wrong: &[usize]) ->
         .unwrap_or_default()
 }
 
-/// Whether a line is part of a picture.
+/// Returns whether a line is part of a table.
 pub(super) fn is_picture(line: &str) -> bool {
     line.contains(RULE)
 }
@@ -40,7 +41,7 @@ fn joined(lines: [String; 4]) -> String {
     lines.iter().flat_map(|line| ["\n", line]).collect()
 }
 
-/// The rows: indexes, expected values, values, and marks under the wrong ones.
+/// Returns the rows: indexes, expected values, actual values, and marks under the wrong elements.
 fn table<T: Element>(expected: &[T], got: &[T], wrong: &[usize], shown: Range<usize>) -> [String; 4] {
     let mut lines = ["index", "expected", "got", ""].map(|label| format!("  {label:<8} {RULE}"));
     let mut add = |cells: [String; 4]| {
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_buffer_the_elements_around_the_first_wrong_one_are_shown() {
+    fn a_long_buffer_is_shown_around_its_first_wrong_element() {
         let expected: Vec<i32> = (0..100).collect();
         let mut got = expected.clone();
         got[50] = 77;
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_a_terminal_and_the_first_wrong_element_is_there() {
+    fn every_line_fits_a_terminal_and_shows_the_first_wrong_element() {
         let expected: Vec<f64> = (0..12).map(|index| f64::from(index) / 7.0).collect();
         let got: Vec<f64> = expected.iter().map(|value| value + 1e-12).collect();
         for first in 0..12 {

@@ -1,4 +1,4 @@
-//! Kernels of `elementwise.cu`: each element by itself.
+//! The kernels of `elementwise.cu`, which handle each element on its own.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -6,7 +6,7 @@ use super::Kernels;
 use super::launch::elements;
 
 impl Kernels {
-    /// `x[i] = value`.
+    /// Computes `x[i] = value`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -23,7 +23,7 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&x, &value, &n]) }
     }
 
-    /// `y[i] += a · x[i]`. `x` and `y` have one length.
+    /// Computes `y[i] += a · x[i]`. `x` and `y` have the same length.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -43,7 +43,7 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&y, &x, &a, &n]) }
     }
 
-    /// `x[i] *= factor`.
+    /// Computes `x[i] *= factor`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -60,7 +60,7 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&x, &factor, &n]) }
     }
 
-    /// Gradient descent, `parameters[i] -= learning_rate · gradient[i]`. Both have one length.
+    /// Descends along a gradient: `parameters[i] -= learning_rate · gradient[i]`. Both have the same length.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -80,8 +80,8 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&parameters, &gradient, &learning_rate, &n]) }
     }
 
-    /// Gradient descent with momentum: `velocity[i] = momentum · velocity[i] + gradient[i]`, then
-    /// `parameters[i] -= learning_rate · velocity[i]`. All three have one length.
+    /// Descends with momentum: first `velocity[i] = momentum · velocity[i] + gradient[i]`, then
+    /// `parameters[i] -= learning_rate · velocity[i]`. All three have the same length.
     ///
     /// # Errors
     /// See [`Kernels`].

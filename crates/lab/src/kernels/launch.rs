@@ -1,4 +1,4 @@
-//! From a kernel's name to its launch, with the checks that come before.
+//! Loads kernels, checks their arguments, and launches them.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use cudarc::nvrtc::Ptx;
 
 use super::shape::Matrix;
 
-/// Threads per block where each thread has one element or one row. Reductions are written for exactly so many.
+/// Threads per block for kernels in which each thread handles one element or one row. Reductions rely on this number.
 const THREADS: u32 = 256;
 
-/// One PTX file, loaded.
+/// A loaded PTX file.
 pub(super) struct File {
     name: &'static str,
     module: Arc<CudaModule>,
@@ -23,7 +23,7 @@ pub(super) struct File {
 impl File {
     pub(super) fn load(context: &Arc<CudaContext>, name: &'static str, ptx: &str) -> anyhow::Result<Self> {
         let loaded = context.load_module(Ptx::from_src(ptx));
-        let module = loaded.with_context(|| format!("the driver does not load kernels/{name}.ptx"))?;
+        let module = loaded.with_context(|| format!("the driver can't load kernels/{name}.ptx"))?;
         Ok(Self { name, module })
     }
 
@@ -33,7 +33,7 @@ impl File {
     }
 }
 
-/// A kernel about to be launched: checks that name it, then the launch.
+/// A kernel about to be launched. Its checks name the kernel.
 pub(super) struct Call<'a> {
     pub(super) kernel: &'static str,
     pub(super) function: &'a CudaFunction,
@@ -52,7 +52,7 @@ impl<T: DeviceRepr> Argument for T {
 }
 
 impl Call<'_> {
-    /// The kernels index with 32 bits.
+    /// Converts a length to 32 bits, because the kernels index with 32 bits.
     pub(super) fn index(&self, argument: &str, length: usize) -> anyhow::Result<u32> {
         let kernel = self.kernel;
         u32::try_from(length).ok().with_context(|| {
@@ -69,7 +69,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Checks a matrix's length; its rows and columns as the kernel wants them. Their product fits in 32 bits too.
+    /// Checks a matrix's length, and returns its rows and columns in 32 bits. Their product also fits in 32 bits.
     pub(super) fn expect_matrix(
         &self,
         argument: &str,
@@ -94,15 +94,17 @@ impl Call<'_> {
     ) -> anyhow::Result<(u32, u32)> {
         ensure!(
             shape.columns > 0,
-            "kernel `{}`: `logits` has no columns: there must be a class",
+            "kernel `{}`: `logits` has no columns, but there must be at least one class",
             self.kernel
         );
         self.expect_length("labels", labels, shape.rows)?;
         self.expect_matrix("logits", logits, shape)
     }
 
+    /// Launches the kernel, unless its grid is empty.
+    ///
     /// # Safety
-    /// The arguments are the kernel's, in type and order, and each buffer holds what it will access.
+    /// The arguments match the kernel's in type and order, and each buffer holds all elements that the kernel accesses.
     pub(super) unsafe fn launch(
         &self,
         shape: LaunchConfig,
@@ -116,7 +118,7 @@ impl Call<'_> {
         for argument in arguments {
             argument.push(&mut launch);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the same.
         let launched = unsafe { launch.launch(shape) };
         launched
             .map(|_| ())
@@ -124,12 +126,12 @@ impl Call<'_> {
     }
 }
 
-/// One thread per element.
+/// Returns a launch shape with one thread per element.
 pub(super) fn elements(n: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
 }
 
-/// One number of a vector; `name` is the argument that takes it.
+/// Launches a reduction of a vector to one number. `name` is the argument that receives the number.
 pub(super) fn reduction(
     call: &Call<'_>,
     name: &str,
@@ -140,6 +142,7 @@ pub(super) fn reduction(
     call.expect_length(name, result.len(), 1)?;
     let (x, _read) = x.device_ptr(call.stream);
     let (result, _written) = result.device_ptr_mut(call.stream);
-    // SAFETY: every reduction is (float*, const float*, unsigned), for one block of 256 threads; 1 and n elements.
+    // SAFETY: every reduction is (float*, const float*, unsigned), for one block of 256 threads; the buffers hold 1 and
+    // n elements.
     unsafe { call.launch(elements(1), &[&result, &x, &n]) }
 }

@@ -1,4 +1,4 @@
-//! Kernels of `layer.cu`: biases and ReLU, and their gradients.
+//! The kernels of `layer.cu`: biases, ReLU, and their gradients.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -7,7 +7,7 @@ use super::launch::elements;
 use super::shape::Matrix;
 
 impl Kernels {
-    /// `matrix[row][column] += bias[column]`.
+    /// Computes `matrix[row][column] += bias[column]`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -23,11 +23,13 @@ impl Kernels {
         call.expect_length("bias", bias.len(), shape.columns)?;
         let (bias, _read) = bias.device_ptr(stream);
         let (matrix, _written) = matrix.device_ptr_mut(stream);
-        // SAFETY: the kernel is add_bias(float*, const float*, unsigned, unsigned); rows × columns and columns elements.
+        // SAFETY: the kernel is add_bias(float*, const float*, unsigned, unsigned); the buffers hold rows × columns and
+        // columns elements.
         unsafe { call.launch(elements(rows * columns), &[&matrix, &bias, &rows, &columns]) }
     }
 
-    /// `sums[column]` = sum over the rows of `matrix[row][column]`: the gradient of a bias. 0 where there are no rows.
+    /// Computes `sums[column]`, the sum over the rows of `matrix[row][column]`, which is the gradient of a bias. The
+    /// sums are 0 if there are no rows.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -43,11 +45,12 @@ impl Kernels {
         call.expect_length("sums", sums.len(), shape.columns)?;
         let (matrix, _read) = matrix.device_ptr(stream);
         let (sums, _written) = sums.device_ptr_mut(stream);
-        // SAFETY: the kernel is column_sums(float*, const float*, unsigned, unsigned); columns and rows × columns elements.
+        // SAFETY: the kernel is column_sums(float*, const float*, unsigned, unsigned); the buffers hold columns and
+        // rows × columns elements.
         unsafe { call.launch(elements(columns), &[&sums, &matrix, &rows, &columns]) }
     }
 
-    /// `x[i] = max(x[i], 0)`; a NaN stays one.
+    /// Computes `x[i] = max(x[i], 0)`. A NaN stays a NaN.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -59,7 +62,7 @@ impl Kernels {
         unsafe { call.launch(elements(n), &[&x, &n]) }
     }
 
-    /// `gradient[i] = 0` where `activation[i]`, ReLU's result, is 0. Both have one length.
+    /// Sets `gradient[i] = 0` where `activation[i]`, ReLU's result, is 0. Both have the same length.
     ///
     /// # Errors
     /// See [`Kernels`].

@@ -1,4 +1,4 @@
-//! Kernels of `loss.cu`: cross-entropy, its gradient, and sums.
+//! The kernels of `loss.cu`: cross-entropy, its gradient, and sums.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -7,10 +7,10 @@ use super::launch::{elements, reduction};
 use super::shape::Matrix;
 
 impl Kernels {
-    /// `losses[row]` = −log softmax(`logits[row]`)`[labels[row]]`. NaN where a label is not a class.
+    /// Computes `losses[row]` = −log softmax(`logits[row]`)`[labels[row]]`. A loss is NaN if its label is not a class.
     ///
     /// # Errors
-    /// See [`Kernels`]; there must be at least one class.
+    /// See [`Kernels`]. Also fails if there is no class.
     pub fn cross_entropy(
         &self,
         stream: &CudaStream,
@@ -26,15 +26,15 @@ impl Kernels {
         let (labels, _labels_read) = labels.device_ptr(stream);
         let (losses, _written) = losses.device_ptr_mut(stream);
         // SAFETY: the kernel is cross_entropy(float*, const float*, const unsigned*, unsigned, unsigned); the lengths
-        // are rows, rows × classes and rows, and there is a class.
+        // are rows, rows × classes, and rows, and there is at least one class.
         unsafe { call.launch(elements(rows), &[&losses, &logits, &labels, &rows, &classes]) }
     }
 
-    /// `gradient[row][c]` = factor · (softmax(`logits[row]`)`[c]` − (1 if c is the label, else 0)). With factor 1 / rows
-    /// this is the gradient of the mean cross-entropy.
+    /// Computes `gradient[row][c]` = factor · (softmax(`logits[row]`)`[c]` − (1 if c is the label, else 0)). With a
+    /// factor of 1 / rows, this is the gradient of the mean cross-entropy.
     ///
     /// # Errors
-    /// See [`Kernels`]; there must be at least one class.
+    /// See [`Kernels`]. Also fails if there is no class.
     pub fn cross_entropy_gradient(
         &self,
         stream: &CudaStream,
@@ -51,14 +51,14 @@ impl Kernels {
         let (labels, _labels_read) = labels.device_ptr(stream);
         let (gradient, _written) = gradient.device_ptr_mut(stream);
         // SAFETY: the kernel is cross_entropy_gradient(float*, const float*, const unsigned*, float, unsigned,
-        // unsigned); the lengths are rows × classes, twice, and rows, and there is a class.
+        // unsigned); the lengths are rows × classes, rows × classes, and rows, and there is at least one class.
         unsafe { call.launch(elements(rows), &[&gradient, &logits, &labels, &factor, &rows, &classes]) }
     }
 
     /// Adds to `count[0]` the number of rows whose first largest score is the label's.
     ///
     /// # Errors
-    /// See [`Kernels`]; there must be at least one class.
+    /// See [`Kernels`]. Also fails if there is no class.
     pub fn count_correct(
         &self,
         stream: &CudaStream,
@@ -74,11 +74,11 @@ impl Kernels {
         let (labels, _labels_read) = labels.device_ptr(stream);
         let (count, _written) = count.device_ptr_mut(stream);
         // SAFETY: the kernel is count_correct(unsigned*, const float*, const unsigned*, unsigned, unsigned); the
-        // lengths are 1, rows × classes and rows, and there is a class.
+        // lengths are 1, rows × classes, and rows, and there is at least one class.
         unsafe { call.launch(elements(rows), &[&count, &logits, &labels, &rows, &classes]) }
     }
 
-    /// `sum[0]` = the sum of all `x[i]`, in an order that depends on the length alone; 0 if there are none.
+    /// Computes `sum[0]`, the sum of all `x[i]`, or 0 if there are none. The order depends only on the length.
     ///
     /// # Errors
     /// See [`Kernels`].

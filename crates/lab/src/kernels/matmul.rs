@@ -1,4 +1,4 @@
-//! Kernels of `matmul.cu`: matrix products.
+//! The kernels of `matmul.cu`: matrix products.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, LaunchConfig};
@@ -7,13 +7,13 @@ use super::Kernels;
 use super::launch::Call;
 use super::shape::{Matrix, Product};
 
-/// Rows and columns of a matrix product's tile, as in `matmul.cu`.
+/// The number of rows and columns in a tile of a matrix product, as in `matmul.cu`.
 const TILE: u32 = 16;
 /// A grid's limit in y (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MOST_ROWS_OF_BLOCKS: u32 = 65_535;
 
 impl Kernels {
-    /// `c = a · b`.
+    /// Computes `c = a · b`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -28,7 +28,7 @@ impl Kernels {
         product(&self.call("matmul", &self.matmul, stream)?, c, a, b, shape)
     }
 
-    /// `c = aᵀ · b`: the buffer `a` has k rows and m columns.
+    /// Computes `c = aᵀ · b`, where the buffer `a` has k rows and m columns.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -43,7 +43,7 @@ impl Kernels {
         product(&self.call("matmul_ta", &self.matmul_ta, stream)?, c, a, b, shape)
     }
 
-    /// `c = a · bᵀ`: the buffer `b` has n rows and k columns.
+    /// Computes `c = a · bᵀ`, where the buffer `b` has n rows and k columns.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -59,7 +59,7 @@ impl Kernels {
     }
 }
 
-/// One matrix product; `a` or `b` may be read as its transpose.
+/// Launches a matrix product, in which `a` or `b` may be read as its transpose.
 fn product(
     call: &Call<'_>,
     c: &mut impl DevicePtrMut<f32>,
@@ -84,7 +84,7 @@ fn product(
         block_dim: (TILE, TILE, 1),
         shared_mem_bytes: 0,
     };
-    // SAFETY: all three are (float*, const float*, const float*, unsigned, unsigned, unsigned), for blocks of 16 × 16
-    // threads; the buffers hold m × n, m × k and k × n elements, whichever of them is read as its transpose.
+    // SAFETY: all three kernels are (float*, const float*, const float*, unsigned, unsigned, unsigned), for blocks of
+    // 16 × 16 threads. The buffers hold m × n, m × k, and k × n elements, whichever of them is read as its transpose.
     unsafe { call.launch(shape, &[&c, &a, &b, &m, &n, &k]) }
 }

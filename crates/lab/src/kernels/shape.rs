@@ -1,21 +1,21 @@
-//! Shapes of the matrices that kernels take.
+//! The shapes of the matrices that kernels take.
 
-/// Shape of a product `c = a · b`: `a` is m×k, `b` is k×n, `c` is m×n.
+/// The shape of a product `c = a · b`, where `a` is m×k, `b` is k×n, and `c` is m×n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// Rows of `a` and of `c`.
+    /// The rows of `a` and of `c`.
     pub m: usize,
-    /// Columns of `b` and of `c`.
+    /// The columns of `b` and of `c`.
     pub n: usize,
-    /// Columns of `a`, rows of `b`.
+    /// The columns of `a` and the rows of `b`.
     pub k: usize,
 }
 
-/// Shape of a row-major matrix.
+/// The shape of a row-major matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// Its rows: in the loss kernels, one per sample.
+    /// The number of rows. In the loss kernels, each row is a sample.
     pub rows: usize,
-    /// Its columns: in the loss kernels, one per class.
+    /// The number of columns. In the loss kernels, each column is a class.
     pub columns: usize,
 }

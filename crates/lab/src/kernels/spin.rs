@@ -1,12 +1,12 @@
-//! The kernel of `spin.cu`, which takes time and does nothing else.
+//! The kernel of `spin.cu`, which only takes time.
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 
 use super::Kernels;
 
 impl Kernels {
-    /// Keeps the stream busy for at least so many nanoseconds of the GPU's global timer, and touches no memory. Makes a
-    /// late producer: what forgets to wait for it then reads too early on any GPU.
+    /// Keeps the stream busy for at least this many nanoseconds of the GPU's global timer, without touching memory. Use
+    /// it to delay a producer: code that forgets to wait for the producer then reads too early on any GPU.
     ///
     /// # Errors
     /// See [`Kernels`].

@@ -1,4 +1,4 @@
-//! Kernels of `vector.cu`: one number of a vector, and a vector by one number.
+//! The kernels of `vector.cu`: those that reduce a vector to one number, and those that apply one number to a vector.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -6,7 +6,7 @@ use super::Kernels;
 use super::launch::{Call, elements, reduction};
 
 impl Kernels {
-    /// `sum[0]` = the sum of all `x[i]²`, in an order that depends on the length alone; 0 if there are none.
+    /// Computes `sum[0]`, the sum of all `x[i]²`, or 0 if there are none. The order depends only on the length.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -19,7 +19,7 @@ impl Kernels {
         reduction(&self.call("sum_of_squares", &self.sum_of_squares, stream)?, "sum", sum, x)
     }
 
-    /// `most[0]` = the largest `x[i]`, −∞ if there are none. A NaN is passed over.
+    /// Computes `most[0]`, the largest `x[i]`, or −∞ if there are none. NaNs are ignored.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -32,7 +32,7 @@ impl Kernels {
         reduction(&self.call("maximum", &self.maximum, stream)?, "most", most, x)
     }
 
-    /// `x[i] = exp(x[i] − shift[0])`.
+    /// Computes `x[i] = exp(x[i] − shift[0])`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -45,7 +45,7 @@ impl Kernels {
         by_one_number(&self.call("exp_minus", &self.exp_minus, stream)?, x, "shift", shift)
     }
 
-    /// `x[i] /= divisor[0]`.
+    /// Computes `x[i] /= divisor[0]`.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -58,7 +58,7 @@ impl Kernels {
         by_one_number(&self.call("divide", &self.divide, stream)?, x, "divisor", divisor)
     }
 
-    /// Adds to `count[0]` the number of elements that are infinite or not a number.
+    /// Adds to `count[0]` the number of elements that are infinite or NaN.
     ///
     /// # Errors
     /// See [`Kernels`].
@@ -73,12 +73,12 @@ impl Kernels {
         call.expect_length("count", count.len(), 1)?;
         let (x, _read) = x.device_ptr(stream);
         let (count, _written) = count.device_ptr_mut(stream);
-        // SAFETY: the kernel is count_not_finite(unsigned*, const float*, unsigned); 1 and n elements.
+        // SAFETY: the kernel is count_not_finite(unsigned*, const float*, unsigned); the buffers hold 1 and n elements.
         unsafe { call.launch(elements(n), &[&count, &x, &n]) }
     }
 }
 
-/// Each element by the one number, named `name`, that lies in another buffer.
+/// Launches a kernel that applies a number in a buffer of its own to each element. `name` is the number's argument.
 fn by_one_number(
     call: &Call<'_>,
     x: &mut impl DevicePtrMut<f32>,
@@ -89,6 +89,6 @@ fn by_one_number(
     call.expect_length(name, number.len(), 1)?;
     let (number, _read) = number.device_ptr(call.stream);
     let (x, _written) = x.device_ptr_mut(call.stream);
-    // SAFETY: both are (float*, const float*, unsigned); n elements and 1.
+    // SAFETY: both kernels are (float*, const float*, unsigned); the buffers hold n elements and 1.
     unsafe { call.launch(elements(n), &[&x, &number, &n]) }
 }

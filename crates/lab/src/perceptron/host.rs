@@ -1,5 +1,4 @@
-//! The same perceptron on the host, one sample after the other, in double precision: what the GPUs' results are
-//! compared with.
+//! The same perceptron on the host, one sample at a time and in double precision, as a reference for the GPUs' results.
 
 use std::ops::Range;
 
@@ -13,36 +12,39 @@ pub struct HostPerceptron {
     parameters: Vec<f64>,
 }
 
-/// What one pass through the network leaves behind.
+/// The results of one pass through the network.
 struct Pass {
     hidden: Vec<f64>,
     probabilities: Vec<f64>,
 }
 
 impl HostPerceptron {
-    /// The perceptron that `Perceptron::new` makes with these arguments.
+    /// Creates the perceptron that `Perceptron::new` creates with these arguments.
     pub fn new(hidden: usize, seed: u64) -> Self {
         let layout = Layout { hidden };
         Self { layout, parameters: layout.initial(seed).into_iter().map(f64::from).collect() }
     }
 
-    /// Where each parameter lies.
+    /// Returns the positions of the parameters.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// All parameters, in the order of [`Layout`].
+    /// Returns all parameters, in the order of [`Layout`].
     pub fn parameters(&self) -> &[f64] {
         &self.parameters
     }
 
-    /// All parameters, to be changed.
+    /// Returns all parameters for writing.
     pub fn parameters_mut(&mut self) -> &mut [f64] {
         &mut self.parameters
     }
 
-    /// Mean loss (cross-entropy, in nats) over the samples of `rows`, and its gradient in the order of [`Layout`]. Both
-    /// are 0 over no samples. Panics where there is no such sample.
+    /// Returns the mean loss (cross-entropy, in nats) over the samples of `rows`, and its gradient in the order of
+    /// [`Layout`]. Both are 0 if `rows` is empty.
+    ///
+    /// # Panics
+    /// Panics if there are no such samples.
     pub fn loss_and_gradient(&self, samples: &Samples, rows: Range<usize>) -> (f64, Vec<f64>) {
         let count = rows.len().max(1) as f64;
         let mut gradient = vec![0.0; self.layout.parameters()];
@@ -57,14 +59,14 @@ impl HostPerceptron {
         (loss / count, gradient)
     }
 
-    /// Gradient descent: `parameters -= learning_rate · gradient`.
+    /// Takes a step of gradient descent: `parameters -= learning_rate · gradient`.
     pub fn descend(&mut self, gradient: &[f64], learning_rate: f64) {
         for (parameter, slope) in self.parameters.iter_mut().zip(gradient) {
             *parameter -= learning_rate * slope;
         }
     }
 
-    /// Share of the samples whose most probable class is their label. 0 of no samples.
+    /// Returns the share of the samples whose most probable class is their label, or 0 if there are no samples.
     pub fn accuracy(&self, samples: &Samples) -> f64 {
         let best = |values: &[f64]| (0..CLASSES).rev().max_by(|&a, &b| values[a].total_cmp(&values[b]));
         let is_right = |row: &usize| {
@@ -85,7 +87,7 @@ impl HostPerceptron {
         Pass { hidden, probabilities: exponentials.into_iter().map(|value| value / sum).collect() }
     }
 
-    /// `input · weights + bias`.
+    /// Computes `input · weights + bias`.
     fn linear(&self, input: &[f64], weights: Range<usize>, bias: Range<usize>) -> Vec<f64> {
         let mut output = self.parameters[bias].to_vec();
         let columns = output.len();
@@ -96,7 +98,8 @@ impl HostPerceptron {
     }
 
     /// Adds the gradient of one sample's loss. For softmax with cross-entropy, ∂loss/∂logit is probability − 1 at the
-    /// label and the probability elsewhere; through a linear layer, ∂/∂w = inputᵀ · ∂/∂output and ∂/∂input = ∂/∂output · wᵀ.
+    /// label and the probability elsewhere. Through a linear layer, ∂/∂w = inputᵀ · ∂/∂output and ∂/∂input = ∂/∂output
+    /// · wᵀ.
     fn add_gradient(&self, gradient: &mut [f64], image: &[f32], label: usize, pass: &Pass) {
         let layout = self.layout;
         let mut of_logits = pass.probabilities.clone();
@@ -123,7 +126,7 @@ impl HostPerceptron {
     }
 }
 
-/// `to += factor · from`.
+/// Computes `to += factor · from`.
 fn add(to: &mut [f64], from: &[f64], factor: f64) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
 }
@@ -136,10 +139,10 @@ mod tests {
     use crate::digits::Digits;
 
     #[test]
-    fn the_gradient_is_that_of_finite_differences() {
+    fn the_gradient_matches_finite_differences() {
         let samples = Digits::load().unwrap().train;
         let mut model = HostPerceptron::new(7, 3);
-        // Biases away from 0, so that no unit sits at ReLU's bend.
+        // Biases differ from 0, so that no unit sits at ReLU's bend.
         let layout = model.layout();
         for (at, index) in layout.b1().chain(layout.b2()).enumerate() {
             model.parameters_mut()[index] = 0.03 * (at as f64 - 6.5);
@@ -155,7 +158,7 @@ mod tests {
                 model.parameters_mut()[index] = parameter;
                 loss
             };
-            // Central difference: its error is step² / 6 times the third derivative, about 1e-10 here.
+            // The error of a central difference is step² / 6 times the third derivative, about 1e-10 here.
             let slope = (loss_at(step) - loss_at(-step)) / (2.0 * step);
             let part = layout.part(index);
             assert!(abs_diff_eq!(slope, *expected, epsilon = 1e-8), "{part} {index}: {slope} {expected}");
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_is_the_weighted_mean_of_its_uneven_parts() {
+    fn the_whole_is_the_weighted_mean_of_its_uneven_parts() {
         let samples = Digits::load().unwrap().train;
         let model = HostPerceptron::new(5, 1);
         let (loss, gradient) = model.loss_and_gradient(&samples, 0..7);

@@ -1,56 +1,59 @@
-//! Where the parameters lie in their one flat buffer, and how they start.
+//! The positions of the parameters in their flat buffer, and their initial values.
 
 use std::ops::Range;
 
 use crate::digits::{CLASSES, PIXELS};
 use crate::random::SplitMix64;
 
-/// The order of parameters, and of their gradients, in one flat buffer: `w1 | b1 | w2 | b2`.
+/// The order of the parameters, and of their gradients, in a flat buffer: `w1 | b1 | w2 | b2`.
 ///
 /// `w1` is [`PIXELS`] × hidden, `w2` is hidden × [`CLASSES`], both row-major; a layer computes `x · w + b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Units of the hidden layer.
+    /// The number of hidden units.
     pub hidden: usize,
 }
 
 impl Layout {
-    /// First layer's weights.
+    /// Returns the range of the first layer's weights.
     pub fn w1(self) -> Range<usize> {
         0..PIXELS * self.hidden
     }
 
-    /// First layer's biases, one per hidden unit.
+    /// Returns the range of the first layer's biases, one per hidden unit.
     pub fn b1(self) -> Range<usize> {
         let start = self.w1().end;
         start..start + self.hidden
     }
 
-    /// Second layer's weights.
+    /// Returns the range of the second layer's weights.
     pub fn w2(self) -> Range<usize> {
         let start = self.b1().end;
         start..start + self.hidden * CLASSES
     }
 
-    /// Second layer's biases, one per class.
+    /// Returns the range of the second layer's biases, one per class.
     pub fn b2(self) -> Range<usize> {
         let start = self.w2().end;
         start..start + CLASSES
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(self) -> usize {
         self.b2().end
     }
 
-    /// Which part of the buffer holds `index`, for messages.
+    /// Returns the name of the part that contains `index`, for messages.
     pub fn part(self, index: usize) -> &'static str {
         let parts = [(self.w1(), "w1"), (self.b1(), "b1"), (self.w2(), "w2"), (self.b2(), "b2")];
         parts.into_iter().find(|(range, _)| range.contains(&index)).map_or("no parameter", |(_, name)| name)
     }
 
-    /// Of all `parameters`, those of a perceptron that has only these `units` of the hidden layer: their columns of `w1`,
-    /// their biases, their rows of `w2`, and all of `b2`. Panics where there is no such unit.
+    /// Selects the parameters of a perceptron that has only these `units` of the hidden layer: their columns of `w1`,
+    /// their biases, their rows of `w2`, and all of `b2`.
+    ///
+    /// # Panics
+    /// Panics if there are no such units.
     pub fn of_units<T: Copy>(self, parameters: &[T], units: Range<usize>) -> Vec<T> {
         let (w1, b1) = (&parameters[self.w1()], &parameters[self.b1()]);
         let (w2, b2) = (&parameters[self.w2()], &parameters[self.b2()]);
@@ -59,9 +62,9 @@ impl Layout {
         columns.chain(&b1[units.clone()]).chain(rows).chain(b2).copied().collect()
     }
 
-    /// Parameters to start from, the same for the same seed. Weights are uniform in ±√(6 / inputs), which keeps the size
-    /// of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015, arXiv 1502.01852);
-    /// biases are 0.
+    /// Returns initial parameters, which depend only on the seed. Weights are uniform in ±√(6 / inputs), which keeps
+    /// the size of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015, arXiv
+    /// 1502.01852). Biases are 0.
     pub fn initial(self, seed: u64) -> Vec<f32> {
         let mut random = SplitMix64::new(seed);
         let mut parameters = vec![0.0; self.parameters()];
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parameters_of_some_units_are_theirs() {
+    fn of_units_selects_the_parameters_of_the_units() {
         let (whole, part) = (Layout { hidden: 5 }, Layout { hidden: 2 });
         // Each parameter's value is its index.
         let parameters: Vec<f32> = (0..whole.parameters()).map(|index| index as f32).collect();

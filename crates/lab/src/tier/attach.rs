@@ -1,4 +1,4 @@
-//! Loads a tier's libraries, and says how many ranks they have room for.
+//! Loads a tier's libraries, and returns how many ranks they have room for.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,14 +11,14 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::choice::{RANKS_PER_GPU, Tier, tier_for};
 use crate::library::Library;
 
-/// World sizes that checks use where GPUs cost nothing.
+/// The largest world size of checks on the virtual tier, where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
 
-/// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc; further
-/// calls only check that the tier still serves.
+/// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc. Further
+/// calls only check that the tier has room for `ranks` ranks.
 ///
 /// # Errors
-/// As [`tier_for`], or a library can't be loaded, or the driver does not start.
+/// Fails like [`tier_for`], if a library can't be loaded, or if the driver does not start.
 pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
     static ATTACHED: Mutex<Option<Tier>> = Mutex::new(None);
     let mut attached = ATTACHED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -41,10 +41,10 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
     Ok(tier)
 }
 
-/// The attached tier, and how many ranks it has room for.
+/// The attached tier, and the number of ranks that it has room for.
 static ROOM: OnceLock<(Tier, usize)> = OnceLock::new();
 
-/// The attached tier, if there is one.
+/// Returns the attached tier, if there is one.
 pub(crate) fn attached() -> Option<Tier> {
     ROOM.get().map(|&(tier, _)| tier)
 }
@@ -54,7 +54,7 @@ fn load(tier: Tier) -> anyhow::Result<()> {
         Tier::Virtual => load_virtual(),
         Tier::Real | Tier::Shared => {
             if tier == Tier::Shared {
-                // SAFETY: no other thread of the lab is running yet; NCCL reads the variable when it starts.
+                // SAFETY: no other thread of the lab is running yet, and NCCL reads the variable only when it starts.
                 unsafe { std::env::set_var("NCCL_MULTI_RANK_GPU_ENABLE", "1") };
             }
             if Library::open(Path::new("libnccl.so")).is_err() {
@@ -68,16 +68,18 @@ fn load(tier: Tier) -> anyhow::Result<()> {
 fn load_virtual() -> anyhow::Result<()> {
     let driver = Library::open(&built_library("libvirtual_cuda.so")?)?;
     Library::open(&built_library("libvirtual_nccl.so")?)?;
-    // So that reports show the line of the exercise, not the lab's line that it called, and before that of the check.
+    // Reports then show the line of the exercise, instead of the lab's line that it called or the check's line that
+    // called it.
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     tell_path(&driver, c"virtualGpuHideLibrary", Path::new(own))?;
     own_sources().map_or(Ok(()), |own| tell_path(&driver, c"virtualGpuShowSourcesFirst", &own))
 }
 
-/// The sources of the exercises that are checked: Cargo and the course start a module's checks in its folder. None in other programs.
+/// Returns the source folder of the exercises under test, or `None` in other programs. Cargo and the course run a
+/// module's checks in the module's folder.
 pub(crate) fn own_sources() -> Option<PathBuf> {
     let package = std::env::current_dir().ok()?;
-    // The author's checks put each mistake into a member of its own.
+    // The author's checks put each mistake into a workspace member of its own.
     let is_module = ["modules", "solutions", "members"]
         .iter()
         .any(|name| package.parent().is_some_and(|all| all.ends_with(name)));
@@ -94,10 +96,10 @@ fn tell_path(driver: &Library, function: &CStr, path: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-/// A library that Cargo built for this executable: in `deps`, or next to the executable.
+/// Returns a library that Cargo built for this executable: in `deps`, or next to the executable.
 ///
 /// # Errors
-/// It is in neither place.
+/// Fails if it is in neither place.
 pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("can't tell where this program is")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
@@ -106,26 +108,26 @@ pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not next to {}: build with cargo", executable.display()))
 }
 
-/// Ranks that the attached libraries have room for.
+/// Returns the number of ranks that the attached libraries have room for.
 fn most_ranks(tier: Tier) -> anyhow::Result<usize> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     Ok(if tier == Tier::Shared { gpus * RANKS_PER_GPU } else { gpus })
 }
 
-/// World sizes that a check may use on the attached tier, ascending: 1 to 5 on the virtual one, up to what is there
-/// on the others.
+/// Returns the world sizes that a check may use on the attached tier, in ascending order: from 1 to 5 on the virtual
+/// tier, and from 1 to the available room on the others.
 ///
 /// # Panics
-/// Before [`attach`]: a check without a world size would pass without a look.
+/// Panics before [`attach`], because a check without a world size would pass without checking anything.
 pub fn world_sizes() -> Vec<usize> {
     let (tier, most) = *ROOM.get().expect("lab::attach comes before lab::world_sizes");
     (1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect()
 }
 
-/// A new stream for each rank, on the GPU that the rank uses.
+/// Creates a stream for each rank, on the GPU that the rank uses.
 ///
 /// # Errors
-/// More ranks than the attached tier has room for, or what the driver answers.
+/// Fails if the attached tier has no room for this many ranks, or with the driver's error.
 pub fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     attach(world_size)?;
     let gpus = usize::try_from(CudaContext::device_count()?)?;

@@ -1,27 +1,27 @@
-//! Which tier runs how many ranks, and why.
+//! Chooses the tier for a number of ranks, and explains the choice.
 
 use anyhow::{bail, ensure};
 
 use super::survey::{NcclVersion, Survey, survey};
 
-/// Ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
+/// The number of ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
 pub(super) const RANKS_PER_GPU: usize = 2;
 
-/// The first NCCL that lets ranks share a GPU.
+/// The first version of NCCL in which ranks can share a GPU.
 const SHARING_NCCL: NcclVersion = NcclVersion::new(2, 30, 0);
 
-/// GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] say otherwise.
+/// The number of GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] set another.
 const VIRTUAL_GPUS: usize = 8;
 
-/// Names the machine whose times the virtual tier models.
+/// The variable with the machine whose times the virtual tier models.
 pub(super) const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
 
-/// What answers cudarc's calls.
+/// The libraries behind cudarc's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// The installed driver and NCCL, a GPU for each rank.
+    /// The installed driver and NCCL, with a GPU for each rank.
     Real,
-    /// The installed driver and NCCL ≥ 2.30, two ranks on each GPU.
+    /// The installed driver and NCCL ≥ 2.30, with two ranks on each GPU.
     Shared,
     /// The virtual GPU.
     Virtual,
@@ -40,12 +40,13 @@ impl std::fmt::Display for Tier {
 /// Chooses the tier on which `ranks` ranks can run, without loading anything for cudarc.
 ///
 /// # Errors
-/// `LAB_TIER` names a tier that is unknown, or that can't run so many ranks here: the reason, for a person.
+/// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error states the
+/// reason.
 pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
     let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
     if tier == Tier::Virtual {
-        // A count that is no number is the driver's to refuse, when it starts; how many GPUs a topology has, it says then.
+        // The driver rejects an invalid count when it starts. It also reports only then how many GPUs a topology has.
         let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
         let default = if std::env::var_os(TOPOLOGY).is_some() { usize::MAX } else { VIRTUAL_GPUS };
         let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(default);
@@ -83,10 +84,10 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
     }
 }
 
-/// One line that says on what `ranks` ranks run here, and why.
+/// Returns a line that says on which tier `ranks` ranks run here, and why.
 ///
 /// # Errors
-/// As [`tier_for`].
+/// Fails like [`tier_for`].
 pub fn describe(ranks: usize) -> anyhow::Result<String> {
     let survey = survey();
     let gpus = survey.driver.as_ref().map_or(0, |driver| driver.gpus);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_takes_real_gpus_where_they_suffice() {
+    fn auto_uses_real_gpus_if_there_are_enough() {
         let two = machine(Ok(2), Ok(NEW));
         assert_eq!(choose("auto", 2, &two).unwrap(), Tier::Real);
         assert_eq!(choose("auto", 3, &two).unwrap(), Tier::Virtual);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_is_asked_for_and_missing_is_an_error_with_the_reason() {
+    fn asking_for_a_missing_tier_fails_with_the_reason() {
         let none = machine(Err("no NVIDIA driver is installed"), Err("not looked for"));
         let error = choose("real", 1, &none).unwrap_err().to_string();
         assert_eq!(error, "LAB_TIER=real: no NVIDIA driver is installed");

@@ -1,4 +1,4 @@
-//! What this machine has: a driver with GPUs, NCCL, and NVRTC.
+//! Finds this machine's driver and GPUs, NCCL, and NVRTC.
 
 use std::ffi::{c_int, c_uint};
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::sync::OnceLock;
 
 use crate::library::Library;
 
-/// `cuInit`'s code where a driver finds no device: CUDA_ERROR_NO_DEVICE.
+/// The code that `cuInit` returns if a driver finds no device: CUDA_ERROR_NO_DEVICE.
 const NO_DEVICE: c_int = 100;
 
-/// What this machine has.
+/// The relevant hardware and software of this machine.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The installed driver, if it has a GPU; or why there is none.
+    /// The installed driver, if it has a GPU, or the reason why it can't be used.
     pub driver: Result<Driver, String>,
-    /// The version of NCCL; or why there is none.
+    /// The version of NCCL, or the reason why there is none.
     pub nccl: Result<NcclVersion, String>,
 }
 
@@ -49,20 +49,20 @@ impl NcclVersion {
 }
 
 impl std::fmt::Display for CudaVersion {
-    /// `12.9`.
+    /// Formats the version like `12.9`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
     }
 }
 
 impl std::fmt::Display for NcclVersion {
-    /// `2.30.7`.
+    /// Formats the version like `2.30.7`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.0 / 10_000, self.0 / 100 % 100, self.0 % 100)
     }
 }
 
-/// Looks for a driver with a GPU, and for NCCL. Looks once; both are only asked for their figures.
+/// Looks for a driver with a GPU, and for NCCL, on the first call. Only queries their figures.
 pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
@@ -76,7 +76,7 @@ pub fn survey() -> &'static Survey {
 }
 
 fn driver() -> Result<Driver, String> {
-    // By the driver's own SONAME, which the virtual library never has.
+    // The driver's own SONAME, which the virtual library never has.
     let driver = Library::open(Path::new("libcuda.so.1"))
         .map_err(|_| "no NVIDIA driver is installed (libcuda.so.1 is not found)".to_owned())?;
     let init = driver.symbol(c"cuInit").ok_or("libcuda.so.1 has no cuInit")?;
@@ -85,25 +85,25 @@ fn driver() -> Result<Driver, String> {
     match init(0) {
         0 => {}
         NO_DEVICE => return Err("the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
-        code => return Err(format!("the NVIDIA driver does not start (cuInit answers with error {code})")),
+        code => return Err(format!("the NVIDIA driver does not start (cuInit returns error {code})")),
     }
     // SAFETY: `cuDeviceGetCount` writes an int and returns a result code.
     let gpus = match unsafe { driver.int_from(c"cuDeviceGetCount") }? {
         count @ 1.. => count as usize,
         _ => return Err("the NVIDIA driver finds no GPU".to_owned()),
     };
-    // SAFETY: so does `cuDriverGetVersion`.
+    // SAFETY: `cuDriverGetVersion` writes an int and returns a result code.
     let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
     Ok(Driver { gpus, cuda })
 }
 
-/// Whether NCCL is there by the name that programs are linked with, `libnccl.so`. Its runtime packages have
-/// `libnccl.so.2` only; the course gives it the other name.
+/// Returns whether NCCL can be found as `libnccl.so`, the name that programs are linked with. NCCL's runtime packages
+/// only have `libnccl.so.2`; the course provides the other name.
 pub fn has_plain_nccl() -> bool {
     Library::open(Path::new("libnccl.so")).is_ok()
 }
 
-/// The version of NVRTC, the compiler that kernels are made with; or why there is none.
+/// Returns the version of NVRTC, the compiler for kernels, or the reason why there is none.
 pub fn nvrtc_version() -> Result<String, String> {
     let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
     let nvrtc = names
@@ -116,12 +116,12 @@ pub fn nvrtc_version() -> Result<String, String> {
     let (mut major, mut minor) = (0, 0);
     match version(&raw mut major, &raw mut minor) {
         0 => Ok(format!("{major}.{minor}")),
-        code => Err(format!("nvrtcVersion answers with error {code}")),
+        code => Err(format!("nvrtcVersion returns error {code}")),
     }
 }
 
 fn nccl_version() -> Result<NcclVersion, String> {
-    // Not by `libnccl.so`: the name would stay taken, also for the virtual library.
+    // Opening `libnccl.so` instead would take that name, also for the virtual library.
     let nccl = Library::open(Path::new("libnccl.so.2"))
         .map_err(|error| format!("NCCL is not found: {error}; is its folder on LD_LIBRARY_PATH?"))?;
     // SAFETY: `ncclGetVersion` writes an int and returns a result code.
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_shown_as_people_write_them() {
+    fn versions_have_their_usual_form() {
         assert_eq!(CudaVersion(12_090).to_string(), "12.9");
         assert_eq!(NcclVersion(23_007).to_string(), "2.30.7");
         assert_eq!(NcclVersion::new(2, 22, 5), NcclVersion(22_205));

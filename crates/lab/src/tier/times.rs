@@ -1,15 +1,15 @@
-//! Where event times come from: a GPU's clock, or a model.
+//! Tells apart times from a GPU's clock and times from a model.
 
 use cudarc::driver::CudaContext;
 
 use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
-/// Where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or `modeled for the machine ...`,
-/// with what is left out. Every figure is shown with it.
+/// Returns where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or
+/// `modeled for the machine ...` with what the model leaves out. Every figure is shown with this text.
 ///
 /// # Errors
-/// What the driver answers.
+/// Returns the driver's error.
 pub fn whose_times() -> anyhow::Result<String> {
     Ok(match attached() {
         Some(Tier::Virtual) => {
@@ -20,12 +20,12 @@ pub fn whose_times() -> anyhow::Result<String> {
     })
 }
 
-/// Where the times of a virtual GPU come from, by the name of its preset.
+/// Returns where the times of a virtual GPU come from, for the name of its preset.
 pub(crate) fn modeled_for(preset: &str) -> String {
     format!("modeled for the machine `{preset}`, where host work takes no time")
 }
 
-/// Whether event times on the attached tier are modeled: only these are the same on every run.
+/// Returns whether event times on the attached tier are modeled. Only modeled times are the same on every run.
 pub fn times_are_modeled() -> bool {
     attached() == Some(Tier::Virtual)
 }

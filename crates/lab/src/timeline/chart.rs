@@ -1,4 +1,4 @@
-//! A timeline of several GPUs, or of several runs, to look at: in the terminal, in Perfetto, on a slide.
+//! Draws a timeline of several GPUs or several runs: in the terminal, in Perfetto, or on a slide.
 
 mod perfetto;
 mod picture;
@@ -15,22 +15,22 @@ use super::{Kind, Span};
 /// One GPU's lines of a [`Chart`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What it did. All rows of a chart tell their times since one moment.
+    /// The GPU's work. All rows of a chart have the same time origin.
     pub spans: Vec<Span>,
-    /// Milliseconds by which all of its times may be off, compared to those of the other rows.
+    /// The possible error of all its times relative to those of the other rows, in milliseconds.
     pub uncertainty: f64,
 }
 
-/// What several GPUs did, or one GPU in several runs.
+/// The work of several GPUs, or of one GPU in several runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// What was run.
+    /// The subject of the chart.
     pub title: String,
-    /// What stands below: above all whose the times are, see [`crate::tier::whose_times`].
+    /// The note below the chart, mainly where the times come from, see [`crate::tier::whose_times`].
     pub note: String,
-    /// One for each GPU, or for each run.
+    /// The rows, one for each GPU or each run.
     pub rows: Vec<Row>,
-    /// What each row is called. A row that has no name here is that of a GPU, and called by its number: `GPU 0`, `GPU 1` and so on.
+    /// The names of the rows. A row without a name here is named after its GPU: `GPU 0`, `GPU 1`, and so on.
     pub names: Vec<String>,
 }
 
@@ -44,24 +44,26 @@ impl Kind {
     }
 }
 
-/// Milliseconds of the smallest uncertainty that is shown. What is below comes of the digits of an event's time.
+/// The smallest uncertainty that is shown, in milliseconds. Smaller ones come from the limited digits of an event's
+/// time.
 const SMALLEST: f64 = 5e-5;
 
 impl Chart {
-    /// What a row is called.
+    /// Returns the name of a row.
     fn name(&self, row: usize) -> String {
         self.names.get(row).cloned().unwrap_or_else(|| format!("GPU {row}"))
     }
 
-    /// Letters of the longest name of a row.
+    /// Returns the number of characters of the longest row name.
     fn longest_name(&self) -> usize {
         (0..self.rows.len()).map(|row| self.name(row).chars().count()).max().unwrap_or_default()
     }
 
-    /// Writes the trace of [`perfetto`](Self::perfetto) and the picture of [`svg`](Self::svg), each where a path is given.
+    /// Writes the trace of [`perfetto`](Self::perfetto) and the picture of [`svg`](Self::svg), each if its path is
+    /// given.
     ///
     /// # Errors
-    /// A file can't be written: with its path.
+    /// Fails if a file can't be written, and names its path.
     pub fn write(&self, perfetto: Option<&Path>, svg: Option<&Path>) -> anyhow::Result<()> {
         let write = |path: &Path, text: String| {
             std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
@@ -70,14 +72,14 @@ impl Chart {
         svg.map_or(Ok(()), |path| write(path, self.svg()))
     }
 
-    /// The kinds of work that there is, in their order.
+    /// Returns the kinds of work in the chart, in order.
     fn kinds(&self) -> Vec<Kind> {
         let kinds: BTreeSet<Kind> =
             self.rows.iter().flat_map(|row| &row.spans).map(|span| span.kind).collect();
         kinds.into_iter().collect()
     }
 
-    /// The first start, and the last end behind it.
+    /// Returns the first start and the last end.
     fn range(&self) -> (f64, f64) {
         let spans = || self.rows.iter().flat_map(|row| &row.spans);
         let first = spans().map(|span| span.start).fold(f64::INFINITY, f64::min);
@@ -86,7 +88,7 @@ impl Chart {
     }
 }
 
-/// ` ± 3.1 µs`, or nothing where a time is as it is.
+/// Formats an uncertainty like ` ± 3.1 µs`. Returns an empty string if it is too small.
 fn plus_minus(milliseconds: f64) -> String {
     if milliseconds >= SMALLEST { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
 }
@@ -114,7 +116,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_name_stands_wherever_its_row_does() {
+    fn a_row_has_its_name_in_every_output() {
         let chart = Chart { names: vec!["at the very end".to_owned()], ..chart() };
         let (text, trace, picture) = (chart.terminal(), chart.perfetto(), chart.svg());
         assert!(

@@ -1,20 +1,21 @@
-//! How much of the communication ran while the GPU computed.
+//! Measures how much of the communication ran while the GPU computed.
 
 use super::{Kind, Span};
 
-/// How long one kind of work ran, and for how long of that the GPU computed too. Times are in milliseconds.
+/// How long work of a kind ran, split by whether the GPU computed at the same time. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
-    /// Communication, or copies where there is no communication.
+    /// Communication, or copies if there is no communication.
     pub kind: Kind,
-    /// The time in which the GPU computed too.
+    /// The time during which the GPU computed.
     pub hidden: f64,
-    /// The time in which it did not.
+    /// The time during which the GPU did not compute.
     pub exposed: f64,
 }
 
 impl Overlap {
-    /// The overlap of one GPU's communication with its compute work. Without communication, that of its copies; without either, none.
+    /// Returns the overlap of one GPU's communication with its compute work. Without communication, uses its copies;
+    /// without either, returns `None`.
     pub fn of(spans: &[Span]) -> Option<Self> {
         let covered = |kind| union(spans.iter().filter(|span| span.kind == kind));
         let compute = covered(Kind::Compute);
@@ -27,7 +28,7 @@ impl Overlap {
     }
 }
 
-/// As in `hidden: 4.00 ms of communication ran while the GPU computed; exposed: 0.50 ms`.
+/// Formats the overlap like `hidden: 4.00 ms of communication ran while the GPU computed; exposed: 0.50 ms`.
 impl std::fmt::Display for Overlap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { kind, hidden, exposed } = self;
@@ -36,10 +37,10 @@ impl std::fmt::Display for Overlap {
     }
 }
 
-/// Milliseconds in which more than one span lasts.
+/// Returns for how many milliseconds more than one span runs.
 pub(super) fn at_once(spans: &[Span]) -> f64 {
     let mut ends: Vec<(f64, i32)> = spans.iter().flat_map(|span| [(span.start, 1), (span.end, -1)]).collect();
-    // At the same moment, what ends does so before the next begins.
+    // If a span ends at the moment at which another begins, the end comes first.
     ends.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     let (mut running, mut since, mut sum) = (0, 0.0, 0.0);
     for (time, change) in ends {
@@ -53,7 +54,7 @@ pub(super) fn at_once(spans: &[Span]) -> f64 {
 
 type Interval = (f64, f64);
 
-/// The times that any of the spans covers, ascending and apart from each other.
+/// Returns the times that any of the spans covers, as disjoint intervals in ascending order.
 fn union<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Interval> {
     let mut sorted: Vec<Interval> = spans.map(|span| (span.start, span.end)).collect();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -74,7 +75,7 @@ fn intersection(ones: &[Interval], others: &[Interval]) -> Vec<Interval> {
 }
 
 fn length(intervals: &[Interval]) -> f64 {
-    // The sum of no numbers is -0, which would be shown.
+    // `sum` would return -0 for no intervals, and the minus sign would be shown.
     intervals.iter().fold(0.0, |sum, (start, end)| sum + (end - start))
 }
 
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_two_calls_share_counts_once() {
+    fn shared_time_of_two_calls_counts_once() {
         let spans = [
             span(Kind::Communication, 0.0, 2.0),
             span(Kind::Communication, 1.0, 3.0),
@@ -118,21 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_three_run_counts_once() {
+    fn shared_time_of_three_calls_counts_once() {
         let spans = [(0.0, 2.0), (1.0, 3.0), (1.5, 4.0), (4.0, 5.0)];
         let spans = spans.map(|(start, end)| span(Kind::Compute, start, end));
         assert_eq!((at_once(&spans), at_once(&spans[2..]), at_once(&[])), (2.0, 0.0, 0.0));
     }
 
     #[test]
-    fn work_in_sequence_hides_nothing() {
+    fn sequential_work_hides_nothing() {
         let spans = [span(Kind::Compute, 0.0, 2.0), span(Kind::Communication, 2.0, 3.0)];
         let text = Overlap::of(&spans).unwrap().to_string();
         assert!(text.starts_with("hidden: 0.00 ms") && text.ends_with("exposed: 1.00 ms"), "{text}");
     }
 
     #[test]
-    fn copies_stand_in_where_nothing_communicates() {
+    fn copies_count_if_there_is_no_communication() {
         let spans = [span(Kind::Compute, 0.0, 2.0), span(Kind::Copy, 1.0, 4.0)];
         assert_eq!(Overlap::of(&spans), Some(Overlap { kind: Kind::Copy, hidden: 1.0, exposed: 2.0 }));
         assert_eq!(Overlap::of(&spans[..1]), None);

@@ -1,4 +1,4 @@
-//! What the streams of GPU 0 did last, from a trace of the virtual GPU (`VIRTUAL_GPU_TRACE`).
+//! Finds the last work of GPU 0's streams in a trace of the virtual GPU (`VIRTUAL_GPU_TRACE`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::{Chart, Kind, Row, Span};
 use crate::tier::modeled_for;
 
-/// The kernel that checks delay streams with.
+/// The kernel with which checks delay streams.
 const DELAY: &str = "spin";
-/// Milliseconds of a delay that something can be hidden behind. Only checks about time have such delays.
+/// The shortest delay that can hide other work, in milliseconds. Only checks about time have delays this long.
 const LONG: f64 = 0.1;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct About {
     preset: String,
 }
 
-/// An event of a trace. Those of other phases than `M` and `X` are arrows.
+/// An event of a trace. Events with phases other than `M` and `X` are arrows.
 #[derive(Deserialize)]
 struct Event {
     ph: String,
@@ -64,11 +64,11 @@ enum What {
     HostCopy,
 }
 
-/// A chart of what the streams of GPU 0 did last: behind the last upload of data, or in front of the last download, in a stream that
-/// also computes. None where nothing can overlap, or where nothing takes long.
+/// Returns a chart of the last work on GPU 0's streams: after the last upload of data, or before the last download, in
+/// a stream that also computes. Returns `None` if nothing can overlap, or if nothing takes long.
 ///
 /// # Errors
-/// The file can't be read, or is no trace of the virtual GPU.
+/// Fails if the file can't be read, or is not a trace of the virtual GPU.
 pub(crate) fn chart(path: &Path, title: &str) -> anyhow::Result<Option<Chart>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
     let trace: Trace = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
@@ -95,7 +95,7 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
         let mut own = operations.iter().filter(|operation| operation.stream == stream);
         own.any(|operation| matches!(operation.what, What::Kernel | What::Collective))
     };
-    // A check fills and reads its buffers in streams that work too, before and after each run of the exercise.
+    // A check fills and reads its buffers in streams that also do work, before and after each run of the exercise.
     let is_border = |operation: &Operation| operation.what == What::HostCopy && runs_work(operation.stream);
     let pieces: Vec<(Operation, Option<Kind>)> = {
         let borders: Vec<bool> = operations.iter().map(is_border).collect();
@@ -105,7 +105,7 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
     let run = pieces.split(|(_, kind)| kind.is_none()).rfind(|run| shows_overlap(run))?;
     Some(by_stream(run, |stream| {
         let name = names.get(&(gpu, stream)).map_or("", String::as_str);
-        // A stream that a check named is called by its role.
+        // A stream that a check named is shown by its role.
         let role = name.strip_prefix("the ").and_then(|name| name.strip_suffix(" stream"));
         role.unwrap_or(name).to_owned()
     }))
@@ -129,7 +129,7 @@ impl Operation {
     }
 }
 
-/// The kind of each operation. A delay in a communicator's stream stands for communication that takes longer.
+/// Returns the kind of each operation. A delay in a communicator's stream stands for communication that takes longer.
 fn kinds(operations: &[Operation]) -> Vec<Kind> {
     let of_stream = |stream: usize| operations.iter().filter(move |operation| operation.stream == stream);
     let only_communicates = |stream: usize| {
@@ -149,14 +149,14 @@ fn kinds(operations: &[Operation]) -> Vec<Kind> {
     operations.iter().enumerate().map(kind).collect()
 }
 
-/// Whether a run has something long, and work of two streams or of two kinds.
+/// Returns whether a run contains a long delay, and work of two streams or of two kinds.
 fn shows_overlap(run: &[(Operation, Option<Kind>)]) -> bool {
     let Some((first, kind)) = run.first() else { return false };
     let others = run.iter().any(|(operation, other)| operation.stream != first.stream || other != kind);
     others && run.iter().any(|(operation, _)| operation.is_long_delay())
 }
 
-/// One row for the GPU, where each kind of work has a stream of its own; a row for each stream elsewhere.
+/// Returns one row for the GPU if each kind of work has a stream of its own, and otherwise one row per stream.
 fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) -> Vec<(String, Vec<Span>)> {
     let mut streams: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
     let mut streams_of_kind: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();
@@ -226,10 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_kind_have_a_row_each() {
+    fn streams_of_one_kind_have_separate_rows() {
         let rows = of(&[(1, "kernel", "spin", 0.0, 1.0), (2, "kernel", "spin", 0.5, 1.5)]).unwrap();
         let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["stream 1", "producer"], "the second has a name of its own");
+        assert_eq!(names, ["stream 1", "producer"], "the check named the second stream");
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_takes_long_there_is_nothing_to_see() {
+    fn without_long_work_there_is_no_chart() {
         assert_eq!(
             of(&[(1, "kernel", "scale", 0.0, 1.0), (2, "collective", "ncclAllReduce", 0.0, 1.0)]),
             None

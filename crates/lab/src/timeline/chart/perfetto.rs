@@ -1,12 +1,12 @@
-//! A timeline as a trace.
+//! Writes a timeline as a trace.
 
 use serde_json::{Value, json};
 
 use super::{Chart, plus_minus};
 
 impl Chart {
-    /// JSON that <https://ui.perfetto.dev> and `chrome://tracing` open: a process for each row, a thread for each kind of work, times
-    /// in microseconds ("Trace Event Format", complete events).
+    /// Returns JSON that <https://ui.perfetto.dev> and `chrome://tracing` open. Each row is a process, and each kind of
+    /// work is a thread. Times are in microseconds ("Trace Event Format", complete events).
     pub fn perfetto(&self) -> String {
         let mut events = Vec::new();
         let (first, _) = self.range();

@@ -1,4 +1,4 @@
-//! A timeline as SVG.
+//! Draws a timeline as SVG.
 
 use chart::card::{BLUE, FAINT, GREEN, ORANGE, SOFT, rectangle, text};
 use chart::lines::ticks;
@@ -8,11 +8,11 @@ use svg::node::element::{Description, Group, Line, Title};
 use super::{Chart, Row, SMALLEST, plus_minus};
 use crate::timeline::Kind;
 
-/// Units of the SVG, a slide of 16:9.
+/// The width of the SVG, that of a 16:9 slide.
 const WIDTH: f64 = 1280.0;
-/// Where the times begin, if no row's name is longer than that of a GPU.
+/// The left end of the time axis, if no row's name is longer than that of a GPU.
 const LEFT: f64 = 210.0;
-/// Between a row's name and its lines, the widest of which is `compute`.
+/// The space between a row's name and its bars, for labels up to the width of `compute`.
 const LINE: f64 = 120.0;
 const RIGHT: f64 = 40.0;
 const TOP: f64 = 92.0;
@@ -20,13 +20,14 @@ const LANE: f64 = 40.0;
 const GAP: f64 = 22.0;
 const BELOW: f64 = 84.0;
 const FONT: f64 = 22.0;
-/// A letter's width of that font, roughly, as a part of its height; and of bold ones.
+/// The approximate width of a letter, as a fraction of the font's height.
 const LETTER: f64 = 0.55;
+/// The same for a bold letter.
 const BOLD: f64 = 0.6;
 
 impl Kind {
-    /// Colors that people tell apart who see few, and in print (Okabe and Ito), each with that of the text on it: the contrast is
-    /// 5 at least (WCAG AA asks for 4.5).
+    /// Returns a fill color and its text color. The fills by Okabe and Ito are distinguishable in print and by
+    /// color-blind readers. The contrast is at least 5 (WCAG AA requires 4.5).
     fn colors(self) -> (&'static str, &'static str) {
         match self {
             Self::Compute => (BLUE, "#ffffff"),
@@ -37,8 +38,8 @@ impl Kind {
 }
 
 impl Chart {
-    /// A picture that needs no other file: for a slide, or for a browser. A span's name is its tool tip too. How far a row's times
-    /// may be off is drawn at its end.
+    /// Returns a picture that needs no other file, for a slide or a browser. Each span has its name as a tooltip. A bar
+    /// at the end of a row shows the uncertainty of its times.
     pub fn svg(&self) -> String {
         let kinds = self.kinds();
         let row_height = LANE * kinds.len() as f64 + GAP;
@@ -62,7 +63,7 @@ impl Chart {
         document.to_string()
     }
 
-    /// What the picture shows, for whoever doesn't see it: how long each row did what.
+    /// Describes the picture for readers who can't see it: how long each row did what.
     fn description(&self) -> String {
         let (first, last) = self.range();
         let mut text = format!("{:.2} milliseconds.", last - first);
@@ -82,12 +83,12 @@ impl Chart {
         text
     }
 
-    /// Where the times begin in the picture.
+    /// Returns the left end of the time axis in the picture.
     fn left(&self) -> f64 {
         LEFT.max((20.0 + self.longest_name() as f64 * BOLD * FONT + LINE).ceil())
     }
 
-    /// Where a time is in the picture, to a tenth of a unit.
+    /// Returns the horizontal position of a time, to a tenth of a unit.
     fn x(&self, time: f64) -> f64 {
         let ((first, last), left) = (self.range(), self.left());
         tenths(left + (time - first) / (last - first) * (WIDTH - left - RIGHT))
@@ -147,13 +148,13 @@ impl Chart {
     }
 }
 
-/// A span's name, or its last word, whichever fits into this many units.
+/// Returns a span's name or its last word, whichever fits a width. Returns `None` if neither fits.
 fn fitting(name: &str, width: f64) -> Option<&str> {
     let fits = |word: &&str| word.chars().count() as f64 * LETTER * FONT < width;
     [name, name.rsplit(' ').next().unwrap_or(name)].into_iter().find(fits)
 }
 
-/// What is left of a fraction's tail would be noise in the file.
+/// Rounds to tenths, because further digits would only be noise in the file.
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn a_picture_has_every_span_and_escapes_its_name() {
         let picture = chart().svg();
-        assert_eq!(picture.matches("<title>").count(), 7, "the picture's own, and each span's");
+        assert_eq!(picture.matches("<title>").count(), 7, "one for the picture and one for each span");
         assert!(
             picture.contains(r#"role="img""#)
                 && picture.contains("GPU 1, comm: 2.00 ms between 3.00 and 5.00.")
@@ -174,14 +175,14 @@ mod tests {
         assert!(picture.contains("Two &amp; two") && picture.contains("pre &lt;0&gt;"), "{picture}");
         assert!(
             !picture.contains("http://") || picture.matches("http://").count() == 1,
-            "only its own name space"
+            "its own namespace is the only URL"
         );
         assert_eq!(picture.matches("#cc0000").count(), 1, "one row's times are uncertain");
         assert_eq!((plus_minus(4e-5), plus_minus(6e-5)), (String::new(), " ± 0.1 µs".to_owned()));
     }
 
     #[test]
-    fn a_narrow_bar_has_the_last_word_of_its_name() {
+    fn a_narrow_bar_shows_the_last_word_of_its_name() {
         assert_eq!(fitting("back 8", 80.0), Some("back 8"));
         assert_eq!(fitting("back 8", 30.0), Some("8"));
         assert_eq!(fitting("back 8", 5.0), None);

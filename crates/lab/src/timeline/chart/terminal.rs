@@ -1,19 +1,20 @@
-//! A timeline as lines of text.
+//! Draws a timeline as lines of text.
 
 use super::Chart;
 use crate::timeline::overlap::at_once;
 use crate::timeline::{Kind, Overlap, Span};
 
-/// Columns of a line's label, if none is longer, and of its times.
+/// The minimum width of a line's label.
 const LABEL: usize = 15;
+/// The width of a line's times.
 const COLUMNS: usize = 96;
-/// Columns of times without which a chart shows nothing.
+/// The minimum width of the times; with fewer columns, a chart would show nothing.
 const FEWEST: usize = 16;
-/// Stands for work that is too short for a cell.
+/// Marks work that is too short for a cell.
 const THIN: char = '▏';
 
 impl Chart {
-    /// Lines of text, one for each row and kind of work.
+    /// Returns lines of text, one for each row and kind of work.
     pub fn terminal(&self) -> String {
         let label_width = LABEL.max(self.longest_name() + " compute ".len());
         let mut text = String::new();
@@ -26,8 +27,9 @@ impl Chart {
         text + &self.scale(label_width, COLUMNS)
     }
 
-    /// The chart of one GPU for a terminal, with at most `lines` lines of at most `columns` columns. The streams come first. Below them
-    /// it says how much was hidden and exposed, and whether the times are measured or modeled. Empty where the terminal is too small.
+    /// Returns the chart of one GPU for a terminal, with at most `lines` lines of at most `columns` columns. The
+    /// streams come first. The lines below them show how much work was hidden and exposed, and whether the times are
+    /// measured or modeled. Returns an empty string if the terminal is too small.
     pub fn summary(&self, columns: usize, lines: usize) -> String {
         let all: Vec<(usize, Kind)> = (0..self.rows.len())
             .flat_map(|at| self.kinds().into_iter().map(move |kind| (at, kind)))
@@ -42,12 +44,12 @@ impl Chart {
         };
         let mut below = broken(&overlap, columns);
         below.extend(broken(&self.note, columns));
-        // The axis has a line, too.
+        // The axis takes a line too.
         let room = lines.saturating_sub(below.len() + 1);
         if room == 0 || columns < label_width + FEWEST {
             return String::new();
         }
-        // Room for the line that counts the streams that are left out.
+        // If streams are left out, one line shows their number.
         let shown = if all.len() > room { room - 1 } else { all.len() };
         let width = (columns - label_width).min(COLUMNS);
         let mut text = String::new();
@@ -65,7 +67,8 @@ impl Chart {
         text
     }
 
-    /// Milliseconds in which streams of one GPU overlapped: of hidden communication or copies, or of other work where there is neither.
+    /// Returns for how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other
+    /// work if there is neither.
     pub fn overlapped(&self) -> f64 {
         let spans = self.all_spans();
         Overlap::of(&spans).map_or_else(|| at_once(&spans), |overlap| overlap.hidden)
@@ -75,7 +78,7 @@ impl Chart {
         self.rows.iter().flat_map(|row| row.spans.iter().cloned()).collect()
     }
 
-    /// What a line is called. A stream may be named after its kind of work.
+    /// Returns the label of a line. A stream may be named after its kind of work.
     fn label(&self, row: usize, kind: Kind) -> String {
         let name = self.name(row);
         if name == kind.name() { name } else { format!("{name} {}", kind.name()) }
@@ -117,7 +120,7 @@ impl Chart {
     }
 }
 
-/// The lines of a sentence, broken at blanks.
+/// Breaks a sentence into lines at spaces.
 fn broken(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -132,7 +135,7 @@ fn broken(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A name between brackets, as wide as its span. What is too narrow for a name is a bar.
+/// Returns a name between brackets, as wide as its span, or a bar if the span is too narrow for a name.
 fn bar(name: &str, width: usize) -> Vec<char> {
     if width < 3 {
         return vec!['▌'; width];
@@ -152,13 +155,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 5);
         assert!(lines[0].starts_with("GPU 0 compute  [pre <0>──"), "{text}");
-        // 2 of 5 milliseconds.
+        // The communication starts after 2 of 5 milliseconds.
         assert_eq!(lines[1].find('[').unwrap(), LABEL + 38);
         assert!(lines[4].ends_with("5.00 ms"), "{text}");
     }
 
     #[test]
-    fn a_summary_fits_and_says_what_was_hidden() {
+    fn a_summary_fits_and_shows_what_was_hidden() {
         let chart = Chart { rows: chart().rows[..1].to_vec(), ..chart() };
         for columns in 40..130 {
             let text = chart.summary(columns, 8);
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_too_short_for_a_cell_is_seen() {
+    fn work_that_is_too_short_for_a_cell_is_visible() {
         let mut chart = Chart { rows: chart().rows[..1].to_vec(), ..chart() };
         let copy = Span { kind: Kind::Copy, name: "copy".to_owned(), start: 7.0, end: 7.001 };
         chart.rows[0].spans.push(copy);
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_streams_the_first_are_shown() {
+    fn only_the_first_of_too_many_streams_are_shown() {
         let rows: Vec<_> = chart().rows.iter().cycle().take(10).cloned().collect();
         let chart = Chart { rows, ..chart() };
         let text = chart.summary(80, 8);
