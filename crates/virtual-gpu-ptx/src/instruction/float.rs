@@ -53,7 +53,7 @@ pub enum FloatOp {
     Sin,
     Cos,
     Tanh,
-    /// The sign of `a`, the rest of `b`.
+    /// The sign of `a`, and the rest of `b`.
     Copysign,
 }
 
