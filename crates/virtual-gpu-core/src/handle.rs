@@ -19,7 +19,7 @@ pub struct OpRef {
 
 /// The sequence number of an operation among those of all streams, from 1. A call that frees memory has one, too.
 ///
-/// [`OpRef::number`] is another count: each stream has its own.
+/// [`OpRef::number`] is a different count: each stream has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationNumber(pub u64);
 

@@ -53,7 +53,7 @@ pub struct Variable {
     pub is_const: bool,
 }
 
-/// The address of a variable among the first bytes of another.
+/// The address of a variable, stored among the first bytes of another variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOf {
     /// The offset of the first of its eight bytes.

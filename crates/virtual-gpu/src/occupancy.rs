@@ -73,7 +73,7 @@ impl Usage {
         let limit = if limit == 0 { self.max_threads } else { limit.min(self.max_threads) };
         let mut best = Suggestion { threads: 0, blocks: 0 };
         let mut most = 0;
-        // From the limit down, in whole warps.
+        // From the limit down, in steps of whole warps.
         for warps in (1..=limit.div_ceil(WARP)).rev() {
             let threads = (warps * WARP).min(limit);
             let blocks = self.blocks(threads, dynamic(threads));

@@ -162,7 +162,7 @@ pub enum Operation {
         a: Condition,
         b: Condition,
     },
-    /// `mov.pred` of a constant.
+    /// `mov.pred` with a constant.
     SetPredicate {
         d: Predicate,
         value: bool,

@@ -101,7 +101,7 @@ struct Hints {
 }
 
 impl Hints {
-    /// Takes one hint of each kind. An operator and a priority exclude each other: the second is left.
+    /// Takes one hint of each kind. An operator and a priority exclude each other: the second one is left.
     fn take(modifiers: &mut Modifiers<'_, '_>, is_load: bool) -> Self {
         let operators: &[&str] =
             if is_load { &["ca", "cg", "cs", "lu", "cv"] } else { &["wb", "cg", "cs", "wt"] };

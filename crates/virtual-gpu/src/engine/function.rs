@@ -16,7 +16,7 @@ use virtual_gpu_ptx::Kernel;
 pub(super) struct Function {
     pub(super) module: ModuleHandle,
     pub(super) kernel: Arc<Kernel>,
-    /// Bytes of dynamic shared memory that a launch may ask for.
+    /// Bytes of dynamic shared memory that a launch may request.
     pub(super) max_dynamic_shared: u32,
     /// The preferred part of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,

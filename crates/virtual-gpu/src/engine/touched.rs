@@ -12,7 +12,7 @@ use virtual_gpu_core::status::CudaStatus;
 /// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
-/// What an operation touched and cost.
+/// What an operation touched, and what it cost.
 pub(super) struct Done {
     pub(super) touched: Vec<Touched>,
     pub(super) cost: Cost,
@@ -29,7 +29,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// One range of an allocation.
+    /// Makes the entry for one range of an allocation.
     pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
         let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {

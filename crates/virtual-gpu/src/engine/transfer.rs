@@ -1,4 +1,4 @@
-//! Memory calls: allocate, free, copy, set.
+//! Memory calls: allocate, free, copy, and set.
 
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ impl Engine {
         Ok(std::mem::take(&mut *lock(&into)))
     }
 
-    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay so.
+    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay unwritten.
     pub fn copy(&self, stream: StreamHandle, to: u64, from: u64, len: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_range("copy from", from, len, &call_site)?;
@@ -385,7 +385,7 @@ pub fn address_report(
     owner(report, &bad, address, device)
 }
 
-/// Adds the buffer that an address belongs to, or the nearest one.
+/// Adds the buffer that an address belongs to, or the nearest buffer.
 pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {

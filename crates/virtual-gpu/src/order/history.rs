@@ -87,9 +87,9 @@ struct Segment {
 /// segments, which would take more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// By their first byte. They don't overlap; bytes in no segment and no page were never touched.
+    /// Segments by their first byte. They don't overlap; bytes in no segment and no page were never touched.
     segments: BTreeMap<u64, Segment>,
-    /// By their first byte.
+    /// Pages by their first byte.
     pages: BTreeMap<u64, Page>,
 }
 

@@ -17,7 +17,7 @@ enum Engine {
     Peer,
 }
 
-/// What an operation needs of its GPU.
+/// What an operation needs from its GPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     engine: Option<Engine>,

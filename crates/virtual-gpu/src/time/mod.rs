@@ -78,7 +78,7 @@ pub(crate) enum Class {
     Host,
 }
 
-/// What an operation needs of its GPU.
+/// What an operation needs from its GPU.
 #[derive(Clone, Debug)]
 pub enum Cost {
     /// What its class implies.
@@ -385,7 +385,7 @@ impl Time {
         Ok(())
     }
 
-    /// Notes that a communication is done whose own stream reached it at this time.
+    /// Notes that a communication is done, and when its own stream reached it.
     fn came(&mut self, key: Key, at: u64) {
         self.gpus[key.0].communicated(key.1, at);
         if let Some(trace) = &mut self.trace {

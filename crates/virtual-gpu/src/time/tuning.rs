@@ -290,7 +290,7 @@ impl Model<'_> {
         };
         let at = protocol as usize;
         let (base, inside) = (latencies.base[at], self.links.hop(latencies, protocol));
-        // With one GPU per node nothing hides the network's latency.
+        // With one GPU per node, nothing hides the network's latency.
         let between = if ranks == nodes { TREE.network[at] } else { latencies.network[at] };
         let levels = f64::from(nodes.ilog2());
         match (algorithm, self.function) {
