@@ -1,6 +1,6 @@
 //! Handles and keys that more than one layer uses.
 
-/// GPUs at most. Real nodes have up to 16; the limit keeps a slip of the keyboard from becoming a thousand.
+/// The most GPUs. Real nodes have up to 16; the limit keeps a typo from becoming a thousand.
 pub const MAX_GPUS: usize = 64;
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
@@ -13,13 +13,13 @@ pub struct StreamHandle(pub u64);
 pub struct OpRef {
     /// The stream.
     pub stream: StreamHandle,
-    /// Which of its operations.
+    /// The number of the operation in the stream.
     pub number: u64,
 }
 
 /// The sequence number of an operation among those of all streams, from 1. A call that frees memory has one, too.
 ///
-/// [`OpRef::number`] is another count: each stream has its own.
+/// [`OpRef::number`] is a different count: each stream has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationNumber(pub u64);
 
@@ -33,7 +33,7 @@ pub struct CommId(pub u64);
 
 /// The number of a rank in its communicator, from 0.
 ///
-/// C code passes roots and peers as an `i32`, which may be any number. [`Rank::checked`] makes a rank of it.
+/// C code passes roots and peers as an `i32`, which may be any number. [`Rank::checked`] turns it into a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub usize);
 
@@ -41,7 +41,7 @@ pub struct Rank(pub usize);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
-/// Something that ranks of a communicator do together, or that one rank does with others, and that they wait for.
+/// A call that ranks of a communicator make together, or that one rank makes with others, and that they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKey {
     /// A collective: it waits for all ranks' streams.
@@ -82,7 +82,7 @@ pub struct ManagementId {
 }
 
 impl CallKey {
-    /// The communicator.
+    /// Returns the communicator.
     #[must_use]
     pub fn comm(self) -> CommId {
         match self {
@@ -94,7 +94,7 @@ impl CallKey {
 }
 
 impl OperationNumber {
-    /// The number after this one.
+    /// Returns the number after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -102,13 +102,13 @@ impl OperationNumber {
 }
 
 impl Rank {
-    /// The rank of this number. `None` where a communicator of `world_size` ranks has no such rank.
+    /// Returns the rank with this number; `None` if a communicator of `world_size` ranks has no such rank.
     #[must_use]
     pub fn checked(number: i32, world_size: usize) -> Option<Self> {
         usize::try_from(number).ok().map(Self).filter(|rank| rank.0 < world_size)
     }
 
-    /// All ranks of a communicator of `world_size` ranks.
+    /// Returns all ranks of a communicator of `world_size` ranks.
     pub fn all(world_size: usize) -> impl ExactSizeIterator<Item = Self> + Clone {
         (0..world_size).map(Self)
     }
@@ -121,7 +121,7 @@ impl std::fmt::Display for Rank {
 }
 
 impl SequenceNumber {
-    /// The number after this one.
+    /// Returns the number after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)

@@ -1,4 +1,5 @@
-//! What every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and device memory.
+//! The parts that every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and
+//! device memory.
 
 pub mod handle;
 pub mod map;

@@ -1,5 +1,5 @@
-//! Maps by handle and key. The program chooses no keys, so a fast hash without a random seed is enough, and each run visits the entries in
-//! the same order.
+//! Maps by handle and key. The program chooses no keys, so a fast hash without a random seed is enough, and every run
+//! visits the entries in the same order.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Where in the user's program a call came from.
+//! The place in the user's program from which a call came.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::stack;
 /// Source paths that belong to a library, set by [`hide_library`].
 static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Makes reports look past the sources under `path`: a call made from there is shown at its caller's line.
+/// Makes reports skip the sources under `path`: a call made from there is shown at its caller's line.
 pub fn hide_library(path: &Path) {
     let mut libraries = LIBRARIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !libraries.iter().any(|known| known == path) {
@@ -35,7 +35,7 @@ impl Libraries {
 /// The folder of the program's own sources, set by [`show_sources_first`].
 static OWN_SOURCES: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Makes reports show the nearest line under `path` first: a call that was made from elsewhere is shown at both lines.
+/// Makes reports show the nearest line under `path` first: a call made from elsewhere is shown at both lines.
 pub fn show_sources_first(path: &Path) {
     *OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
 }
@@ -44,12 +44,13 @@ fn own_sources() -> Option<PathBuf> {
     OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
 }
 
-/// The call stack of one API call: taken raw in at most a few microseconds, resolved only when a report prints it.
+/// The call stack of one API call. It is taken raw in at most a few microseconds, and resolved only when a report
+/// prints it.
 #[derive(Clone, Debug, Default)]
 pub struct CallSite(Option<Arc<[usize]>>);
 
 impl CallSite {
-    /// A call that no user's line made, such as the context's own allocations.
+    /// Returns the site of a call that no line of the user's program made, such as the context's own allocations.
     pub fn unknown() -> Self {
         Self(None)
     }
@@ -59,7 +60,8 @@ impl CallSite {
         Self(Some(stack::take()))
     }
 
-    /// The innermost line that is neither Rust's, nor a registry crate's, nor a hidden library's.
+    /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If all belong to
+    /// these, it returns the innermost line of a hidden library.
     pub fn line(&self) -> Option<SourceLine> {
         let libraries = Libraries::known();
         let mut of_library = None;
@@ -73,15 +75,16 @@ impl CallSite {
         .or(of_library)
     }
 
-    /// The innermost line of the program's own sources; any line, where they are not set (see [`show_sources_first`]).
+    /// Returns the innermost line of the program's own sources; any line if they are not set (see
+    /// [`show_sources_first`]).
     pub fn own_line(&self) -> Option<SourceLine> {
         let Some(own) = own_sources() else { return self.line() };
         let libraries = Libraries::known();
         self.find(|line| line.file.starts_with(&own) && !libraries.have(line))
     }
 
-    /// The line that [`Self::own_line`] returns, and whether the call can tell that line of an error. A destructor can't, nor can
-    /// cudarc's `device_ptr` and `stream_synced_…`: cudarc keeps their errors for the context's next call.
+    /// Returns the line of [`Self::own_line`], and whether the call can return an error to it. Destructors can't. cudarc's
+    /// `device_ptr` and `stream_synced_…` can't either: cudarc returns their errors from the next call on the context.
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
         let mut reports_errors = true;
@@ -100,17 +103,17 @@ impl CallSite {
         Some((line, reports_errors))
     }
 
-    /// The return addresses, innermost first; empty where the call site is unknown.
+    /// Returns the return addresses, innermost first; none if the call site is unknown.
     pub fn addresses(&self) -> &[usize] {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The innermost line, apart from Rust's and registry crates', that `is_it` accepts.
+    /// Returns the innermost line that `is_it` accepts, apart from those of Rust and registry crates.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         // The outermost frame may have no address.
         for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
             let mut found = None;
-            // A return address points after its call. What was inlined there comes first.
+            // A return address points after its call. Functions that were inlined there come first.
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
@@ -127,17 +130,17 @@ impl CallSite {
     }
 }
 
-/// A call stack as another process of the same executable can resolve it.
+/// A call stack that another process of the same executable can resolve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortableCallSite {
-    /// Which executable it is; 0 where that is not known.
+    /// Identifies the executable; 0 if it is not known.
     pub executable: u64,
-    /// Offsets of the frames that lie in it.
+    /// Offsets of the frames that lie in the executable.
     pub frames: Vec<u64>,
 }
 
 impl CallSite {
-    /// The stack for another process.
+    /// Returns the stack for another process.
     pub fn to_portable(&self) -> PortableCallSite {
         let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableCallSite::default() };
         let inside = frames.iter().filter(|&&frame| own.code.contains(&frame));
@@ -145,7 +148,7 @@ impl CallSite {
         PortableCallSite { executable: own.key, frames }
     }
 
-    /// A stack that came from another process; unknown where that one runs another executable.
+    /// Returns a stack that came from another process; unknown if that process runs another executable.
     pub fn from_portable(call_site: &PortableCallSite) -> Self {
         let Some(own) = executable().filter(|own| own.key == call_site.executable) else {
             return Self::unknown();
@@ -156,7 +159,7 @@ impl CallSite {
     }
 }
 
-/// The running executable: where it lies in memory, and a key that processes which run the same file share.
+/// The running executable: where it lies in memory, and a key that is shared by processes that run the same file.
 struct Executable {
     code: Range<usize>,
     key: u64,
@@ -181,7 +184,7 @@ fn executable() -> Option<&'static Executable> {
     OWN.get_or_init(find).as_ref()
 }
 
-/// Whether a source file belongs to Rust, to a registry crate or to the virtual GPU itself.
+/// Returns whether a source file belongs to Rust, to a registry crate, or to the virtual GPU itself.
 fn is_foreign(file: &Path) -> bool {
     let text = file.to_string_lossy();
     text.starts_with("/rustc/")
@@ -191,7 +194,7 @@ fn is_foreign(file: &Path) -> bool {
         || file.is_relative()
 }
 
-/// Whether a source file belongs to one of the crates `virtual-*`, which lie in one folder.
+/// Returns whether a source file belongs to one of the crates `virtual-*`, which are in one folder.
 fn is_of_virtual_gpu(file: &Path) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let Some(inside) = crates.and_then(|crates| file.strip_prefix(crates).ok()) else { return false };
@@ -207,25 +210,25 @@ pub struct SourceLine {
     pub file: PathBuf,
     /// The line, from 1.
     pub line: u32,
-    /// Where in it the call begins, in bytes from 1.
+    /// The column where the call begins, in bytes from 1.
     pub column: u32,
 }
 
 impl SourceLine {
-    /// A line of a kernel's source, whose file has the name that the compiler was given: looked for in the current folder
-    /// and those around it.
+    /// Returns a line of a kernel's source. The file has the name that the compiler was given, and is searched for in
+    /// the current folder and its ancestors.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());
         Self { file: found.unwrap_or_else(|| file.into()), line, column: 1 }
     }
 
-    /// Whether it is a line of the program's own sources (see [`show_sources_first`]).
+    /// Returns whether it is a line of the program's own sources (see [`show_sources_first`]).
     pub fn is_own(&self) -> bool {
         own_sources().is_some_and(|own| self.file.starts_with(own))
     }
 
-    /// The file's path from the root of its workspace.
+    /// Returns the file's path from the root of its workspace.
     pub fn shown_path(&self) -> &Path {
         let root = self.file.ancestors().skip(1).find(|folder| folder.join("Cargo.lock").is_file());
         root.and_then(|root| self.file.strip_prefix(root).ok()).unwrap_or(&self.file)
@@ -233,7 +236,7 @@ impl SourceLine {
 }
 
 impl std::fmt::Display for SourceLine {
-    /// `path:line`, the path from the root of the file's workspace.
+    /// Writes `path:line`, with the path from the root of the file's workspace.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.shown_path().display(), self.line)
     }

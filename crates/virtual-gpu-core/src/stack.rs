@@ -1,18 +1,18 @@
 //! The calling thread's stack: the addresses to which its calls return, innermost first.
 //!
-//! To unwind a stack takes microseconds, and a loop calls from the same line again and again. So a thread remembers the
-//! last stacks that it has unwound, with the slot of each return address. A frame that is at the
-//! same address and returns to the same address has the same caller's frame. So where all slots hold what they held, the
-//! stack is unchanged.
+//! Unwinding a stack takes microseconds, and a loop calls from the same line again and again. So a thread remembers the
+//! last stacks that it has unwound, with the slot of each return address. A frame that is at the same address and
+//! returns to the same address has the same caller's frame. So if all slots still hold their values, the stack is
+//! unchanged.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Frames kept per call. Between a `cu*` function and the user's line lie cudarc's layers, at most nine frames deep, and those
-/// of a library that is hidden.
+/// The most frames kept per call. Between a `cu*` function and the user's line are the layers of cudarc, at most nine
+/// frames deep, and those of a hidden library.
 const FRAMES: usize = 32;
 
-/// Stacks that a thread remembers.
+/// The most stacks that a thread remembers.
 const REMEMBERED: usize = 64;
 
 thread_local! {
@@ -24,21 +24,21 @@ thread_local! {
 pub(crate) fn take() -> Arc<[usize]> {
     let marker = 0_u8;
     let bottom = &raw const marker as usize;
-    // While a thread ends, it has no memory any more.
+    // While a thread ends, its remembered stacks are gone.
     KNOWN.try_with(|known| known.borrow_mut().take(bottom)).unwrap_or_else(|_| unwind(bottom).0)
 }
 
 struct Remembered {
     stacks: Vec<Known>,
-    /// The one that makes room.
+    /// The index of the stack that is replaced next.
     oldest: usize,
 }
 
-/// Where return addresses lie, and what they are.
+/// The addresses where return addresses are stored, and their values.
 type Slots = Box<[(usize, usize)]>;
 
 struct Known {
-    /// A variable's address in the frame of [`take`].
+    /// The address of a variable in the frame of [`take`].
     bottom: usize,
     slots: Slots,
     stack: Arc<[usize]>,
@@ -51,7 +51,7 @@ impl Remembered {
         }
         let (stack, slots) = unwind(bottom);
         let known = Known { bottom, slots, stack: stack.clone() };
-        // Where return addresses are kept otherwise, in registers for one, nothing is remembered.
+        // If return addresses are kept elsewhere, such as in registers, nothing is remembered.
         if known.is_current() && !known.slots.is_empty() {
             match self.stacks.get_mut(self.oldest) {
                 Some(oldest) => *oldest = known,
@@ -66,14 +66,16 @@ impl Remembered {
 impl Known {
     fn is_current(&self) -> bool {
         self.slots.iter().all(|&(slot, address)| {
-            // SAFETY: the slot lies above a variable of a call that is under way, in a frame of the same thread, aligned as
-            // all that is pushed. Each slot is looked at only if those below it hold what they held: so the frame is there.
+            // SAFETY: the slot lies above a variable of a call that is under way, in a frame of the same thread, and is
+            // aligned like everything that is pushed. A slot is read only if the slots below it still hold their
+            // values, so its frame exists.
             unsafe { (slot as *const usize).read_volatile() == address }
         })
     }
 }
 
-/// The stack above `bottom`, and the slots where its return addresses should lie: below where each frame goes on.
+/// Returns the stack above `bottom`, and the slots where its return addresses should be: just below where each frame
+/// continues.
 fn unwind(bottom: usize) -> (Arc<[usize]>, Slots) {
     let mut frames = Vec::with_capacity(FRAMES);
     backtrace::trace(|frame| {
@@ -93,7 +95,7 @@ mod tests {
 
     type Stacks = [Arc<[usize]>; 2];
 
-    /// The stack as it is taken, and unwound in any case.
+    /// Returns the stack as `take` returns it, and as `unwind` does.
     #[inline(never)]
     fn twice() -> Stacks {
         let marker = 0_u8;
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_stack_is_the_one_that_is_there() {
+    fn a_remembered_stack_equals_the_unwound_stack() {
         let taken: Vec<_> = (0..3).map(|_| take()).collect();
         assert!(Arc::ptr_eq(&taken[0], &taken[2]) == cfg!(target_arch = "x86_64"));
         for round in 0..1_000 {
@@ -120,7 +122,7 @@ mod tests {
                 1 => below(round % 5, &mut []),
                 _ => twice(),
             };
-            // The innermost address is where `twice` goes on, after one call or the other.
+            // The innermost address is where `twice` continues, after one call or the other.
             let callers = unwound.len() - 1;
             assert_eq!(taken[taken.len() - callers..], unwound[1..], "round {round}");
         }

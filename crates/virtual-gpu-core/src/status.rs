@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Declares a result code's variants with their C values, C names and documented meaning.
+/// Declares a result code's variants with their C values, C names, and documented meanings.
 macro_rules! status {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $value:literal, $c_name:literal, $meaning:literal;)* }) => {
         $(#[$doc])*
@@ -13,17 +13,17 @@ macro_rules! status {
         }
 
         impl $name {
-            /// The code's name in the C header.
+            /// Returns the code's name in the C header.
             pub fn c_name(self) -> &'static str {
                 match self { $(Self::$variant => $c_name,)* }
             }
 
-            /// What the code means, in a few words.
+            /// Returns what the code means, in a few words.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
 
-            /// The code with this C value.
+            /// Returns the code with this C value.
             pub fn from_value(value: u32) -> Option<Self> {
                 match value { $($value => Some(Self::$variant),)* _ => None }
             }
@@ -151,17 +151,17 @@ status! {
     }
 }
 
-/// An error code with a sentence that says what was wrong.
+/// An error code with a sentence that describes what was wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error<S> {
     /// What the C function returns.
     pub status: S,
-    /// What was wrong, or empty where the code's own meaning says it all.
+    /// What was wrong; empty if the code's own meaning is enough.
     pub message: Arc<str>,
 }
 
 impl<S> Error<S> {
-    /// An error with its sentence.
+    /// Makes an error with its sentence.
     pub fn new(status: S, message: impl Into<Arc<str>>) -> Self {
         Self { status, message: message.into() }
     }
@@ -173,7 +173,7 @@ impl<S> From<S> for Error<S> {
     }
 }
 
-/// How an engine's CUDA error comes out of an NCCL call.
+/// Converts an engine's CUDA error into the error of an NCCL call.
 impl From<Error<CudaStatus>> for Error<NcclStatus> {
     fn from(error: Error<CudaStatus>) -> Self {
         let message = match error.message.is_empty() {
@@ -184,10 +184,10 @@ impl From<Error<CudaStatus>> for Error<NcclStatus> {
     }
 }
 
-/// What a driver call comes to.
+/// The result of a driver call.
 pub type CudaResult<T> = Result<T, Error<CudaStatus>>;
 
-/// What an NCCL call comes to.
+/// The result of an NCCL call.
 pub type NcclResult<T> = Result<T, Error<NcclStatus>>;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! What the engine's threads are, lock and wait with: the standard library's, or under `--cfg shuttle` that of a scheduler
-//! which tries many orders of the threads' steps (`tests/shuttle.rs`).
+//! The threads, locks, and condition variables of the engine: those of the standard library or, under `--cfg shuttle`,
+//! those of a scheduler that tries many orders of the threads' steps (`tests/shuttle.rs`).
 //!
-//! The standard library's own stays where no other thread can be waited for: in `OnceLock`s, which are set and read under
-//! the engine's lock, in counters, and in statics that are held for a moment. So do connections to other processes,
-//! which no scheduler here knows.
+//! The standard library's own types stay where no thread can wait for another: in `OnceLock`s, which are set and read
+//! under the engine's lock, in counters, and in statics that are held only for a moment. They also stay in connections
+//! to other processes, which no scheduler here knows.
 
 #[cfg(not(shuttle))]
 pub use std::{
@@ -11,7 +11,7 @@ pub use std::{
     thread, thread_local,
 };
 
-/// Here `wait_timeout` never times out: what only a second look would find counts as a deadlock.
+/// Here `wait_timeout` never times out: if only a second look would find something, that counts as a deadlock.
 #[cfg(shuttle)]
 pub use shuttle::{
     sync::{Condvar, Mutex, MutexGuard},
@@ -21,13 +21,14 @@ pub use shuttle::{
 /// Starts a thread that lives as long as the process.
 ///
 /// # Errors
-/// Why the system does not start it.
+/// Returns why the system does not start it.
 #[cfg(not(shuttle))]
 pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// As in an ordinary build. A program may end before a future that is never joined, but not before such a thread.
+/// Starts a thread as in an ordinary build. A program may end before a future that is never joined, but not before a
+/// thread that is never joined.
 #[cfg(shuttle)]
 pub fn spawn_for_good(_: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     drop(shuttle::future::spawn(async { run() }));

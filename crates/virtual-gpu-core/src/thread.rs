@@ -1,6 +1,6 @@
-//! Host threads as the virtual GPU sees them: who calls, and whether a thread still lives.
+//! Host threads as the virtual GPU sees them: which thread calls, and whether a thread is still alive.
 //!
-//! Thread-locals here have no destructors, so that a call from a thread's last moments is as good as any other.
+//! Thread-locals here have no destructors, so a call from a thread's last moments works like any other.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::thread_local;
 
-/// Identifies a host thread; never used twice.
+/// Identifies a host thread; it is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadKey(u64);
 
 impl ThreadKey {
-    /// A thread of another process, of which nothing is known here.
+    /// A thread of another process, about which nothing is known here.
     pub const ELSEWHERE: Self = Self(0);
 
-    /// The calling thread's key.
+    /// Returns the calling thread's key.
     pub fn current() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         thread_local! { static KEY: Cell<u64> = const { Cell::new(0) } }
@@ -29,18 +29,18 @@ impl ThreadKey {
     }
 }
 
-/// The kernel's view of a thread, by which another thread sees whether it has ended.
+/// The kernel's view of a thread, which shows another thread whether it has ended.
 #[derive(Clone, Debug)]
 pub struct Life(Option<PathBuf>);
 
 impl Life {
-    /// That of the calling thread.
+    /// Returns the view of the calling thread.
     pub fn of_current() -> Self {
         let task = std::fs::read_link("/proc/thread-self").ok();
         Self(task.map(|task| PathBuf::from("/proc").join(task)))
     }
 
-    /// Whether the thread has ended. A thread that can't be observed counts as alive.
+    /// Returns whether the thread has ended. A thread that can't be observed counts as alive.
     pub fn has_ended(&self) -> bool {
         self.0.as_ref().is_some_and(|task| !task.exists())
     }

@@ -43,7 +43,7 @@ impl Machine<'_> {
         Ok(Next::Regroup)
     }
 
-    /// The index of the barrier that some threads have reached, or of a new one.
+    /// Returns the index of the barrier that some threads have reached, or of a new one.
     fn pending_barrier(&mut self, id: u32, barrier: &Barrier, expected: u32) -> usize {
         let barriers = &mut self.block.barriers;
         if let Some(at) = barriers.iter().position(|pending| pending.id == id) {
@@ -61,7 +61,8 @@ impl Machine<'_> {
         barriers.len() - 1
     }
 
-    /// All threads have arrived: those that wait become ready, except for the group that is running.
+    /// Releases a barrier at which all threads have arrived: the waiting threads become ready, except for the group
+    /// that is running.
     pub(crate) fn release(
         &mut self,
         barrier: &PendingBarrier,
@@ -80,7 +81,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The threads of `to` have waited for those of `from`.
+    /// Notes that the threads of `to` have waited for those of `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
         if !self.block.shadow.is_on {
             return;
@@ -92,7 +93,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Where the barrier is `.aligned`, all threads of a warp must have reached the same instruction.
+    /// Checks that all threads of a warp have reached the same instruction if the barrier is `.aligned`.
     fn check_alignment_of(&mut self, barrier: &PendingBarrier) -> Result<(), Stop> {
         let code = self.kernel.code();
         let is_aligned =

@@ -24,7 +24,7 @@ pub(crate) struct Block {
     pub(crate) files: Files,
     pub(crate) shared: SharedMemory,
     pub(crate) local: Vec<u8>,
-    /// Instructions that each thread executed before it last changed its group.
+    /// Instructions that each thread had executed when it last changed its group.
     pub(crate) clocks: Vec<u64>,
     pub(crate) groups: Vec<ConvergenceGroup>,
     pub(crate) barriers: Vec<PendingBarrier>,
@@ -35,17 +35,17 @@ pub(crate) struct Block {
     pub(crate) progress: Progress,
     pub(crate) shadow: Shadow,
     pub(crate) copies: Copies,
-    /// The stack of each thread, where the kernel has functions that may call themselves.
+    /// The stack of each thread, if the kernel has functions that may call themselves.
     pub(crate) stacks: Vec<CallStack>,
 }
 
 impl Block {
-    /// Threads that have ended.
+    /// Returns the threads that have ended.
     pub(crate) fn ended(&self) -> Mask {
         self.exits.iter().fold(Mask::NONE, |all, (_, mask)| all.or(mask))
     }
 
-    /// The lowest program counter of a group that is ready.
+    /// Returns the lowest program counter of a group that is ready.
     pub(crate) fn lowest_ready(&self) -> Option<usize> {
         let ready = self.groups.iter().filter(|group| group.state == Readiness::Ready);
         ready.map(|group| group.pc).min()
@@ -63,7 +63,7 @@ impl Block {
     }
 }
 
-/// Whether a block gets anywhere.
+/// Whether a block makes progress.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Rounds since the block was started or resumed.
@@ -76,9 +76,9 @@ pub(crate) struct Progress {
 /// A block at the end of a round.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// [`Machine::changes`](crate::machine::Machine::changes) then.
+    /// The value of [`Machine::changes`](crate::machine::Machine::changes) at that time.
     changes: u64,
-    /// [`Machine::looks`](crate::machine::Machine::looks) then.
+    /// The value of [`Machine::looks`](crate::machine::Machine::looks) at that time.
     pub(crate) looks: u64,
     files: Files,
     groups: Vec<ConvergenceGroup>,
@@ -100,7 +100,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether the block is in the same state again.
+    /// Returns whether the block is in the same state again.
     pub(crate) fn is(&self, block: &Block, changes: u64) -> bool {
         self.changes == changes
             && self.groups == block.groups
@@ -118,7 +118,7 @@ pub(crate) struct State {
     pub(crate) record: Record,
 }
 
-/// States that no launch is using. As many as ever ran at the same time.
+/// States that no launch is using. There are at most as many as ever ran at the same time.
 static IDLE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
 pub(crate) fn take_state() -> State {

@@ -9,11 +9,11 @@ use crate::mask::Mask;
 use virtual_gpu_core::memory::POISON;
 use virtual_gpu_ptx::instruction::{Call, Operation};
 
-/// 32-bit values that the threads of a block may save: 1 GiB.
+/// The most 32-bit values that the threads of a block may save: 1 GiB.
 const MOST_SAVED: usize = 1 << 28;
 
 impl Machine<'_> {
-    /// The threads of `mask` go to a function's start.
+    /// Sends the threads of `mask` to a function's start.
     pub(crate) fn call(&mut self, call: &Call, group: &ConvergenceGroup, mask: &Mask) -> Result<Next, Stop> {
         self.check_limit(0, mask)?;
         let kernel = self.kernel;
@@ -44,7 +44,7 @@ impl Machine<'_> {
         Ok(Next::branch(call.target as usize, group, mask))
     }
 
-    /// Each thread of `mask` continues after its last call.
+    /// Makes each thread of `mask` continue after its last call.
     pub(crate) fn return_from_call(&mut self, group: &ConvergenceGroup, mask: &Mask) -> Result<Next, Stop> {
         let kernel = self.kernel;
         let mut targets: Vec<(usize, Mask)> = Vec::new();

@@ -18,7 +18,7 @@ pub(crate) struct CallStack {
 pub(crate) struct Activation {
     /// Index of the function's frame in the kernel.
     pub(crate) frame: u32,
-    /// The call's instruction.
+    /// The program counter of the call.
     pub(crate) pc: usize,
     /// The frame's first byte in local memory.
     pub(crate) base: u64,
@@ -62,7 +62,7 @@ impl CallStack {
     }
 }
 
-/// 32-bit values that a call saves.
+/// Returns the number of 32-bit values that a call saves.
 pub(crate) fn words_of(frame: &Frame) -> usize {
     frame.words.len() + 2 * frame.longs.len() + frame.predicates.len()
 }

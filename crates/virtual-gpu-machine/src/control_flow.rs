@@ -2,7 +2,7 @@
 
 use virtual_gpu_ptx::instruction::{Instruction, Operation};
 
-/// Where the instructions begin that are always executed before the one at `end`, with no branch in between.
+/// Returns where the instructions begin that are always executed before the one at `end`, with no branch in between.
 pub(crate) fn start_of_straight_line(code: &[Instruction], end: usize) -> usize {
     let is_target = |at: usize| {
         code.iter().any(|one| matches!(one.operation, Operation::Branch { target } if target as usize == at))
@@ -17,7 +17,7 @@ pub(crate) fn start_of_straight_line(code: &[Instruction], end: usize) -> usize 
     start
 }
 
-/// Whether a thread can get from one instruction to another. A return from a function can lead anywhere.
+/// Returns whether a thread can get from one instruction to another. A return from a function can lead anywhere.
 pub(crate) fn leads_to(code: &[Instruction], from: usize, to: usize) -> bool {
     let mut seen = vec![false; code.len()];
     let mut left = vec![from];

@@ -1,4 +1,4 @@
-//! How threads of a block come together: convergence groups, and barriers that some threads have reached.
+//! How the threads of a block converge: convergence groups, and barriers that some threads have reached.
 
 use crate::mask::Mask;
 
@@ -13,7 +13,7 @@ pub(crate) struct ConvergenceGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// Used up its turn; runs again when the other groups have had theirs.
+    /// Has used up its turn; runs again when the other groups have had theirs.
     Yielded,
     /// Waits for other lanes of its warp.
     Waiting,
@@ -21,22 +21,22 @@ pub(crate) enum Readiness {
 
 /// What the running group does after an instruction.
 pub(crate) enum Next {
-    /// The following instruction.
+    /// It executes the following instruction.
     Follow,
-    /// All threads of the group go there.
+    /// All threads of the group jump there.
     Jump(usize),
-    /// The threads of the mask go there, the others follow.
+    /// The threads of the mask jump there, and the others continue.
     Split(usize, Mask),
     /// The threads of the mask leave the group.
     Leave(Mask),
-    /// The following instruction, which other groups may have reached.
+    /// It executes the following instruction, which other groups may have reached.
     Regroup,
-    /// The same instruction again, together with the threads that wait there.
+    /// It executes the same instruction again, together with the threads that wait there.
     Join,
 }
 
 impl Next {
-    /// After a branch to `target` that the threads of `taken` take.
+    /// Returns what follows a branch to `target` that the threads of `taken` take.
     pub(crate) fn branch(target: usize, group: &ConvergenceGroup, taken: &Mask) -> Self {
         if *taken == group.mask {
             Self::Jump(target)
@@ -54,12 +54,12 @@ pub(crate) struct PendingBarrier {
     pub(crate) id: u32,
     pub(crate) arrived: u32,
     pub(crate) expected: u32,
-    /// Whether it is for all threads of the block. It then does not wait for threads that have ended.
+    /// Whether it is for all threads of the block. If so, it does not wait for threads that have ended.
     pub(crate) for_all: bool,
-    /// Threads for which the predicate of `bar.red` held.
+    /// Number of threads for which the predicate of `bar.red` held.
     pub(crate) yes: u32,
-    /// All that have arrived.
+    /// All threads that have arrived.
     pub(crate) from: Mask,
-    /// The barrier's instruction and the threads that wait there.
+    /// Each instruction of the barrier, and the threads that wait there.
     pub(crate) waiting: Vec<(usize, Mask)>,
 }

@@ -1,4 +1,4 @@
-//! Carries out one operation for the threads of a mask.
+//! Executes one operation for the threads of a mask.
 
 use crate::arithmetic::{
     carry, compare, convert, double, half, long, mixed, predicate, select, single, word,
@@ -64,7 +64,7 @@ impl Machine<'_> {
         Ok(Next::Follow)
     }
 
-    /// Operations on registers alone.
+    /// Executes an operation that uses only registers.
     #[inline]
     fn compute(&mut self, operation: &Operation, mask: &Mask) {
         let files = &mut self.block.files;
@@ -145,7 +145,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The clock of a sleeping thread runs on, and it executes nothing.
+    /// Puts threads to sleep: their clocks continue, but they execute nothing.
     fn sleep(&mut self, nanoseconds: Slot, group: &ConvergenceGroup, mask: &Mask) {
         self.settle(&group.mask);
         for thread in mask.threads() {

@@ -1,4 +1,4 @@
-//! What can go wrong while a kernel runs, and where it did.
+//! What can go wrong while a kernel runs, and where.
 
 use std::fmt;
 
@@ -21,13 +21,13 @@ pub enum Access {
 /// One thread's access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryAccess {
-    /// The state space: global, shared or local.
+    /// The state space: global, shared, or local.
     pub space: Space,
-    /// How.
+    /// How it was accessed.
     pub access: Access,
     /// The first byte: a device address, or an offset in shared or local memory.
     pub address: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u32,
 }
 
@@ -42,14 +42,14 @@ pub struct ThreadReport {
     pub thread: [u32; 3],
     /// The PTX line, from 1.
     pub ptx_line: u32,
-    /// The CUDA line, where the PTX has it.
+    /// The CUDA line, if the PTX has it.
     pub cuda_line: Option<CudaLine>,
-    /// The access, where it is one.
+    /// The access, if it is one.
     pub access: Option<MemoryAccess>,
 }
 
 impl fmt::Display for ThreadReport {
-    /// ``kernel `axpy`, block (3,0,0), thread (17,0,0): reads 4 bytes at 0x7f00 (axpy.cu:5)``
+    /// Writes, for example, ``kernel `axpy`, block (3,0,0), thread (17,0,0): reads 4 bytes at 0x7f00 (axpy.cu:5)``.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([a, b, c], [x, y, z]) = (self.block, self.thread);
         write!(f, "kernel `{}`, block ({a},{b},{c}), thread ({x},{y},{z})", self.kernel)?;
@@ -80,17 +80,17 @@ impl fmt::Display for ThreadReport {
 pub enum FaultKind {
     /// Global memory that can't be accessed, with the reason.
     BadAddress(BadAddress),
-    /// Behind the end of the block's shared memory.
+    /// An access behind the end of the block's shared memory.
     SharedOutOfBounds {
-        /// Bytes the block has, static and dynamic.
+        /// Bytes that the block has, static and dynamic.
         size: u64,
     },
-    /// Behind the end of the thread's local memory, or of the parameters.
+    /// An access behind the end of the thread's local memory, or of the parameters.
     LocalOutOfBounds {
-        /// Bytes it has.
+        /// Bytes that it has.
         size: u64,
     },
-    /// The address is no multiple of what the access needs.
+    /// The address is not a multiple of what the access needs.
     Misaligned {
         /// The alignment needed, in bytes.
         needed: u32,
@@ -119,17 +119,17 @@ pub enum FaultKind {
     Endless {
         /// Instructions allowed.
         limit: u64,
-        /// Whether to one thread, or else to all together.
+        /// Whether the limit is for one thread; otherwise it is for all threads together.
         of_thread: bool,
     },
-    /// Every block that runs repeats itself, and none writes what another could be waiting for.
+    /// Every running block repeats itself, and none writes what another block could be waiting for.
     WaitsForever {
         /// Blocks that wait.
         waiting: u64,
         /// Blocks that start when one of these has ended.
         unstarted: u64,
     },
-    /// Calls that have not returned need more than the thread's stack.
+    /// The calls that have not returned need more than the thread's stack.
     StackOverflow {
         /// Bytes of the stack.
         size: u64,
@@ -146,9 +146,9 @@ pub enum FaultKind {
 /// An assertion that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assertion {
-    /// The expression, as it is written.
+    /// The expression, as written in the source.
     pub message: String,
-    /// The source file, by the name that the compiler got.
+    /// The source file, by the name that the compiler was given.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
@@ -158,7 +158,7 @@ pub struct Assertion {
     pub threads: Vec<[u32; 3]>,
 }
 
-/// Why a kernel can't go on. Boxed, since it is large and rare.
+/// Why a kernel can't continue. It is boxed, because it is large and rare.
 pub(crate) type Stop = Box<Fault>;
 
 /// Why a kernel was stopped.
@@ -166,9 +166,9 @@ pub(crate) type Stop = Box<Fault>;
 pub struct Fault {
     /// What went wrong.
     pub kind: FaultKind,
-    /// Where, and in which thread: the first one that it happened to.
+    /// Where, and in which thread: the first thread that it happened to.
     pub at: ThreadReport,
-    /// What `printf` wrote before.
+    /// The output of `printf` until then.
     pub printed: Printed,
 }
 

@@ -1,10 +1,10 @@
-//! One source, compiled for what the processor can do.
+//! Compiles one source for the features of several processors.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
-/// Defines a function for AVX2 with FMA, and for any processor; the call takes the better one that runs here.
-/// The body must be `#[inline(always)]`, and so must be what it calls in its loops.
+/// Defines a function for AVX2 with FMA, and for any processor; a call uses the better version that runs here. The body
+/// must be `#[inline(always)]`, and so must everything that it calls in its loops.
 macro_rules! vectorized {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
         $(#[$attribute])*
@@ -28,11 +28,11 @@ macro_rules! vectorized {
 }
 pub(crate) use vectorized;
 
-/// Whether the processor has all that `with_avx2` is compiled for.
+/// Returns whether the processor has every feature that `with_avx2` is compiled for.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn has_avx2() -> bool {
-    // The answers of the standard library are cached too, but one by one.
+    // The standard library caches its answers too, but one by one.
     static HAS_AVX2: LazyLock<bool> = LazyLock::new(|| {
         is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")

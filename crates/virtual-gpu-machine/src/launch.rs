@@ -1,4 +1,4 @@
-//! What a kernel is launched with, and what comes of it.
+//! What a kernel is launched with, and what it did.
 
 use crate::fault::ThreadReport;
 use crate::memory::touched::Touched;
@@ -18,11 +18,11 @@ pub struct Launch<'a> {
     pub parameters: &'a [u8],
     /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
     pub globals: &'a [u64],
-    /// `%globaltimer` when the kernel starts; it then advances by 1 per instruction of the thread that reads it.
+    /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction of the thread that reads it.
     pub start_ns: u64,
-    /// Blocks that the GPU holds at a time, at least 1. They may wait for one another.
+    /// Blocks that the GPU holds at a time, at least 1. They may wait for each other.
     pub resident: u64,
-    /// `%envreg1` and `%envreg2`: where the barrier of a cooperative launch lies; 0 for another launch.
+    /// `%envreg1` and `%envreg2`: the address of a cooperative launch's barrier; 0 for any other launch.
     pub workspace: u64,
     /// Bytes of each thread's stack, for functions that call themselves.
     pub stack: u64,
@@ -30,15 +30,15 @@ pub struct Launch<'a> {
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
-    /// Instructions of all threads together before the kernel counts as endless.
+    /// Instructions of all threads together after which the kernel counts as endless.
     pub instruction_limit: u64,
-    /// Instructions of one thread, and nanoseconds of its sleep, before the kernel counts as endless: a thread that runs
-    /// alone takes as long for each as a whole block.
+    /// Instructions of one thread, plus nanoseconds of its sleep, after which the kernel counts as endless: a thread
+    /// that runs alone takes as long for each instruction as a whole block.
     pub thread_limit: u64,
 }
 
 impl Default for Launch<'_> {
-    /// One thread without parameters, without limits, alone on the GPU.
+    /// Returns a launch of one thread without parameters and without limits, alone on the GPU.
     fn default() -> Self {
         Self {
             grid: [1; 3],
@@ -67,14 +67,15 @@ pub struct Execution {
     pub bytes_read: u64,
     /// Bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
-    /// Instructions of the thread that executed most of them, its sleep in nanoseconds included.
+    /// Instructions of the thread that executed the most, including the nanoseconds of its sleep.
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,
-    /// The first read of bytes that nothing had written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and the kernel ran on.
+    /// The first read of bytes that nothing had written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and the
+    /// kernel continued.
     pub unwritten: Option<ThreadReport>,
-    /// The first race in shared memory. The kernel ran on.
+    /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,
-    /// What `printf` wrote.
+    /// The output of `printf`.
     pub printed: Printed,
 }

@@ -1,7 +1,7 @@
 //! Runs kernels.
 //!
 //! A block's threads run in lockstep: one instruction at a time for all threads at the same program counter, lowest
-//! program counter first. Blocks run one after the other; a block that waits for another one is suspended.
+//! program counter first. Blocks run one after another; a block that waits for another block is suspended.
 
 mod arithmetic;
 mod barrier;
@@ -44,11 +44,11 @@ use virtual_gpu_ptx::Kernel;
 
 /// Runs a kernel to its end.
 ///
-/// The launch must be one that the kernel allows: up to 1024 threads per block, as many parameter bytes as it takes.
-/// Missing parameter bytes read as zero.
+/// The launch must be one that the kernel allows: up to 1024 threads per block, and as many parameter bytes as the
+/// kernel takes. Missing parameter bytes read as zero.
 ///
 /// # Errors
-/// The first fault of any thread. Earlier writes stay written.
+/// Returns the first fault of any thread. Earlier writes stay written.
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
     let mut state = block::take_state();
     let outcome = machine::Machine::new(kernel, launch, memory, &mut state).run();
@@ -56,7 +56,7 @@ pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> R
     outcome
 }
 
-/// Whether kernels run on loops that are compiled for AVX2 and FMA, since this processor has both.
+/// Returns whether kernels run on loops that are compiled for AVX2 and FMA, because this processor has both.
 pub fn uses_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
     return features::has_avx2();

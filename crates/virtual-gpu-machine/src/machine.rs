@@ -11,7 +11,7 @@ use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::Space;
 
-/// A launch under way, and the block that runs.
+/// A launch under way, and the block that is running.
 pub(crate) struct Machine<'l> {
     pub(crate) kernel: &'l Kernel,
     pub(crate) launch: &'l Launch<'l>,
@@ -20,26 +20,27 @@ pub(crate) struct Machine<'l> {
     pub(crate) record: &'l mut Record,
     /// Threads of a block.
     pub(crate) threads: usize,
-    /// Bytes of a thread's local memory, its stack included.
+    /// Bytes of a thread's local memory, including its stack.
     pub(crate) local_bytes: u64,
-    /// 32-bit values that calls have saved, in all blocks that have begun.
+    /// 32-bit values that calls have saved, in all blocks that have started.
     pub(crate) saved: usize,
     /// The instruction being executed.
     pub(crate) pc: usize,
     /// Instructions of the running group that are not yet in the clocks of its threads.
     pub(crate) pending: u64,
-    /// Counts what may let a waiting thread go on: stores, atomics that changed something, reads of a clock.
+    /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and reads of a
+    /// clock.
     pub(crate) changes: u64,
-    /// Counts what may see such a change: loads and atomics.
+    /// Counts events that may see such a change: loads and atomics.
     pub(crate) looks: u64,
-    /// Slot of the allocation accessed last.
+    /// Slot of the allocation that was accessed last.
     pub(crate) last_slot: usize,
     pub(crate) instructions: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
-    /// The first race in shared memory. Once there is one, no more are detected.
+    /// The first race in shared memory. After it, no more are detected.
     pub(crate) race: Option<Box<Race>>,
     pub(crate) printed: Printed,
 }
@@ -77,14 +78,14 @@ impl<'l> Machine<'l> {
         }
     }
 
-    /// `threadIdx`
+    /// Returns `threadIdx`.
     pub(crate) fn thread_index(&self, thread: usize) -> [u32; 3] {
         let [width, height, _] = self.launch.block.map(|extent| extent.max(1));
         let thread = thread as u32;
         [thread % width, thread / width % height, thread / width / height]
     }
 
-    /// Names the current instruction, one thread, and the access.
+    /// Reports the current instruction, one thread, and the access.
     pub(crate) fn report(&self, thread: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),

@@ -3,16 +3,16 @@
 /// Threads of one chunk: a cache line of 32-bit values.
 pub(crate) const WIDTH: usize = 16;
 
-/// Threads of a block, at most.
+/// The most threads in a block.
 pub(crate) const MAX_THREADS: usize = 1024;
 
-/// Chunks of a block, at most.
+/// The most chunks in a block.
 pub(crate) const MAX_CHUNKS: usize = MAX_THREADS / WIDTH;
 
 /// All threads of a chunk.
 pub(crate) const FULL: u16 = u16::MAX;
 
-/// Which threads of a block, one bit each.
+/// A set of threads of a block, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mask(pub(crate) [u16; MAX_CHUNKS]);
 
@@ -25,7 +25,7 @@ impl Default for Mask {
 impl Mask {
     pub(crate) const NONE: Self = Self([0; MAX_CHUNKS]);
 
-    /// One thread.
+    /// Returns the mask of one thread.
     pub(crate) fn of(thread: usize) -> Self {
         let mut mask = Self::NONE;
         mask.0[thread / WIDTH] = 1 << (thread % WIDTH);
@@ -50,7 +50,7 @@ impl Mask {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        // At most `MAX_THREADS`: sums as narrow as the counts are quicker.
+        // The sum is at most `MAX_THREADS`, and sums as narrow as the counts are faster.
         self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()
     }
 
@@ -69,7 +69,7 @@ impl Mask {
         self
     }
 
-    /// The threads, lowest first.
+    /// Returns the threads, lowest first.
     pub(crate) fn threads(&self) -> Threads<'_> {
         Threads { chunks: &self.0, chunk: 0, rest: self.0[0] }
     }
@@ -78,7 +78,7 @@ impl Mask {
         self.threads().next()
     }
 
-    /// The 32 lanes of a warp.
+    /// Returns the 32 lanes of a warp.
     pub(crate) fn warp(&self, warp: usize) -> u32 {
         u32::from(self.0[2 * warp]) | u32::from(self.0[2 * warp + 1]) << 16
     }
@@ -89,7 +89,7 @@ impl Mask {
     }
 }
 
-/// The threads of a mask.
+/// Iterates over the threads of a mask.
 pub(crate) struct Threads<'m> {
     chunks: &'m [u16; MAX_CHUNKS],
     chunk: usize,
@@ -111,7 +111,7 @@ impl Iterator for Threads<'_> {
     }
 }
 
-/// The set bits of a chunk's mask, lowest first.
+/// Returns the set bits of a chunk's mask, lowest first.
 pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let i = mask.trailing_zeros() as usize;
@@ -120,7 +120,7 @@ pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The set bits of a warp's mask, lowest first.
+/// Returns the set bits of a warp's mask, lowest first.
 pub(crate) fn lanes_of(mut lanes: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = lanes.trailing_zeros() as usize;

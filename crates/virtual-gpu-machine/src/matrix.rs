@@ -1,4 +1,4 @@
-//! Matrices that are spread over a warp's registers: each lane holds a fragment, as the manual's figures show.
+//! Matrices that are spread over a warp's registers: each lane holds a fragment, as in the manual's figures.
 
 use half::{bf16, f16};
 
@@ -14,11 +14,11 @@ const ROWS: usize = 16;
 /// Columns of `b`, and of the result.
 const COLUMNS: usize = 8;
 
-/// Columns of `a` and rows of `b`, at most.
+/// The most columns of `a` and rows of `b`.
 const MOST_INNER: usize = 16;
 
 impl Machine<'_> {
-    /// `ldmatrix`: each of the rows of 16 bytes is read by the lane that has its address.
+    /// `ldmatrix`: the lane that has the address of a 16-byte row reads the row.
     pub(crate) fn load_matrices(&mut self, load: &MatrixLoad, warp: usize, present: u32) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         self.looks += 1;
@@ -44,8 +44,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `mma`. Products and sums are those of double precision, and rounded once: the manual asks for single precision
-    /// at least (half where the result is), and leaves order and rounding open.
+    /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single
+    /// precision (half precision if the result is half), and leaves order and rounding open.
     pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,
@@ -54,7 +54,7 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
-        // Elements of one register, and the distance of what a lane's next register has, in `a` and `b`.
+        // Elements of one register, and the distance to the elements of a lane's next register, in `a` and `b`.
         let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
         for lane in 0..32 {
@@ -96,7 +96,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A matrix instruction of only some lanes of a warp is undefined.
+    /// Refuses a matrix instruction of only some lanes of a warp, because it is undefined.
     fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
         let thread = warp * 32 + present.trailing_zeros() as usize;
         match present {
@@ -106,7 +106,7 @@ impl Machine<'_> {
     }
 }
 
-/// The `at`th element in a register.
+/// Returns the `at`th element in a register.
 fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
     let half = (word >> (16 * at)) as u16;
     match element {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Output of `printf` that was not yet flushed. The buffer has a fixed size, and drops the text of the oldest call for
-/// that of the newest.
+/// Output of `printf` that has not been flushed yet. The buffer has a fixed size, and drops the text of the oldest call
+/// to make room for that of the newest.
 #[derive(Debug, Default)]
 pub struct Printed {
     calls: VecDeque<Box<[u8]>>,
@@ -11,12 +11,12 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// Whether there is nothing in it.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// Adds a call's text, and drops the oldest until all fit into `capacity` bytes.
+    /// Adds a call's text, and drops the oldest texts until the rest fits into `capacity` bytes.
     pub fn push(&mut self, text: Box<[u8]>, capacity: u64) {
         self.bytes += text.len() as u64;
         self.calls.push_back(text);
@@ -34,7 +34,7 @@ impl Printed {
         }
     }
 
-    /// The text of all calls, oldest first.
+    /// Returns the text of all calls, oldest first.
     pub fn concat(&self) -> Vec<u8> {
         self.calls.iter().flat_map(|text| text.iter().copied()).collect()
     }

@@ -1,5 +1,5 @@
-//! What `printf` makes of a format and its arguments ("CUDA C++ Programming Guide", formatted output): as the C library
-//! of a 64-bit Linux host does it.
+//! Formats the output of `printf` from a format and its arguments ("CUDA C++ Programming Guide", formatted output), as
+//! the C library of a 64-bit Linux host does.
 
 /// A conversion: `%[flags][width][.precision][size]type`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,10 +10,10 @@ pub(crate) struct Conversion {
     alternate: bool,
     zero: bool,
     width: usize,
-    /// The width is an argument.
+    /// Whether the width is an argument.
     star: bool,
     precision: Option<usize>,
-    /// Letters `h`, negative, or `l`, positive.
+    /// Number of size letters: negative for `h`, positive for `l`.
     size: i8,
     kind: u8,
 }
@@ -22,14 +22,14 @@ pub(crate) struct Conversion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part<'f> {
     Text(&'f [u8]),
-    /// A conversion, and how it is written.
+    /// A conversion, and its text in the format.
     Conversion(Conversion, &'f [u8]),
 }
 
-/// Widths and precisions are cut to this.
+/// Widths and precisions are clamped to this.
 const WIDEST: usize = 4096;
 
-/// Splits a format. What is no conversion is text.
+/// Splits a format. Everything that is not a conversion is text.
 pub(crate) fn parts(format: &[u8]) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = format;
@@ -52,7 +52,7 @@ pub(crate) fn parts(format: &[u8]) -> Vec<Part<'_>> {
     parts
 }
 
-/// The conversion that a text starts with, and its length.
+/// Returns the conversion that a text starts with, and its length.
 fn conversion(text: &[u8]) -> Option<(Conversion, usize)> {
     let mut it = Conversion::default();
     let mut at = 1;
@@ -94,7 +94,7 @@ fn conversion(text: &[u8]) -> Option<(Conversion, usize)> {
 }
 
 impl Conversion {
-    /// Whether the width is an argument.
+    /// Returns whether the width is an argument.
     pub(crate) fn takes_width(&self) -> bool {
         self.star
     }
@@ -109,7 +109,7 @@ impl Conversion {
         self.kind == b's'
     }
 
-    /// Bytes of its argument, which is also its alignment.
+    /// Returns the number of bytes of its argument, which is also the argument's alignment.
     pub(crate) fn bytes(&self) -> usize {
         match self.kind {
             b'p' | b's' | b'a' | b'A' | b'e'..=b'g' | b'E'..=b'G' => 8,
@@ -119,17 +119,17 @@ impl Conversion {
         }
     }
 
-    /// The most bytes of a string that are read.
+    /// Returns the most bytes of a string that are read.
     pub(crate) fn longest(&self) -> Option<usize> {
         self.precision
     }
 
-    /// A string's text.
+    /// Writes a string's text.
     pub(crate) fn string(&self, text: &[u8], out: &mut Vec<u8>) {
         self.pad(b"", text, false, out);
     }
 
-    /// Any other argument's text, from its bits.
+    /// Writes the text of any other argument, from its bits.
     pub(crate) fn number(&self, bits: u64, out: &mut Vec<u8>) {
         match self.kind {
             b'c' => self.pad(b"", &[bits as u8], false, out),
@@ -180,7 +180,7 @@ impl Conversion {
         self.integer(prefix, digits, vanishes, out);
     }
 
-    /// `vanishes`: the value is 0, of which a precision of 0 leaves nothing.
+    /// Writes an integer. If `vanishes`, the value is 0, and a precision of 0 leaves no digits.
     fn integer(&self, prefix: &str, digits: String, vanishes: bool, out: &mut Vec<u8>) {
         let digits = match self.precision {
             Some(0) if vanishes => String::new(),
@@ -213,7 +213,7 @@ impl Conversion {
         }
     }
 
-    /// `#` keeps the point of a number without decimals.
+    /// Keeps the decimal point of a number without decimals if the conversion has `#`.
     fn with_point(&self, digits: String) -> String {
         if self.alternate && !digits.contains('.') { digits + "." } else { digits }
     }
@@ -239,7 +239,7 @@ impl Conversion {
         }
     }
 
-    /// What follows `0x` of `%a`.
+    /// Returns what follows `0x` in `%a`.
     fn hexadecimal(&self, size: f64) -> String {
         let bits = size.to_bits();
         let (raw, mut fraction) = (bits >> 52, bits & ((1 << 52) - 1));
@@ -266,7 +266,7 @@ impl Conversion {
         format!("{lead}{point}{digits}p{exponent:+}")
     }
 
-    /// Fills up to the width; `0` fills between sign and digits, where `zeros` are allowed.
+    /// Pads up to the width. With `0`, zeros go between sign and digits, if `zeros` allows it.
     fn pad(&self, prefix: &[u8], text: &[u8], zeros: bool, out: &mut Vec<u8>) {
         let missing = self.width.saturating_sub(prefix.len() + text.len());
         let fill = |out: &mut Vec<u8>, byte| out.extend(std::iter::repeat_n(byte, missing));
@@ -285,7 +285,7 @@ impl Conversion {
     }
 }
 
-/// `d.ddd` with the given number of decimals, and the power of ten.
+/// Returns `d.ddd` with the given number of decimals, and the power of ten.
 fn decimal(size: f64, precision: usize) -> (String, i32) {
     let text = format!("{size:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -312,7 +312,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// What glibc's `printf` writes.
+    /// The expected texts are those of glibc's `printf`.
     #[test]
     fn integers_are_written_as_c_does() {
         let minus_42 = -42_i64 as u64;

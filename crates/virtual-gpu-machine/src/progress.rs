@@ -1,7 +1,7 @@
-//! Whether a block gets anywhere.
+//! Whether a block makes progress.
 //!
-//! That a block waits is decided, not guessed: if all its threads reach the same instructions again with the same values
-//! in their registers, and nothing was written meanwhile, then they repeat that forever, until another block writes.
+//! Whether a block waits is decided, not guessed. If all its threads reach the same instructions again with the same
+//! values in their registers, and nothing was written in between, they repeat this forever, until another block writes.
 
 use crate::block::Snapshot;
 use crate::fault::{FaultKind, Stop};
@@ -10,7 +10,7 @@ use crate::machine::Machine;
 /// Rounds after which a block in a loop is suspended, so that other blocks can run.
 const SLICE: u64 = 256;
 
-/// Why a block does not run on.
+/// Why a block stops running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     Ended,
@@ -19,7 +19,7 @@ pub(crate) enum Pause {
 }
 
 impl Machine<'_> {
-    /// All groups of the block that could run have had their turn.
+    /// Ends a round, in which all groups of the block that could run have had their turn.
     pub(crate) fn end_round(&mut self) -> Result<Option<Pause>, Stop> {
         let changes = self.changes;
         let progress = &mut self.block.progress;
@@ -28,7 +28,7 @@ impl Machine<'_> {
         if let Some(snapshot) = progress.snapshot.take() {
             if snapshot.is(self.block, changes) {
                 if snapshot.looks == self.looks {
-                    // It does not even look whether something has changed.
+                    // The block does not even check whether something has changed.
                     return Err(self.waits_forever(1, 0));
                 }
                 self.block.progress.repeats_at = Some(changes);
@@ -46,7 +46,7 @@ impl Machine<'_> {
         Ok(Some(Pause::Suspended))
     }
 
-    /// The fault of the running block's thread that is furthest behind.
+    /// Returns the fault of the running block, in the thread that is furthest behind.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
         let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
         self.pc = group.map_or(0, |group| group.pc);

@@ -7,14 +7,14 @@ use crate::fault::{Access, ThreadReport};
 /// Bytes of shared memory as the program names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLocation {
-    /// The variable's name in the program; none in dynamic shared memory.
+    /// The variable's name in the program; `None` in dynamic shared memory.
     pub variable: Option<String>,
-    /// Offset in it, in bytes.
+    /// The offset in it, in bytes.
     pub offset: u64,
 }
 
 impl fmt::Display for SharedLocation {
-    /// ``byte 16 of `tile` ``
+    /// Writes, for example, ``byte 16 of `tile` ``.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.variable {
             Some(name) => write!(f, "byte {} of `{name}`", self.offset),
@@ -23,7 +23,8 @@ impl fmt::Display for SharedLocation {
     }
 }
 
-/// Two threads of a block access the same bytes of shared memory, one of them writes, and nothing orders them.
+/// Accesses of two threads of a block to the same bytes of shared memory that nothing orders. At least one of them
+/// writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
     /// The access that was executed first here.
@@ -53,7 +54,7 @@ impl fmt::Display for Race {
 }
 
 impl Race {
-    /// `read after write`, `write after read` or `write after write`.
+    /// Returns `read after write`, `write after read`, or `write after write`.
     pub fn kind(&self) -> &'static str {
         let wrote = |report: &ThreadReport| report.access.is_none_or(|access| access.access != Access::Read);
         match (wrote(&self.earlier), wrote(&self.later)) {

@@ -1,4 +1,4 @@
-//! Reductions of the buffers of several ranks, as NCCL's kernels do them: in the order in which a ring of ranks does it.
+//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of a ring of ranks.
 
 use half::{bf16, f16};
 
@@ -37,22 +37,22 @@ const DATA_TYPES: [(DataType, &str, u64); 12] = [
 ];
 
 impl DataType {
-    /// The type with this C value.
+    /// Returns the type with this C value.
     pub fn from_value(value: u32) -> Option<Self> {
         DATA_TYPES.get(value as usize).map(|entry| entry.0)
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn size(self) -> u64 {
         DATA_TYPES[self as usize].2
     }
 
-    /// Whether elements can be combined here. The others can only be moved.
+    /// Returns whether elements can be reduced here. Those of other types can only be moved.
     pub fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 
-    /// The name of its constant in C.
+    /// Returns the name of its constant in C.
     pub fn c_name(self) -> String {
         let name = self.to_string();
         let (first, rest) = name.split_at(1);
@@ -80,14 +80,14 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The operator with this C value. Values of operators that a program made are its communicator's.
+    /// Returns the operator with this C value. The values of user-defined operators belong to their communicator.
     pub fn from_value(value: u32) -> Option<Self> {
         [Self::Sum, Self::Product, Self::Max, Self::Min, Self::Average]
             .into_iter()
             .find(|op| *op as u32 == value)
     }
 
-    /// Whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
+    /// Returns whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
     pub fn is_reduced_in_switches(self, data_type: DataType) -> bool {
         use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
         match data_type {
@@ -113,7 +113,7 @@ impl std::fmt::Display for Operator {
     }
 }
 
-/// How the elements of several ranks become one.
+/// How the elements of several ranks are reduced to one.
 ///
 /// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
 /// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
@@ -121,16 +121,17 @@ impl std::fmt::Display for Operator {
 pub struct Reduction {
     /// The elements' type.
     pub data_type: DataType,
-    /// How two elements become one.
+    /// How two elements are reduced to one.
     pub operator: Operator,
     /// The number of ranks.
     pub ranks: usize,
-    /// Each rank's scalar, for `PreMulSum`: as many of its bytes as the type has.
+    /// Each rank's scalar, for `PreMulSum`. Only as many of its bytes count as the type has.
     pub scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
-    /// Reduces inputs of equally many little-endian elements into `out`, in their order. Each is given with its rank.
+    /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each comes
+    /// with its rank.
     pub fn reduce(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
@@ -156,7 +157,7 @@ impl Reduction {
                 }
                 _ => None,
             };
-            // One loop for each operator, which the compiler can make wide.
+            // Each operator has its own loop, which the compiler can vectorize.
             match (at, factor) {
                 (0, None) => out.copy_from_slice(input),
                 (0, Some(factor)) => fold::<T, SIZE>(out, input, |_, x| x.times(factor)),
@@ -179,7 +180,7 @@ impl Reduction {
     }
 }
 
-/// Replaces each element of `out` by `f` of it and the element of `input` at the same index.
+/// Replaces each element of `out` with `f` of it and the element of `input` at the same index.
 fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
     let (out, _) = out.as_chunks_mut::<SIZE>();
     let (input, _) = input.as_chunks::<SIZE>();
@@ -196,7 +197,8 @@ trait Element<const SIZE: usize>: Copy {
     fn times(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
-    /// What an average multiplies each rank's elements with, rounded to the type. None where it divides their sum.
+    /// Returns the factor by which an average multiplies each rank's elements, rounded to the type. Returns `None` if
+    /// the average divides their sum instead.
     fn reciprocal(ranks: usize) -> Option<Self>;
     fn divided(self, ranks: usize) -> Self;
 }
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_average_sums_first_and_divides_then() {
+    fn an_integer_average_sums_first_and_then_divides() {
         let inputs: [&[u8]; 2] = [&[1, 200], &[2, 100]];
         assert_eq!(reduce(DataType::Uint8, Operator::Average, &inputs), [1, 22]);
         assert_eq!(reduce(DataType::Uint8, Operator::Sum, &inputs), [3, 44]);

@@ -30,13 +30,13 @@ impl<T: Copy + Default> Chunk<T> {
             return;
         }
         for i in 0..WIDTH {
-            // No branch: the compiler then blends vectors.
+            // Without a branch, the compiler blends vectors.
             self.0[i] = select_unpredictable(mask & 1 << i != 0, from.0[i], self.0[i]);
         }
     }
 }
 
-/// Where a register's chunks lie: one after the other, or, if uniform, all in one.
+/// Where a register's chunks are: one after another, or, if the register is uniform, all in one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Makes room for a kernel's registers, all zero: what an earlier kernel left there never shows in a result.
+    /// Makes room for a kernel's registers, all zero, so that values of an earlier kernel never show in a result.
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
         // Whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;
@@ -112,7 +112,7 @@ impl Files {
         self.longs[at].0[thread % WIDTH] = value;
     }
 
-    /// Sets a register in the given lanes of a warp; `value` takes the lane.
+    /// Sets a register in the given lanes of a warp; `value` receives the lane.
     pub(crate) fn set_words_of_warp(
         &mut self,
         slot: Slot,
@@ -130,14 +130,14 @@ impl Files {
         predicate.0 as usize * self.chunks
     }
 
-    /// The threads of a chunk for which a condition holds.
+    /// Returns the threads of a chunk for which a condition holds.
     #[inline(always)]
     pub(crate) fn condition(&self, condition: Condition, chunk: usize) -> u16 {
         let bits = self.predicates[self.predicate(condition.predicate) + chunk];
         if condition.negated { !bits } else { bits }
     }
 
-    /// Of `mask`, the threads for which a condition holds.
+    /// Returns the threads of `mask` for which a condition holds.
     pub(crate) fn where_true(&self, condition: Condition, mask: &Mask) -> Mask {
         let mut found = *mask;
         for (chunk, bits) in found.0.iter_mut().enumerate().take(self.chunks) {

@@ -1,5 +1,5 @@
-//! Which block runs next. A block runs to its end, unless its threads wait for something: then it is suspended, and
-//! others run, as many together as the GPU would hold.
+//! Chooses which block runs next. A block runs to its end unless its threads wait for something. Then it is suspended,
+//! and others run; as many are resident together as the GPU would hold.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ impl Machine<'_> {
         let room = usize::try_from(self.launch.resident.max(1)).unwrap_or(usize::MAX);
         let mut started = 0;
         let mut suspended: VecDeque<Block> = VecDeque::new();
-        // Blocks that have ended, made ready for the next to start.
+        // Blocks that have ended, prepared for the next ones to start.
         let mut vacant: Vec<Block> = Vec::new();
         self.prepare();
         loop {
@@ -67,12 +67,12 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a suspended block would only repeat what it did before.
+    /// Returns whether a suspended block would only repeat what it did before.
     fn repeats(&self, block: &Block) -> bool {
         block.progress.repeats_at == Some(self.changes)
     }
 
-    /// The fault if every resident block repeats itself: nothing can ever change.
+    /// Returns the fault that occurs if every resident block repeats itself: nothing can ever change.
     fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
         let waiting = suspended.len() as u64;
         let order = |block: &Block| {

@@ -1,5 +1,5 @@
-//! Which threads run next: the group at the lowest instruction, until it has used up its turn. A round is over when all
-//! groups that could run have had their turn.
+//! Chooses which threads run next: the group at the lowest instruction, until it has used up its turn. A round is over
+//! when all groups that could run have had their turn.
 
 use crate::convergence::{ConvergenceGroup, Next, Readiness};
 use crate::fault::Stop;
@@ -8,22 +8,22 @@ use crate::mask::Mask;
 use crate::progress::Pause;
 use virtual_gpu_ptx::instruction::Instruction;
 
-/// Backward branches that a group may take in one turn if it executed something that may wait for another group: an
-/// atomic, a volatile load, a sleep.
+/// The most backward branches that a group may take in one turn if it executed something that may wait for another
+/// group: an atomic, a volatile load, or a sleep.
 const BRANCHES_OF_SPINNING: u32 = 16;
 
-/// The same for a group that only computes: a loop whose other threads are done.
+/// The same for a group that only computes, such as in a loop that the other threads have finished.
 const BRANCHES: u32 = 1 << 16;
 
-/// The same where there are no other groups: after that many, the block's progress is checked.
+/// The same if there are no other groups: after this many branches, the block's progress is checked.
 const BRANCHES_ALONE: u32 = 1 << 12;
 
 /// The running group.
 struct Turn {
     group: ConvergenceGroup,
-    /// Another group is ready at this instruction, or there is none.
+    /// The instruction at which another group is ready; the maximum if there is none.
     limit: usize,
-    /// Threads of the group.
+    /// Number of threads in the group.
     active: u64,
     /// Backward branches so far.
     branches: u32,
@@ -46,7 +46,7 @@ impl Machine<'_> {
         Ok(Pause::Ended)
     }
 
-    /// Takes the threads to run next out of the list.
+    /// Removes the threads that run next from the list.
     fn next_group(&mut self) -> Result<Result<ConvergenceGroup, Pause>, Stop> {
         loop {
             if let Some(pc) = self.block.lowest_ready() {
@@ -68,7 +68,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs a group until it ends, waits, has used up its turn, or reaches another group.
+    /// Runs a group until it ends, waits, uses up its turn, or reaches another group.
     fn run_group(&mut self, group: ConvergenceGroup) -> Result<(), Stop> {
         let kernel = self.kernel;
         let code = kernel.code();
@@ -123,7 +123,7 @@ impl Machine<'_> {
         self.execute(&instruction.operation, &turn.group, mask)
     }
 
-    /// All threads of the group branch to `target`. Returns whether the group runs on.
+    /// Makes all threads of the group branch to `target`. Returns whether the group runs on.
     #[inline]
     fn jump(&mut self, turn: &mut Turn, target: usize) -> Result<bool, Stop> {
         let is_backward = target <= turn.group.pc;
@@ -135,8 +135,8 @@ impl Machine<'_> {
         Ok(!(is_backward && self.yields(turn)))
     }
 
-    /// Some threads of the group branch to `target`, and the others follow: the group that is behind goes on. Returns
-    /// whether it runs on.
+    /// Makes the threads of `taken` branch to `target`, while the others follow. The part of the group that is behind
+    /// continues. Returns whether it runs on.
     fn split(&mut self, turn: &mut Turn, target: usize, taken: Mask) -> Result<bool, Stop> {
         let group = &mut turn.group;
         self.settle(&group.mask);
@@ -158,7 +158,7 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    /// Some threads leave the group. Returns whether any are left.
+    /// Removes the threads of `gone` from the group. Returns whether any are left.
     fn leave(&mut self, turn: &mut Turn, gone: &Mask) -> bool {
         self.settle(&turn.group.mask);
         turn.group.mask = turn.group.mask.without(gone);

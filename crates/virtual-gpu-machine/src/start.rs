@@ -1,4 +1,4 @@
-//! What a launch and each of its blocks start with.
+//! The initial state of a launch and of each of its blocks.
 
 use crate::block::Progress;
 use crate::call_stack::CallStack;
@@ -62,7 +62,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Sets the uniform values that `selects` chooses.
+    /// Sets the uniform values that `selects` accepts.
     #[inline]
     fn set_uniforms(&mut self, selects: impl Fn(Uniform) -> bool) {
         let registers = self.kernel.registers();

@@ -1,4 +1,4 @@
-//! What happens if no thread of a block is runnable, and at least one is blocked.
+//! Handles a block in which no thread is runnable, and at least one is blocked.
 
 use crate::control_flow::{leads_to, start_of_straight_line};
 use crate::convergence::{ConvergenceGroup, PendingBarrier, Readiness};
@@ -7,7 +7,8 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 
 impl Machine<'_> {
-    /// Lets threads go on that wait only for threads that have ended. If all wait for others, that is a fault.
+    /// Lets threads continue that wait only for threads that have ended. If all wait for other threads, that is a
+    /// fault.
     pub(crate) fn go_on_without_ended(&mut self) -> Result<(), Stop> {
         for at in 0..self.block.groups.len() {
             let ConvergenceGroup { pc, mut mask, .. } = self.block.groups[at];
@@ -38,7 +39,7 @@ impl Machine<'_> {
         Err(self.stuck())
     }
 
-    /// The fault of threads that wait for others which never arrive.
+    /// Returns the fault of threads that wait for others that never arrive.
     fn stuck(&mut self) -> Stop {
         if let Some(&ConvergenceGroup { pc, mask, .. }) = self.block.groups.first() {
             self.pc = pc;
@@ -59,8 +60,8 @@ impl Machine<'_> {
         self.fault(kind, mask.first().unwrap_or(0))
     }
 
-    /// Whether threads that have ended skipped a conditional barrier and executed what follows it. A barrier does not
-    /// wait for threads that only returned: <https://docs.nvidia.com/cuda/parallel-thread-execution>, `exit`.
+    /// Returns whether threads that have ended skipped a conditional barrier and executed what follows it. A barrier
+    /// does not wait for threads that only returned: <https://docs.nvidia.com/cuda/parallel-thread-execution>, `exit`.
     fn was_left_out(&self, barrier: usize) -> bool {
         let code = self.kernel.code();
         self.block.exits.iter().any(|&(exit, _)| {

@@ -1,4 +1,4 @@
-//! What kernels call of the system: `vprintf` and `__assertfail`.
+//! The functions that kernels call in the system: `vprintf` and `__assertfail`.
 
 use crate::fault::{Access as Kind, Assertion, FaultKind, Stop};
 use crate::machine::Machine;
@@ -6,14 +6,14 @@ use crate::mask::Mask;
 use crate::printf::{Part, parts};
 use virtual_gpu_ptx::instruction::{Space, SystemCall};
 
-/// Arguments after the format. Further conversions are written as they stand.
+/// The most arguments after the format. Further conversions are written unchanged.
 const MOST_ARGUMENTS: usize = 32;
 
-/// Bytes to which a format or a string is cut.
+/// Formats and strings are cut to this many bytes.
 const LONGEST: usize = 1 << 16;
 
 impl Machine<'_> {
-    /// A call of a function that the driver brings.
+    /// Executes a call of a function that the driver provides.
     pub(crate) fn system_call(&mut self, call: SystemCall, mask: &Mask) -> Result<(), Stop> {
         self.changes += 1;
         match call {
@@ -45,7 +45,7 @@ impl Machine<'_> {
         }
     }
 
-    /// One thread's `printf`. Returns the number of arguments that it read.
+    /// Executes one thread's `printf`. Returns the number of arguments that it read.
     fn print(&mut self, thread: usize, format: u64, arguments: u64) -> Result<i32, Stop> {
         let format = self.string(thread, format, LONGEST)?;
         let mut out = Vec::new();
@@ -80,7 +80,7 @@ impl Machine<'_> {
         Ok(list.read as i32)
     }
 
-    /// The bytes before the next 0, at most `longest`.
+    /// Returns the bytes before the next 0, at most `longest`.
     fn string(&mut self, thread: usize, mut address: u64, longest: usize) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         while text.len() < longest {
@@ -96,7 +96,7 @@ impl Machine<'_> {
     }
 }
 
-/// A `va_list`: each argument at the next multiple of its size.
+/// A `va_list`: each argument is at the next multiple of its size.
 struct Arguments {
     address: u64,
     read: usize,

@@ -1,4 +1,4 @@
-//! Operations that the lanes of a warp carry out together.
+//! Operations that the lanes of a warp execute together.
 
 use crate::arithmetic::word;
 use crate::convergence::{ConvergenceGroup, Next};
@@ -9,11 +9,12 @@ use virtual_gpu_ptx::instruction::{
     Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
 };
 
-/// What a lane receives from a lane that takes no part.
+/// What a lane receives from a lane that does not take part.
 const UNDEFINED: u32 = u32::MAX;
 
 impl Machine<'_> {
-    /// An operation that the named lanes of a warp carry out together. A warp waits while some of these lanes are missing.
+    /// Executes an operation that the named lanes of a warp execute together. A warp waits while some of these lanes
+    /// are missing.
     pub(crate) fn warp_operation(
         &mut self,
         operation: &Operation,
@@ -48,7 +49,7 @@ impl Machine<'_> {
         Ok(Next::Leave(waits))
     }
 
-    /// Lanes of a warp that name the same members have waited for one another.
+    /// Notes that lanes of a warp that name the same members have waited for each other.
     fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
         let all = Mask::first_threads(self.threads);
         while !threads.is_empty() {
@@ -103,8 +104,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The manual's pseudo code for `shfl`, lane by lane. Reading from a named lane that has ended is undefined, which is
-    /// a fault.
+    /// Executes the manual's pseudocode for `shfl`, lane by lane. Reading from a named lane that has ended is
+    /// undefined, and a fault here.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,
@@ -180,7 +181,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `activemask`
+    /// Executes `activemask`.
     pub(crate) fn active_mask(&mut self, d: Slot, mask: &Mask) {
         for warp in 0..MAX_CHUNKS / 2 {
             let present = mask.warp(warp);

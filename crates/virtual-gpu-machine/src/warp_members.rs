@@ -1,4 +1,4 @@
-//! Which lanes of a warp carry out an operation together, and which are still missing.
+//! Which lanes of a warp execute an operation together, and which are still missing.
 
 use crate::convergence::{ConvergenceGroup, Readiness};
 use crate::machine::Machine;
@@ -6,7 +6,8 @@ use crate::mask::{Mask, lanes_of};
 use virtual_gpu_ptx::instruction::Slot;
 
 impl Machine<'_> {
-    /// The threads of a group that have to wait for other lanes of their warp. None waits for a lane that has ended.
+    /// Returns the threads of a group that must wait for other lanes of their warp. No thread waits for a lane that has
+    /// ended.
     pub(crate) fn incomplete_warps(&self, group: &Mask, members: Slot) -> Mask {
         let mut waits = Mask::NONE;
         let awaited = Mask::first_threads(self.threads).without(&self.block.ended());
@@ -29,8 +30,8 @@ impl Machine<'_> {
         waits
     }
 
-    /// The lanes whose member mask is that of the first one. A warp can carry out several operations at once, each
-    /// among other lanes.
+    /// Returns the lanes whose member mask is that of the first lane. A warp can execute several operations at once,
+    /// each with different lanes.
     pub(crate) fn lanes_with_same(&self, members: Slot, warp: usize, lanes: u32) -> u32 {
         if members.is_uniform() {
             return lanes;
@@ -40,17 +41,17 @@ impl Machine<'_> {
         lanes_of(lanes).filter(|&lane| mask_of(lane) == first).fold(0, |all, lane| all | 1 << lane)
     }
 
-    /// Whether threads wait at an instruction, or will run there.
+    /// Returns whether threads wait at an instruction, or will run there.
     pub(crate) fn has_group_at(&self, pc: usize) -> bool {
         self.block.groups.iter().any(|other| other.pc == pc)
     }
 
-    /// Sets threads aside that wait for other lanes of their warp.
+    /// Sets aside threads that wait for other lanes of their warp.
     pub(crate) fn set_waiting(&mut self, pc: usize, mask: Mask) {
         self.block.groups.push(ConvergenceGroup { pc, mask, state: Readiness::Waiting });
     }
 
-    /// The member mask of the operation at `pc`.
+    /// Returns the member mask of the operation at `pc`.
     pub(crate) fn members_at(&self, pc: usize, thread: usize) -> u32 {
         let members = self.kernel.code()[pc].operation.members();
         members.map_or(0, |slot| self.block.files.word_of(slot, thread))

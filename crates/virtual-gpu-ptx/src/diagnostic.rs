@@ -1,14 +1,14 @@
-//! What is wrong with a PTX text.
+//! Diagnostics: what is wrong with a PTX text.
 
 use std::fmt;
 
-/// Diagnostics shown at most; a text of another kind would otherwise fill the screen.
+/// The most diagnostics that are shown; a text of another kind would otherwise fill the screen.
 const SHOWN: usize = 50;
 
-/// One thing that can't be loaded.
+/// One problem that prevents loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
-    /// The line of the PTX text, from 1; 0 where the text as a whole is meant.
+    /// The line of the PTX text, from 1; 0 for the text as a whole.
     pub line: u32,
     /// What is wrong.
     pub text: String,
@@ -42,7 +42,7 @@ impl LoadError {
         Self { diagnostics }
     }
 
-    /// Each thing that is wrong, once, in the order of lines.
+    /// Returns each problem once, in the order of lines.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         &self.diagnostics
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::instruction::{Instruction, Slot};
 
-/// What a PTX text holds.
+/// The contents of a PTX text.
 #[derive(Debug)]
 pub struct Module {
     pub(crate) target: u32,
@@ -15,22 +15,22 @@ pub struct Module {
 }
 
 impl Module {
-    /// The architecture it was compiled for: 70 for `sm_70`, 0 where the text has none.
+    /// Returns the architecture that it was compiled for: 70 for `sm_70`, 0 if the text has none.
     pub fn target(&self) -> u32 {
         self.target
     }
 
-    /// The kernel of that name.
+    /// Returns the kernel with that name.
     pub fn kernel(&self, name: &str) -> Option<&Arc<Kernel>> {
         self.kernels.get(name)
     }
 
-    /// Every kernel's name, sorted.
+    /// Returns every kernel's name, sorted.
     pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
         self.kernels.keys().map(String::as_str)
     }
 
-    /// The `.global` and `.const` variables, in the order that a launch has them.
+    /// Returns the `.global` and `.const` variables, in the order that a launch uses.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
@@ -41,31 +41,31 @@ impl Module {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Required alignment of its address, in bytes.
     pub align: u64,
     /// Its first bytes, without the addresses of variables.
     pub initial: Vec<u8>,
-    /// Where the addresses of variables go.
+    /// The addresses of variables among its first bytes.
     pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
 }
 
-/// The address of a variable among the first bytes of another.
+/// The address of a variable, stored among the first bytes of another variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOf {
-    /// The first of its eight bytes.
+    /// The offset of the first of its eight bytes.
     pub at: u64,
-    /// Index of the variable that is meant, in [`Module::variables`].
+    /// Index of the variable in [`Module::variables`].
     pub variable: u32,
-    /// What is added to its address, in bytes.
+    /// Bytes added to the variable's address.
     pub offset: i64,
 }
 
 impl Variable {
-    /// Its bytes at load, where the module's variables lie at `globals`; the bytes after them are zero.
+    /// Returns its bytes at load, if the module's variables are at `globals`; the bytes after them are zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -79,9 +79,9 @@ impl Variable {
 /// A kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its first byte among the parameters.
+    /// The offset of its first byte among the parameters.
     pub offset: u32,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u32,
     /// Required alignment of its offset.
     pub align: u32,
@@ -90,13 +90,13 @@ pub struct Parameter {
 /// A line of the CUDA source that a PTX instruction came from (`.loc`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaLine {
-    /// The file, by the name that NVRTC got.
+    /// The file, by the name that NVRTC was given.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
 }
 
-/// What a uniform value is.
+/// The meaning of a uniform value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Uniform {
     /// A constant.
@@ -120,9 +120,9 @@ pub enum Uniform {
     TotalShared,
     /// Bytes of the launch's parameters, zero- or sign-extended.
     Parameter {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u32,
-        /// How many: 1, 2, 4 or 8.
+        /// The number of bytes: 1, 2, 4, or 8.
         bytes: u8,
         /// Whether it is sign-extended.
         signed: bool,
@@ -134,14 +134,14 @@ pub enum Uniform {
         /// Bytes added to it.
         offset: i64,
     },
-    /// The start of dynamic shared memory, plus an offset. Only while a kernel is being made.
+    /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being made.
     DynamicStart {
         /// Bytes added to it.
         offset: i64,
     },
 }
 
-/// A register that holds the same from a block's start to its end.
+/// A value of a register that stays the same from a block's start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum ThreadConstant {
@@ -172,7 +172,7 @@ pub struct Kernel {
     pub(crate) required_threads: Option<[u32; 3]>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) lines: Vec<u32>,
-    /// Index into `cuda_lines`, `u32::MAX` where there is none.
+    /// Index into `cuda_lines`; `u32::MAX` if there is none.
     pub(crate) locations: Vec<u32>,
     pub(crate) cuda_lines: Vec<CudaLine>,
     pub(crate) registers: Registers,
@@ -180,7 +180,7 @@ pub struct Kernel {
 }
 
 /// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
-/// stack, after its other local memory.
+/// stack, after the thread's other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The 32-bit registers that a call saves.
@@ -191,15 +191,15 @@ pub struct Frame {
     pub predicates: Range<u32>,
     /// The register that holds the frame's first address.
     pub base: Slot,
-    /// Bytes.
+    /// Its size in bytes.
     pub bytes: u32,
-    /// Offset in the frame and bytes of each parameter.
+    /// The offset in the frame and the bytes of each parameter.
     pub parameters: Vec<(u32, u32)>,
-    /// The same of each result.
+    /// The same for each result.
     pub results: Vec<(u32, u32)>,
 }
 
-/// The register files a kernel needs.
+/// The register files that a kernel needs.
 #[derive(Clone, Debug, Default)]
 pub struct Registers {
     /// 32-bit registers.
@@ -217,47 +217,47 @@ pub struct Registers {
 }
 
 impl Kernel {
-    /// Its name, as the module spells it.
+    /// Returns its name, as the module spells it.
     #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its parameters, in order.
+    /// Returns its parameters, in order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// Bytes of all parameters together.
+    /// Returns the bytes of all parameters together.
     pub fn parameter_bytes(&self) -> usize {
         self.parameter_bytes as usize
     }
 
-    /// Bytes of static shared memory.
+    /// Returns the bytes of static shared memory.
     pub fn shared_bytes(&self) -> u32 {
         self.shared_bytes
     }
 
-    /// Where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
+    /// Returns where dynamic shared memory starts: [`Self::shared_bytes`], aligned.
     #[inline]
     pub fn dynamic_shared_offset(&self) -> u32 {
         self.dynamic_shared_offset
     }
 
-    /// Bytes of the smallest access to shared memory that it has.
+    /// Returns the bytes of its smallest access to shared memory.
     #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
     }
 
-    /// Whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    /// Returns whether it orders parts of a block: by barriers of some of its threads, or by fences.
     #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
     }
 
-    /// The static shared variable at an offset, as the program names it, or else dynamic shared memory; and the offset
-    /// in it.
+    /// Returns the static shared variable at an offset, by its name in the program, and the offset in it. Returns
+    /// `None` for dynamic shared memory, with the offset in that.
     pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
@@ -268,23 +268,23 @@ impl Kernel {
         }
     }
 
-    /// Bytes of local memory per thread.
+    /// Returns the bytes of local memory per thread.
     #[inline]
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
     }
 
-    /// `.maxntid`: the largest block, where it is bounded.
+    /// `.maxntid`: returns the largest block, if it is bounded.
     pub fn max_threads(&self) -> Option<[u32; 3]> {
         self.max_threads
     }
 
-    /// `.reqntid`: the only block size allowed.
+    /// `.reqntid`: returns the only block size that is allowed.
     pub fn required_threads(&self) -> Option<[u32; 3]> {
         self.required_threads
     }
 
-    /// Indices of the variables in [`Module::variables`] that the kernel names.
+    /// Returns the indices of the variables in [`Module::variables`] that the kernel names.
     pub fn variables(&self) -> impl Iterator<Item = u32> {
         let mut named: Vec<u32> = self
             .registers
@@ -301,38 +301,39 @@ impl Kernel {
         named.into_iter()
     }
 
-    /// The instructions.
+    /// Returns the instructions.
     #[inline]
     pub fn code(&self) -> &[Instruction] {
         &self.code
     }
 
-    /// What each function that may call itself needs. Where there is one, threads have a stack.
+    /// Returns what each function that may call itself needs. If there is one, threads have a stack.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// The register files it needs.
+    /// Returns the register files that it needs.
     #[inline]
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
 
-    /// The PTX line of the instruction at `pc`, from 1.
+    /// Returns the PTX line of the instruction at `pc`, from 1.
     #[inline]
     pub fn line(&self, pc: usize) -> u32 {
         self.lines.get(pc).copied().unwrap_or(0)
     }
 
-    /// The CUDA line of the instruction at `pc`, where the PTX has it.
+    /// Returns the CUDA line of the instruction at `pc`, if the PTX has it.
     #[inline]
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
     }
 }
 
-/// `tile` of `_ZZ6matmulE4tile`: the last name in what C++ makes of a function's static variable. Other names stay.
+/// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names
+/// stay.
 fn unmangled(name: &str) -> &str {
     let Some(local) = name.strip_prefix("_ZZ") else { return name };
     local

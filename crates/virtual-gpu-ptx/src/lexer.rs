@@ -1,4 +1,4 @@
-//! From text to tokens.
+//! Splits text into tokens.
 
 use super::diagnostic::Diagnostic;
 
@@ -11,7 +11,7 @@ pub(crate) enum Token<'a> {
     Dot(&'a str),
     /// `16`, `0x1F`, `0f3F800000`, `1.5`.
     Number(&'a str),
-    /// A text in quotes, without them.
+    /// A quoted text, without its quotes.
     Text(&'a str),
     /// Any of the characters in [`MARKS`].
     Mark(u8),
@@ -34,7 +34,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
 }
 
-/// Splits `source` into tokens; stops at the first character that no PTX contains.
+/// Splits `source` into tokens; stops at the first character that can't occur in PTX.
 pub(crate) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
     let mut lexer = Lexer { source, at: 0, line: 1 };
     let mut found = Vec::new();
@@ -55,7 +55,7 @@ impl<'a> Lexer<'a> {
         self.source.as_bytes().get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Moves on while `accept` holds and returns what it passed. Only ASCII is accepted, so slicing is sound.
+    /// Advances while `accept` holds, and returns the text in between. Only ASCII is accepted, so slicing is sound.
     fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
         let start = self.at;
         let rest = &self.source.as_bytes()[start..];
@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
                     self.line += comment.iter().filter(|&&byte| byte == b'\n').count() as u32;
                     self.at += length + 4;
                 }
-                // NVRTC returns its text with the C string's NUL.
+                // NVRTC returns its text with the NUL that ends a C string.
                 (0, _) if self.at < self.source.len() && self.rest_is_nul() => self.at = self.source.len(),
                 _ => return Ok(()),
             }

@@ -1,9 +1,9 @@
 //! Reads PTX: from text to kernels that the machine executes.
 //!
-//! Each step has its own type: the [`parser`] makes syntax of the text, [`resolve`] finds the meaning of opcodes, types
-//! and modifiers, and [`lower`] makes operations on registers of it.
+//! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] finds the meaning of opcodes,
+//! types, and modifiers, and [`lower`] turns it into operations on registers.
 //!
-//! Any version of the ISA is accepted; each instruction that is not supported is an error with its line.
+//! Any version of the ISA is accepted; each unsupported instruction is an error with its line.
 
 mod diagnostic;
 pub mod instruction;
@@ -33,7 +33,7 @@ const MAX_BYTES: usize = 32 << 20;
 /// Reads a PTX text of at most 32 MiB.
 ///
 /// # Errors
-/// Everything in it that is not supported, with its lines.
+/// Returns everything in it that is not supported, with its lines.
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
     if source.len() > MAX_BYTES {

@@ -22,7 +22,7 @@ impl Number {
         }
     }
 
-    /// The bits it has as a variable of type `kind`.
+    /// Returns the bits that it has as a variable of type `kind`.
     pub(super) fn bits(self, kind: Type) -> u64 {
         let value = match self {
             Self::Integer(value) if !matches!(kind, Type::F32 | Type::F64 | Type::F16) => {
@@ -41,7 +41,7 @@ impl Number {
     }
 }
 
-/// Reads a literal without a sign. `None` where it is none, or out of range.
+/// Parses a literal without a sign. Returns `None` if it is not a literal, or out of range.
 pub(super) fn parse(text: &str) -> Option<Number> {
     let prefix = text.get(..2).unwrap_or("");
     let digits = text.get(2..).unwrap_or("");

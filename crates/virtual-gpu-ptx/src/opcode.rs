@@ -1,4 +1,4 @@
-//! The opcodes of PTX that are supported.
+//! The supported opcodes of PTX.
 
 macro_rules! opcodes {
     ($($variant:ident $name:literal,)*) => {
@@ -9,7 +9,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// The opcode of that name.
+            /// Returns the opcode with that name.
             pub(crate) fn named(name: &str) -> Option<Self> {
                 Some(match name {
                     $($name => Self::$variant,)*

@@ -1,4 +1,4 @@
-//! Resolved instructions: opcode, types and modifiers have a meaning, operands are still names.
+//! Resolved instructions: opcodes, types, and modifiers have a meaning, and operands are still names.
 
 use super::instruction::{
     AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
@@ -20,7 +20,7 @@ pub(crate) type ResolvedStatement<'a> = Statement<'a, Resolved<'a>>;
 /// An instruction with its meaning.
 #[derive(Debug)]
 pub(crate) struct Resolved<'a> {
-    /// Line, guard, and name as they are written; the operands are in the form.
+    /// Line, guard, and name as written; the operands are in the form.
     pub(crate) written: Written<'a>,
     /// The meaning, or why there is none.
     pub(crate) form: Result<Form<'a>, String>,
@@ -113,7 +113,7 @@ pub(crate) enum Form<'a> {
         kind: Type,
         operands: [Operand<'a>; 4],
     },
-    /// `slct`: `a` where `c`, of type `by`, is not negative.
+    /// `slct`: `a` if `c`, of type `by`, is not negative.
     SelectBySign {
         kind: Type,
         by: Type,
@@ -148,7 +148,7 @@ pub(crate) enum Form<'a> {
         to: IntegerType,
         operands: [Operand<'a>; 2],
     },
-    /// `cvt` of two numbers to a packed pair of halves that are `to`.
+    /// `cvt` of two numbers to a packed pair of halves of type `to`.
     ConvertToPair {
         to: FloatType,
         rounding: Rounding,
@@ -203,7 +203,7 @@ pub(crate) enum Form<'a> {
         present: Operand<'a>,
     },
     CommitCopies,
-    /// Waits for all groups but the last `pending`.
+    /// Waits for all groups except the last `pending`.
     WaitForCopies {
         pending: u32,
     },
@@ -286,7 +286,7 @@ pub(crate) struct Compare<'a> {
     pub(crate) compare_as: CompareAs,
     /// How the result is combined with `c`.
     pub(crate) combine: BoolOp,
-    /// The type of the sources; of a packed pair, that of its halves.
+    /// The type of the sources; for a packed pair, the type of its halves.
     pub(crate) kind: Type,
     pub(crate) a: Operand<'a>,
     pub(crate) b: Operand<'a>,
@@ -294,7 +294,7 @@ pub(crate) struct Compare<'a> {
     pub(crate) result: CompareResult<'a>,
 }
 
-/// Where a comparison puts its result.
+/// Where a comparison stores its result.
 #[derive(Debug)]
 pub(crate) enum CompareResult<'a> {
     /// `setp`: a predicate, or the result and its complement.
@@ -357,7 +357,7 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: Vec<&'a str>,
 }
 
-/// `bar.red`: what is reduced, and where the result goes.
+/// `bar.red`: what is reduced, and where the result is stored.
 #[derive(Debug)]
 pub(crate) struct BarrierReduction<'a> {
     pub(crate) reduction: Reduction,

@@ -1,6 +1,6 @@
 //! The syntax of a PTX text: names and opcodes are not yet resolved.
 //!
-//! `I` is an instruction: as parsed, or resolved.
+//! `I` is the type of an instruction: as parsed, or resolved.
 
 use super::types::Type;
 
@@ -25,11 +25,11 @@ pub(crate) struct Function<'a, I> {
     pub(crate) parameters: Vec<Variable<'a>>,
     pub(crate) max_threads: Option<[u32; 3]>,
     pub(crate) required_threads: Option<[u32; 3]>,
-    /// `None` where it is only declared.
+    /// `None` if it is only declared.
     pub(crate) body: Option<Vec<Statement<'a, I>>>,
 }
 
-/// State spaces that variables live in.
+/// State spaces of variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VariableSpace {
     Global,
@@ -40,7 +40,7 @@ pub(crate) enum VariableSpace {
     Register,
 }
 
-/// A declared variable, parameter or register.
+/// A declared variable, parameter, or register.
 #[derive(Clone, Debug)]
 pub(crate) struct Variable<'a> {
     pub(crate) line: u32,
@@ -50,20 +50,20 @@ pub(crate) struct Variable<'a> {
     pub(crate) kind: Type,
     pub(crate) align: u32,
     pub(crate) size: u64,
-    /// `name[]`: its size comes with the launch.
+    /// `name[]`: the launch sets its size.
     pub(crate) is_unsized: bool,
     pub(crate) is_extern: bool,
     pub(crate) initial: Initial<'a>,
-    /// Registers only: `%r<30>` declares 30 of them.
+    /// For registers only: `%r<30>` declares 30 of them.
     pub(crate) count: Option<u32>,
 }
 
-/// What a module's variable starts with.
+/// The initial value of a module's variable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Initial<'a> {
     /// Its first bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Addresses among them: the first byte, the name of the variable or function, and an offset that is added.
+    /// Addresses among them: the offset of the first byte, the name of the variable or function, and an offset to add.
     pub(crate) addresses: Vec<(u64, &'a str, i64)>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum Statement<'a, I> {
     Instruction(I),
 }
 
-/// An instruction as it is written.
+/// An instruction as written.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
     pub(crate) line: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// The opcode with its modifiers, as written.
+    /// Returns the opcode with its modifiers, as written.
     pub(crate) fn name(&self) -> String {
         let mut name = self.opcode.to_owned();
         for modifier in &self.modifiers {
@@ -108,7 +108,7 @@ impl Written<'_> {
         name
     }
 
-    /// The error about an instruction that is not supported.
+    /// Returns the error about an unsupported instruction.
     pub(crate) fn unsupported(&self) -> String {
         format!("unsupported instruction `{}`", self.name())
     }
@@ -132,7 +132,7 @@ pub(crate) enum Operand<'a> {
     Double(f64),
     /// `{%f1,%f2}`
     Vector(Vec<Operand<'a>>),
-    /// `[%rd1+4]`; no name: an absolute address.
+    /// `[%rd1+4]`; an absolute address has no name.
     Address {
         name: Option<&'a str>,
         offset: i64,
@@ -146,7 +146,7 @@ pub(crate) enum Operand<'a> {
 }
 
 impl<'a, I> Function<'a, I> {
-    /// The same function with other instructions.
+    /// Returns the same function with other instructions.
     pub(crate) fn map<J>(self, f: &mut impl FnMut(I) -> J) -> Function<'a, J> {
         let Self { line, name, is_entry, returns, parameters, max_threads, required_threads, body } = self;
         let body = body.map(|body| body.into_iter().map(|statement| statement.map(f)).collect());

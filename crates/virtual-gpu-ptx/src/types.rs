@@ -1,6 +1,6 @@
 //! The types of PTX.
 
-/// Fundamental Types and Packed Data Types of the manual.
+/// The Fundamental Types and Packed Data Types of the manual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Pred,
@@ -25,7 +25,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// The type of that name, without the dot.
+    /// Returns the type with that name, without the dot.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "pred" => Self::Pred,
@@ -61,7 +61,7 @@ impl Type {
         }
     }
 
-    /// Bytes of a variable; a predicate counts as one.
+    /// Returns the bytes of a variable; a predicate counts as one.
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.bits().div_ceil(8))
     }
@@ -74,7 +74,7 @@ impl Type {
         matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64)
     }
 
-    /// The type of each half of a packed pair.
+    /// Returns the type of each half of a packed pair.
     pub(crate) fn half(self) -> Option<Self> {
         match self {
             Self::F16x2 => Some(Self::F16),

@@ -1,16 +1,16 @@
-//! Where generic addresses of shared memory, local memory and parameters lie: above any device or host address.
+//! The generic addresses of shared memory, local memory, and parameters, which are above any device or host address.
 
-/// First generic address of a block's shared memory.
+/// The first generic address of a block's shared memory.
 pub const SHARED: u64 = 0xfff1 << 48;
 
-/// First generic address of a thread's local memory.
+/// The first generic address of a thread's local memory.
 pub const LOCAL: u64 = 0xfff2 << 48;
 
-/// First generic address of a kernel's parameters.
+/// The first generic address of a kernel's parameters.
 pub const PARAM: u64 = 0xfff3 << 48;
 
-/// Addresses of functions. Nothing can be read there.
+/// The addresses of functions. Nothing can be read there.
 pub const CODE: u64 = 0xfff4 << 48;
 
-/// Addresses in each window.
+/// Number of addresses in each window.
 pub const SIZE: u64 = 1 << 32;

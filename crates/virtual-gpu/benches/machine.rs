@@ -1,5 +1,5 @@
-//! How fast the machine runs: `cargo bench -p virtual-gpu [-- PART_OF_TITLE]`. One line per kernel, the best of several
-//! launches, and how many times as long as the same loop in plain Rust it takes on one core.
+//! Measures how fast the machine runs: `cargo bench -p virtual-gpu [-- PART_OF_TITLE]`. Prints one line per kernel: the
+//! best of several launches, and how many times as long it takes as the same loop in plain Rust on one core.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const WAITING: &str = include_str!("../../conformance/tests/ptx/waiting.ptx");
 const MATH: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/math.ptx");
 const CONTROL: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/control.ptx");
 
-/// Touches only every second element, so that each needs its bits.
+/// A kernel that touches only every second element, so that each element needs its own bits.
 const STRIDED: &str = "\
 .version 8.0
 .target sm_70
@@ -38,25 +38,25 @@ const STRIDED: &str = "\
 }
 ";
 
-/// Launches of each kernel; the best counts.
+/// Launches of each kernel; the fastest counts.
 const RUNS: usize = 21;
 
-/// The system's allocator, which counts what is allocated.
+/// The system's allocator, plus a count of the allocated bytes.
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all is left to the system's allocator; a count is kept in addition.
+// SAFETY: every call is forwarded to the system's allocator; only a count is kept in addition.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise about the layout is the one that is asked for.
+        // SAFETY: the caller's promise about the layout is the one that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the pointer came from `alloc`, thus from the system, with this layout.
+        // SAFETY: the pointer came from `alloc`, and so from the system's allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -65,7 +65,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() {
-    // `cargo test --benches` calls with this; there is nothing to test here.
+    // `cargo test --benches` passes `--test`; there is nothing to test here.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
@@ -131,7 +131,7 @@ fn main() {
     bench.measure("launch of 128 threads", CONTROL, "bounded", [1, 1, 1], [128, 1, 1], &bounded, &mut || ());
 }
 
-// Rust's standard library lacks it.
+// Rust's standard library has no `erff`.
 unsafe extern "C" {
     safe fn erff(x: f32) -> f32;
 }
@@ -140,12 +140,12 @@ fn floats(count: usize) -> Vec<f32> {
     (0..count).map(|at| (at % 1000) as f32 * 1e-3).collect()
 }
 
-/// What the machine's loops are compiled for and run on here.
+/// Names the vector instructions that the machine's loops use here.
 fn vector_units() -> &'static str {
     if machine::uses_avx2() { "AVX2 and FMA" } else { "those of the compiler's target alone" }
 }
 
-/// What a byte of device memory costs, with all that is kept about it.
+/// Prints how many bytes of the host each byte of device memory costs, with all its bookkeeping.
 fn bytes_per_byte() {
     let count = 16 << 20;
     for (how, step) in [("from end to end", 1), ("every second element", 2)] {
@@ -168,7 +168,7 @@ enum Word {
 }
 
 struct Bench {
-    /// Part of the title of what is to be measured.
+    /// Part of the titles of the kernels to measure.
     only: Option<String>,
     memory: DeviceMemory,
 }
@@ -195,7 +195,7 @@ impl Bench {
         base
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a launch has so many, and each title its own")]
+    #[expect(clippy::too_many_arguments, reason = "a launch needs this many, and each one has a title")]
     fn measure(
         &mut self,
         title: &str,

@@ -1,4 +1,4 @@
-//! The switches: environment variables, read once, each error naming the variable and its value.
+//! The switches: environment variables, which are read once. Each error names the variable and its value.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::time::preset::Preset;
 use crate::time::trace;
 use virtual_gpu_core::handle::MAX_GPUS;
 
-/// The preset that is taken where none is asked for.
+/// The preset that is used unless another is named.
 const CLASSROOM: &str = "classroom";
 
 const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
 const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 const FAIL: &str = "VIRTUAL_GPU_FAIL";
 
-/// Where no variable sets another.
+/// The timeout if no variable sets one.
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
 
-/// Every environment variable that is read.
+/// Every environment variable of the virtual GPU.
 const SWITCHES: [&str; 7] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
@@ -29,21 +29,21 @@ const SWITCHES: [&str; 7] = [
     FAIL,
 ];
 
-/// What happens with reports of problems that CUDA has no error for (`VIRTUAL_GPU_CHECKS`).
+/// What happens to reports of problems that have no CUDA error (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// They make the call that meets them fail.
+    /// They make the call that finds them fail.
     Error,
     /// They are printed.
     Warn,
-    /// They are not looked for.
+    /// The virtual GPU does not look for them.
     Off,
 }
 
 /// How long a wait may last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timeout {
-    /// The time.
+    /// The longest time.
     pub duration: Duration,
     /// The environment variable that sets it.
     pub variable: &'static str,
@@ -59,7 +59,7 @@ impl Timeout {
     }
 }
 
-/// A call that is to fail.
+/// A call that returns an error and does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingCall {
     /// The C function, with or without the version at its end: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
@@ -83,23 +83,24 @@ impl FailingCall {
     }
 }
 
-/// What the environment asks of the virtual GPU.
+/// The settings of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`, as many as the preset has), or those that are visible.
+    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`; by default the preset's number), or
+    /// only the visible ones.
     pub gpus: usize,
-    /// Which of the node's they are, in their order (`CUDA_VISIBLE_DEVICES`). None: all.
+    /// The node's GPUs that are visible, in order (`CUDA_VISIBLE_DEVICES`). `None` means all.
     pub visible: Option<Vec<usize>>,
-    /// What reports do (`VIRTUAL_GPU_CHECKS`, error).
+    /// What reports do (`VIRTUAL_GPU_CHECKS`; by default `error`).
     pub checks: Checks,
-    /// How long a wait that can't be decided may last (`VIRTUAL_GPU_TIMEOUT`, 10 s).
+    /// How long an undecidable wait may last (`VIRTUAL_GPU_TIMEOUT`; by default 10 s).
     pub timeout: Timeout,
-    /// How long a rank waits for the others in a call that makes or ends a communicator (`VIRTUAL_GPU_BOOTSTRAP_TIMEOUT`,
-    /// [`Self::timeout`]).
+    /// How long a rank waits for the others in a call that makes or ends a communicator
+    /// (`VIRTUAL_GPU_BOOTSTRAP_TIMEOUT`; by default [`Self::timeout`]).
     pub bootstrap_timeout: Timeout,
-    /// The machine whose times are modeled (`VIRTUAL_GPU_TOPOLOGY`, classroom).
+    /// The node whose times are modeled (`VIRTUAL_GPU_TOPOLOGY`; by default `classroom`).
     pub preset: Preset,
-    /// Where a trace of all that ran is written when the process ends (`VIRTUAL_GPU_TRACE`, none).
+    /// Where a trace of everything that ran is written when the process ends (`VIRTUAL_GPU_TRACE`; by default nowhere).
     pub trace: Option<PathBuf>,
     /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`, none).
     pub failing: Vec<FailingCall>,
@@ -125,13 +126,13 @@ impl Config {
     /// Reads the environment.
     ///
     /// # Errors
-    /// A sentence that names the variable, its value and what it may be.
+    /// Returns a sentence that names the variable, its value, and the allowed values.
     pub fn from_env() -> Result<Self, String> {
         Self::refuse_unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()))?;
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Refuses a switch that does not exist: its setting would do nothing, without an error.
+    /// Refuses a switch that does not exist, because setting it would silently do nothing.
     fn refuse_unknown(names: impl Iterator<Item = String>) -> Result<(), String> {
         for name in names.filter(|name| name.starts_with("VIRTUAL_GPU_")) {
             if !SWITCHES.contains(&name.as_str()) {
@@ -144,7 +145,7 @@ impl Config {
         Ok(())
     }
 
-    /// As [`Self::from_env`], from any source of variables.
+    /// Reads the settings from any source of variables, as [`Self::from_env`] does from the environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut config = Self::default();
         if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
@@ -191,15 +192,16 @@ impl Config {
 }
 
 impl Config {
-    /// Which of the node's GPUs the process knows by this number.
+    /// Returns the number in the node of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.visible.as_ref().and_then(|visible| visible.get(gpu).copied()).unwrap_or(gpu)
     }
 }
 
-/// The GPUs of a `CUDA_VISIBLE_DEVICES`, in its order: "If one of the indices is invalid, only the devices whose index
-/// precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). They are numbers, with
-/// anything after them, as `strtoul` has it, or beginnings of UUIDs. None is visible where one stands twice, as drivers do.
+/// Returns the GPUs of a `CUDA_VISIBLE_DEVICES` list, in its order: "If one of the indices is invalid, only the devices
+/// whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). Entries
+/// are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice, none is
+/// visible, as with real drivers.
 fn visible(list: &str, gpus: usize) -> Vec<usize> {
     let number = |entry: &str| {
         let entry = entry.trim_start();
@@ -215,7 +217,7 @@ fn visible(list: &str, gpus: usize) -> Vec<usize> {
     if twice { Vec::new() } else { visible }
 }
 
-/// A GPU's UUID as `nvidia-smi` prints it.
+/// Returns a GPU's UUID as `nvidia-smi` prints it.
 fn uuid_text(gpu: usize) -> String {
     let digits: String = uuid(gpu).iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn visible_devices_are_those_before_the_first_that_is_none() {
+    fn visible_devices_end_at_the_first_invalid_entry() {
         let of = |list| visible(list, 4);
         assert_eq!(of("2,1"), [2, 1]);
         assert_eq!(of("0,2,-1,1"), [0, 2]);

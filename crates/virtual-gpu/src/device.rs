@@ -1,4 +1,4 @@
-//! What each virtual GPU says of itself: the figures of an NVIDIA H100 SXM5 80 GB, as plain data.
+//! The attributes that each virtual GPU reports: those of an NVIDIA H100 SXM5 80 GB, as plain data.
 
 use std::ops::RangeInclusive;
 
@@ -11,25 +11,25 @@ pub const TOTAL_MEMORY: u64 = 80 << 30;
 /// CUDA version that `cuDriverGetVersion` reports: 1000 × major + 10 × minor.
 pub const DRIVER_VERSION: i32 = 12_090;
 
-/// Threads in a block at most (compute capability 9.0).
+/// The most threads in a block (compute capability 9.0).
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 
-/// Threads in a block at most, by dimension.
+/// The most threads in a block, by dimension.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// Blocks in a grid at most, by dimension.
+/// The most blocks in a grid, by dimension.
 pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory that a block has without opting in to more.
+/// Bytes of shared memory that a block has unless it opts in to more.
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 
-/// Bytes of shared memory that a block can have once `cuFuncSetAttribute` asks for them.
+/// Bytes of shared memory that a block can have once `cuFuncSetAttribute` requests them.
 pub const SHARED_PER_BLOCK_OPT_IN: u32 = 227 << 10;
 
 /// Bytes of shared memory of a multiprocessor, for all its blocks together.
 pub const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
 
-/// Bytes of shared memory that the driver takes of each block for itself.
+/// Bytes of shared memory that the driver reserves in each block for itself.
 pub const SHARED_RESERVED_PER_BLOCK: u32 = 1 << 10;
 
 /// Threads of a warp.
@@ -44,20 +44,21 @@ pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 /// Blocks that a multiprocessor holds at a time.
 pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
 
-/// 32-bit registers of a multiprocessor, and of a block at most.
+/// 32-bit registers of a multiprocessor, which one block may use alone.
 pub const REGISTERS: u32 = 65_536;
 
-/// Registers that a thread of any kernel counts as using. The virtual GPU runs PTX, whose registers are without
-/// number, and allocates none: this is the most at which registers never bound how many threads are resident.
+/// Registers that each thread counts as using, in every kernel. The virtual GPU runs PTX, which has an unlimited number
+/// of registers, and allocates none. This is the largest number with which registers never limit how many threads are
+/// resident.
 pub const REGISTERS_PER_THREAD: u32 = 32;
 
-/// Architecture of the code that kernels count as compiled to: 10 × major + minor.
+/// Architecture for which kernels count as compiled: 10 × major + minor.
 pub const BINARY_VERSION: i32 = 90;
 
-/// Stream priorities, the least urgent first: lower numbers are more urgent (an H100's range).
+/// Stream priorities, the least urgent first; lower numbers are more urgent (an H100's range).
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
-/// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have numbers from 1 to below this one (CUDA 12.9).
+/// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have the numbers from 1 to just below this one (CUDA 12.9).
 pub const ATTRIBUTES: i32 = 144;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`
@@ -65,14 +66,14 @@ pub const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`
 pub const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
-/// A GPU's UUID, by its index in the node.
+/// Returns a GPU's UUID, by its index in the node.
 pub fn uuid(gpu: usize) -> [u8; 16] {
     let mut uuid = *b"virtual GPU     ";
     uuid[12..].copy_from_slice(&(gpu as u32).to_be_bytes());
     uuid
 }
 
-/// Attributes of every GPU: numbers of `CUdevice_attribute`, and their value.
+/// The attributes that all GPUs share: numbers of `CUdevice_attribute`, and their value.
 const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (1..=1, MAX_THREADS_PER_BLOCK as i32),
     (8..=8, SHARED_PER_BLOCK as i32),
@@ -111,7 +112,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (86..=86, 0), // no native host atomics
     (87..=87, 2), // ratio of single to double precision
     (88..=88, 0), // no coherent pageable access
-    (89..=89, 1), // host and GPUs use it at the same time
+    (89..=89, 1), // host and GPUs can use managed memory at the same time
     (90..=90, 1), // compute preemption
     (91..=91, 0), // registered host memory
     (92..=94, 0), // stream memory operations, version 1
@@ -142,12 +143,12 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (123..=123, 0),           // stream memory operations
     (124..=124, 0),           // dma_buf
     (125..=125, 0),           // events between processes
-    (126..=126, 1),           // memory synchronisation domains
+    (126..=126, 1),           // memory synchronization domains
     (127..=127, 0),           // tensor maps
     (128..=128, 0),           // fabric handles
     (129..=129, 0),           // unified function pointers
     (130..=130, 0),           // no NUMA node of its own
-    (131..=131, -1),          // and so no number of one
+    (131..=131, -1),          // and so no number for it
     (132..=132, 0),           // multicast
     (133..=133, 0),           // not shared through MPS
     (134..=134, -1),          // the host's NUMA node is not known
@@ -159,12 +160,12 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (141..=143, 0),           // host NUMA memory: virtual, pools, between nodes
 ];
 
-/// Value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node; none for textures and surfaces,
-/// which the virtual GPU lacks.
+/// Returns the value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node.
+/// Returns `None` for attributes of textures and surfaces, which the virtual GPU lacks.
 ///
-/// The numbers are those of `cuda.h`; the figures those that `deviceQuery` prints on an H100 SXM5, compute
-/// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications). What an H100 can do and the
-/// virtual GPU can't is 0.
+/// The numbers are those of `cuda.h`. The values are those that `deviceQuery` prints on an H100 SXM5, compute
+/// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications). Features that an H100 has and the
+/// virtual GPU lacks are 0.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
     match number {
         2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),

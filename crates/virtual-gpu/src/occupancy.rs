@@ -1,44 +1,44 @@
 //! How many blocks of a kernel a multiprocessor holds at a time.
 //!
-//! The rules are those of NVIDIA's `cuda_occupancy.h` for compute capability 9.0, but for registers: every kernel counts
-//! as using [`REGISTERS_PER_THREAD`], at which they are never what bounds the number of blocks.
+//! The rules are those of NVIDIA's `cuda_occupancy.h` for compute capability 9.0, except for registers: every kernel
+//! counts as using [`REGISTERS_PER_THREAD`], with which registers never limit the number of blocks.
 
 use crate::device::{
     MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_THREADS_PER_MULTIPROCESSOR, MULTIPROCESSORS, REGISTERS,
     REGISTERS_PER_THREAD, SHARED_PER_MULTIPROCESSOR, SHARED_RESERVED_PER_BLOCK, WARP,
 };
 
-/// Shared memory is handed out in multiples of so many bytes.
+/// Shared memory is allocated in multiples of this many bytes.
 const SHARED_UNIT: u64 = 128;
 
 /// Sizes in KiB that the shared part of a multiprocessor's memory can have; the rest is L1 cache.
 const SHARED_SIZES: [u64; 10] = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228];
 
-/// What a kernel takes of a multiprocessor, apart from its threads.
+/// What a kernel uses of a multiprocessor, apart from its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Threads of a block at most.
+    /// The most threads in a block.
     pub max_threads: u32,
     /// Bytes of static shared memory.
     pub static_shared: u32,
-    /// Bytes of dynamic shared memory that a launch may ask for.
+    /// Bytes of dynamic shared memory that a launch may request.
     pub max_dynamic_shared: u32,
-    /// How much of a multiprocessor's memory the program wants as shared memory, in percent, where it has a wish.
+    /// How much of a multiprocessor's memory the program prefers as shared memory, in percent, if it has a preference.
     pub carveout: Option<u32>,
 }
 
 /// The block size that fills a multiprocessor best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suggestion {
-    /// Threads of a block; 0 where no block fits.
+    /// Threads of a block; 0 if no block fits.
     pub threads: u32,
     /// Blocks that fill the whole GPU.
     pub blocks: u32,
 }
 
 impl Usage {
-    /// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that are resident at a time; 0 where a
-    /// launch would be refused.
+    /// Returns how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory are resident at a
+    /// time; 0 if a launch would be refused.
     pub fn blocks(&self, threads: u32, dynamic: u64) -> u32 {
         let allocated = self.allocated(dynamic);
         if threads == 0 || threads > self.max_threads || dynamic > u64::from(self.max_dynamic_shared) {
@@ -47,14 +47,14 @@ impl Usage {
         let warps = threads.div_ceil(WARP);
         let by_warps = MAX_THREADS_PER_MULTIPROCESSOR / WARP / warps;
         let by_registers = REGISTERS / (REGISTERS_PER_THREAD * WARP) / warps;
-        // More than was wished for is given where a block does not fit otherwise.
+        // If a block does not fit otherwise, there is more shared memory than the program prefers.
         let shared = self.wished().max(at_least(allocated));
         let by_shared = u32::try_from(shared / allocated).unwrap_or(u32::MAX);
         by_warps.min(by_registers).min(by_shared).min(MAX_BLOCKS_PER_MULTIPROCESSOR)
     }
 
-    /// Bytes of dynamic shared memory that each block can have with `blocks` of them resident; none where so many
-    /// never are.
+    /// Returns the bytes of dynamic shared memory that each block can have with `blocks` of them resident; `None` if
+    /// that many never are.
     pub fn dynamic_shared(&self, blocks: u32, threads: u32) -> Option<u64> {
         if blocks == 0 || self.blocks(threads, 0) < blocks {
             return None;
@@ -67,13 +67,13 @@ impl Usage {
         Some(each.saturating_sub(self.fixed()).min(u64::from(self.max_dynamic_shared)))
     }
 
-    /// The largest block size of those at which most threads are resident. `dynamic` returns the bytes of dynamic shared
-    /// memory for a block size; blocks larger than `limit` don't count, unless it is 0.
+    /// Returns the largest of the block sizes at which the most threads are resident. `dynamic` returns the bytes of
+    /// dynamic shared memory for a block size; blocks larger than `limit` don't count, unless it is 0.
     pub fn suggest(&self, limit: u32, mut dynamic: impl FnMut(u32) -> u64) -> Suggestion {
         let limit = if limit == 0 { self.max_threads } else { limit.min(self.max_threads) };
         let mut best = Suggestion { threads: 0, blocks: 0 };
         let mut most = 0;
-        // From the limit down, in whole warps.
+        // From the limit down, in steps of whole warps.
         for warps in (1..=limit.div_ceil(WARP)).rev() {
             let threads = (warps * WARP).min(limit);
             let blocks = self.blocks(threads, dynamic(threads));
@@ -88,7 +88,7 @@ impl Usage {
         best
     }
 
-    /// Bytes that a block takes before any dynamic shared memory.
+    /// Returns the bytes that a block uses before any dynamic shared memory.
     fn fixed(&self) -> u64 {
         u64::from(self.static_shared) + u64::from(SHARED_RESERVED_PER_BLOCK)
     }
@@ -97,14 +97,14 @@ impl Usage {
         self.fixed().saturating_add(dynamic).checked_next_multiple_of(SHARED_UNIT).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of shared memory of a multiprocessor, as the program wishes.
+    /// Returns the bytes of shared memory that the program prefers for a multiprocessor.
     fn wished(&self) -> u64 {
         let percent = u64::from(self.carveout.unwrap_or(100));
         at_least(percent * u64::from(SHARED_PER_MULTIPROCESSOR) / 100)
     }
 }
 
-/// The smallest size of shared memory that a multiprocessor can have with so many bytes in it, or the largest.
+/// Returns the smallest size of a multiprocessor's shared memory that holds this many bytes, or the largest size.
 fn at_least(bytes: u64) -> u64 {
     let sizes = SHARED_SIZES.map(|size| size << 10);
     sizes.into_iter().find(|&size| size >= bytes).unwrap_or(u64::from(SHARED_PER_MULTIPROCESSOR))
@@ -118,13 +118,13 @@ mod tests {
         Usage { max_threads: 1024, static_shared: 0, max_dynamic_shared: 48 << 10, carveout: None };
 
     #[test]
-    fn the_scarcest_thing_bounds_the_blocks() {
+    fn the_scarcest_resource_limits_the_blocks() {
         // 2048 threads, 32 blocks.
         assert_eq!(
             [1024, 1000, 256, 64, 32, 1].map(|threads| PLAIN.blocks(threads, 0)),
             [2, 2, 8, 32, 32, 32]
         );
-        // 228 KiB of shared memory, of which each block takes 1 KiB more than it asks for.
+        // 228 KiB of shared memory, of which each block uses 1 KiB more than it requests.
         assert_eq!(PLAIN.blocks(32, 48 << 10), 4);
         assert_eq!(PLAIN.blocks(32, (48 << 10) + 1), 0, "not opted in");
         let large = Usage { max_dynamic_shared: 227 << 10, ..PLAIN };
@@ -133,16 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_cache_leaves_less_shared_memory() {
+    fn a_preference_for_cache_leaves_less_shared_memory() {
         let wish = |percent| Usage { carveout: Some(percent), ..PLAIN };
-        // 50 % of 228 KiB is 114 KiB, and 132 KiB the next size there is.
+        // 50 % of 228 KiB is 114 KiB, and the next larger size is 132 KiB.
         assert_eq!(wish(50).blocks(32, 32 << 10), 4);
         assert_eq!(wish(0).blocks(32, 32 << 10), 1, "a block always fits");
         assert_eq!(wish(100), Usage { carveout: Some(100), ..PLAIN });
     }
 
     #[test]
-    fn the_room_for_blocks_is_what_lets_so_many_be_resident() {
+    fn blocks_with_the_returned_shared_memory_are_resident_and_no_more_fits() {
         let large = Usage { max_dynamic_shared: 227 << 10, static_shared: 0, ..PLAIN };
         for blocks in 1..=32 {
             let room = large.dynamic_shared(blocks, 32).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     fn the_suggestion_is_the_largest_of_the_best() {
         assert_eq!(PLAIN.suggest(0, |_| 0), Suggestion { threads: 1024, blocks: 264 });
         assert_eq!(PLAIN.suggest(700, |_| 0), Suggestion { threads: 512, blocks: 528 });
-        // 64 bytes a thread: 1024 threads want 64 KiB, more than is allowed.
+        // At 64 bytes per thread, 1024 threads need 64 KiB, which is more than is allowed.
         assert_eq!(PLAIN.suggest(0, |threads| u64::from(threads) * 64).threads, 512);
         assert_eq!(PLAIN.suggest(0, |_| 1 << 20), Suggestion { threads: 0, blocks: 0 });
         let bounded = Usage { max_threads: 100, ..PLAIN };

@@ -12,9 +12,10 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
-/// A report in the making: a headline, what happened where, facts, and the call that would mend it.
+/// A report under construction: a headline, what happened where, facts, and the call that would fix the problem.
 ///
-/// Its text is a line `virtual GPU: {headline}` and indented ones, with the source lines as the Rust compiler shows them.
+/// Its text is a line `virtual GPU: {headline}` followed by indented lines, which show source lines as the Rust
+/// compiler does.
 #[derive(Clone, Debug)]
 pub struct Report {
     headline: String,
@@ -23,7 +24,7 @@ pub struct Report {
     help: Option<String>,
 }
 
-/// What stands at a call that a line of the program's own sources leads to.
+/// The label of a call that a line of the program's own sources leads to.
 const CALLED: &str = "called from there";
 
 /// What happened at a source line.
@@ -31,7 +32,7 @@ const CALLED: &str = "called from there";
 struct SourceLabel {
     text: String,
     line: Option<SourceLine>,
-    /// It is about what went before, such as where a buffer was allocated.
+    /// Whether it is about something earlier, such as where a buffer was allocated.
     is_background: bool,
 }
 
@@ -47,19 +48,19 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if it has one, and where the call itself
-    /// stands.
+    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if it has one, and at the
+    /// call itself.
     pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
         self.at_lines(text, call_site, false)
     }
 
-    /// Adds what happened at a line that is known already.
+    /// Adds what happened at a known line.
     pub fn at_line(mut self, text: impl Into<String>, line: Option<SourceLine>) -> Self {
         self.labels.push(SourceLabel { text: text.into(), line, is_background: false });
         self
     }
 
-    /// Adds what happened before at `call_site`, such as that a buffer was allocated there.
+    /// Adds what happened earlier at `call_site`, such as the allocation of a buffer.
     pub fn before_at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
         self.at_lines(text, call_site, true)
     }
@@ -74,7 +75,7 @@ impl Report {
         self
     }
 
-    /// Says what would mend it.
+    /// Adds what would fix the problem.
     pub fn help(mut self, text: impl Into<String>) -> Self {
         self.help = Some(text.into());
         self
@@ -82,7 +83,7 @@ impl Report {
 
     /// Prints it to standard error.
     pub fn print(&self) {
-        // There a program runs thousands of times.
+        // Under shuttle, a program runs thousands of times.
         if cfg!(shuttle) {
             return;
         }
@@ -90,7 +91,7 @@ impl Report {
         print(self.render(&renderer, width::of_terminal()));
     }
 
-    /// Its text. Its source lines fit into `width` columns, if that is given.
+    /// Returns its text. Its source lines fit into `width` columns, if that is given.
     fn render(&self, renderer: &Renderer, width: Option<usize>) -> String {
         let mut sources = Sources::default();
         let mut texts: Vec<String> = Vec::new();
@@ -116,18 +117,19 @@ impl Report {
         for (place, moved) in moved {
             text = text.replacen(&moved, &place, 1);
         }
-        // Whatever follows the headline is indented, so that it is seen where a report ends.
+        // All lines after the headline are indented, to show where a report ends.
         text.replace('\n', "\n  ")
     }
 }
 
-/// Whether reports have colours: where a person reads them, or is said to, as <https://bixense.com/clicolors/> has it.
+/// Returns whether reports are colored: if a person reads them, or if the environment requests it, as
+/// <https://bixense.com/clicolors/> specifies.
 fn is_coloured() -> bool {
     let asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
     !asked("NO_COLOR") && (asked("CLICOLOR_FORCE") || std::io::stderr().is_terminal())
 }
 
-/// The source lines of a report, by file, in the order in which they come.
+/// The source lines of a report, by file, in the order in which they appear.
 #[derive(Default)]
 struct Sources(Vec<Source>);
 
@@ -139,11 +141,11 @@ struct Source {
     marks: Vec<Mark>,
 }
 
-/// The bytes that are marked, and the label.
+/// The marked bytes, and the label.
 type Mark = (Range<usize>, AnnotationKind, String);
 
 impl Sources {
-    /// Adds what happened at a line; `false` where it can't be read.
+    /// Adds what happened at a line. Returns `false` if the line can't be read.
     fn add(&mut self, line: &SourceLine, kind: AnnotationKind, text: &str) -> bool {
         let known = self.0.iter().position(|source| source.file == line.file);
         let at = known.unwrap_or_else(|| {
@@ -162,7 +164,7 @@ impl Sources {
         true
     }
 
-    /// Cuts the lines to `width`. Returns the places that were moved by it, as a snippet would show them: before, and after.
+    /// Cuts the lines to `width`. Returns the places that this moved, as a snippet would show them before and after.
     fn cut(&mut self, width: usize) -> Vec<(String, String)> {
         let mut moved = Vec::new();
         for Source { shown_path, text, marks, .. } in &mut self.0 {
@@ -180,7 +182,7 @@ impl Sources {
         moved
     }
 
-    /// The program's own sources come first.
+    /// Returns the snippets, with the program's own sources first.
     fn snippets(mut self) -> Vec<Element<'static>> {
         self.0.sort_by_key(|source| !source.is_own);
         let sources = self.0.into_iter().filter(|source| !source.marks.is_empty());
@@ -193,14 +195,15 @@ impl Sources {
     }
 }
 
-/// A place in a text, as a snippet shows it.
+/// Formats a place in a text as a snippet shows it.
 fn line_and_column(text: &str, at: usize) -> String {
     let before = &text[..at];
     let column = before.chars().rev().take_while(|&char| char != '\n').count() + 1;
     format!("{}:{column}", before.matches('\n').count() + 1)
 }
 
-/// The bytes of the call that begins at a line and column, each from 1: to its closing parenthesis, or to the line's end.
+/// Returns the bytes of the call that begins at a line and column, each counted from 1. The call extends to its closing
+/// parenthesis, or to the line's end.
 fn call_at(text: &str, line: u32, column: u32) -> Option<Range<usize>> {
     let before = text.split_inclusive('\n').take(line.checked_sub(1)? as usize).map(str::len).sum::<usize>();
     let whole = text.get(before..)?.lines().next().filter(|whole| !whole.trim().is_empty())?;
@@ -230,12 +233,12 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// Prints a line to standard error. Where standard error is closed, the program goes on.
+/// Prints a line to standard error. If standard error is closed, the program continues.
 pub(crate) fn print(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// `1 byte`, `3 bytes`, `16 KiB`: a size as a person says it.
+/// Formats a size as a person says it: `1 byte`, `3 bytes`, `16 KiB`.
 pub fn size(bytes: u64) -> String {
     match bytes {
         1 => "1 byte".to_owned(),
@@ -245,7 +248,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`, of ranks in ascending order.
+/// Formats ranks in ascending order: `rank 2`, `ranks 0, 1 and 3`, `ranks 0 and 4 to 7`.
 pub fn ranks(list: &[Rank]) -> String {
     if let [one] = list {
         return format!("rank {one}");
@@ -264,7 +267,7 @@ pub fn ranks(list: &[Rank]) -> String {
     }
 }
 
-/// The memory that an allocation of `device` lies in, as reports name it.
+/// Returns the memory that an allocation of `device` lies in, as reports name it.
 pub fn memory_of(allocation: AllocationId, device: usize) -> String {
     match allocation.is_managed() {
         true => "in managed memory".to_owned(),
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_can_t_be_read_is_named() {
+    fn a_line_that_cannot_be_read_is_named() {
         let file = PathBuf::from("/no/such/file.rs");
         let report = Report::new("wrong").at_line("called", Some(SourceLine { file, line: 7, column: 1 }));
         assert!(report.to_string().contains("called: /no/such/file.rs:7"), "{report}");

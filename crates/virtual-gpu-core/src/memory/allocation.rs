@@ -7,10 +7,10 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// Value of each byte that is read before anything wrote it: a NaN as a float, −1 as an integer.
+/// The value of each byte that is read before anything has written it: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
 
-/// Managed allocations have numbers from here on.
+/// The numbers of managed allocations start here.
 const FIRST_MANAGED: u64 = 1 << 62;
 
 /// Identifies an allocation for as long as the process lives.
@@ -18,28 +18,28 @@ const FIRST_MANAGED: u64 = 1 << 62;
 pub struct AllocationId(pub u64);
 
 impl AllocationId {
-    /// The first one of managed memory.
+    /// The first allocation of managed memory.
     pub(super) const FIRST_MANAGED: Self = Self(FIRST_MANAGED);
 
-    /// Whether it is managed memory.
+    /// Returns whether it is managed memory.
     pub fn is_managed(self) -> bool {
         self.0 >= FIRST_MANAGED
     }
 }
 
-/// Bytes that the host has at the very addresses of an allocation (managed memory).
+/// Bytes that the host has at the same addresses as an allocation (managed memory).
 pub trait HostBytes: Send + std::fmt::Debug {
-    /// The bytes.
+    /// Returns the bytes.
     fn bytes(&self) -> &[u8];
 
-    /// The bytes, to be changed.
+    /// Returns the bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// Where an allocation's bytes lie.
+/// Where an allocation's bytes are.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// Where no host code finds them.
+    /// In memory that no host code finds.
     Own(Vec<u8>),
     Host(Box<dyn HostBytes>),
 }
@@ -80,62 +80,62 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Its identity.
+    /// Returns its identity.
     #[inline]
     pub fn id(&self) -> AllocationId {
         self.id
     }
 
-    /// Address of its first byte.
+    /// Returns the address of its first byte.
     #[inline]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[inline]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The call that made it.
+    /// Returns the call that made it.
     pub fn call_site(&self) -> &CallSite {
         &self.call_site
     }
 
-    /// Whether every byte was written at some time. Then [`Self::first_unwritten`] is always `None`.
+    /// Returns whether every byte has been written. If so, [`Self::first_unwritten`] is always `None`.
     pub fn is_fully_written(&self) -> bool {
         self.written.is_full()
     }
 
-    /// Offset of the first byte of `range` (offsets in bytes) that nothing has written.
+    /// Returns the offset of the first byte of `range` (offsets in bytes) that nothing has written.
     pub fn first_unwritten(&self, range: Range<u64>) -> Option<u64> {
         self.written.first_missing(range)
     }
 
-    /// Marks the bytes of `range` (offsets) as written. Out-of-range bits panic: check the bounds first.
+    /// Marks the bytes of `range` (offsets) as written. Panics if `range` is out of bounds: check the bounds first.
     pub fn mark_written(&mut self, range: Range<u64>) {
         self.written.mark(range);
     }
 
-    /// The bytes and the record of which were written.
+    /// Returns the bytes and the record of which were written.
     #[inline]
     pub fn parts(&self) -> (&[u8], &Written) {
         (&self.bytes, &self.written)
     }
 
-    /// The bytes and the record of which were written, to be changed together.
+    /// Returns the bytes and the record of which were written, to be changed together.
     #[inline]
     pub fn parts_mut(&mut self) -> (&mut [u8], &mut Written) {
         (&mut self.bytes, &mut self.written)
     }
 
-    /// All bytes. Unwritten bytes are 0 here; [`Self::seen`] replaces them by [`POISON`].
+    /// Returns all bytes. Unwritten bytes are 0 here; [`Self::seen`] replaces them with [`POISON`].
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes of `range` (offsets) as a reader sees them: what was never written is [`POISON`].
+    /// Returns the bytes of `range` (offsets) as a reader sees them: bytes that were never written are [`POISON`].
     pub fn seen(&self, range: Range<u64>) -> Cow<'_, [u8]> {
         let bytes = &self.bytes[range.start as usize..range.end as usize];
         let Some(mut missing) = self.first_unwritten(range.clone()) else { return Cow::Borrowed(bytes) };
@@ -149,7 +149,7 @@ impl Allocation {
         }
     }
 
-    /// All bytes, to be changed. Call [`Self::mark_written`] for those that you change.
+    /// Returns all bytes, mutable. Call [`Self::mark_written`] for those that you change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -3,7 +3,7 @@
 use super::allocation::AllocationId;
 use crate::source_location::CallSite;
 
-/// What remains known of a freed allocation.
+/// What is still known about a freed allocation.
 #[derive(Clone, Debug)]
 pub struct Freed {
     /// Its identity.
@@ -25,7 +25,7 @@ pub enum BadAddress {
         allocation: AllocationId,
         /// Its size in bytes.
         size: u64,
-        /// Where the access starts, from the allocation's first byte; negative before it.
+        /// Where the access starts, relative to the allocation's first byte; negative before it.
         offset: i64,
         /// The call that made the allocation.
         call_site: CallSite,
@@ -34,7 +34,7 @@ pub enum BadAddress {
     Freed {
         /// The allocation.
         freed: Freed,
-        /// Where the access starts, from its first byte.
+        /// Where the access starts, relative to the allocation's first byte.
         offset: u64,
     },
     /// No allocation was ever there: a null pointer, a host pointer, an address of another GPU.
@@ -44,7 +44,7 @@ pub enum BadAddress {
 /// Why an allocation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Bytes that were requested.
     pub asked: u64,
     /// Bytes that are free.
     pub free: u64,

@@ -8,26 +8,26 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// Addresses that one GPU may hand out. Far more than its capacity, so that a freed address is not soon used again,
+/// Addresses that one GPU may hand out. They are far more than its capacity, so that a freed address is not reused soon
 /// and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
 
 /// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
 const ALIGNMENT: u64 = 512;
 
-/// Managed allocations start at a multiple of this, so that each has host pages of its own, of whatever size.
+/// Managed allocations start at a multiple of this, so that each has host pages of its own, whatever their size.
 const PAGE: u64 = 1 << 16;
 
-/// Unused addresses after each allocation, which tell an overrun from an access to the next allocation.
+/// Unused addresses after each allocation, which distinguish an overrun from an access to the next allocation.
 const GAP: u64 = 1 << 16;
 
-/// For [`DeviceMemory::as_of`]: after every operation. What was freed is gone.
+/// For [`DeviceMemory::as_of`]: after every operation. Freed memory is gone.
 pub const AFTER_ALL: OperationNumber = OperationNumber(u64::MAX);
 
-/// For [`DeviceMemory::as_of`]: before every operation. Everything that is not released is still there.
+/// For [`DeviceMemory::as_of`]: before every operation. Memory that has not been released still exists.
 pub const BEFORE_ALL: OperationNumber = OperationNumber(0);
 
-/// The memory of one GPU, or what all GPUs share with the host.
+/// The memory of one GPU, or the memory that all GPUs share with the host.
 #[derive(Debug)]
 pub struct DeviceMemory {
     start: u64,
@@ -45,7 +45,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Empty memory of `capacity` bytes whose addresses are `start..start + ADDRESS_SPACE`.
+    /// Makes empty memory of `capacity` bytes whose addresses are `start..start + ADDRESS_SPACE`.
     pub fn new(start: u64, capacity: u64) -> Self {
         Self {
             start,
@@ -62,42 +62,43 @@ impl DeviceMemory {
         }
     }
 
-    /// As [`Self::new`], of managed memory: its bytes are the host's, at the same addresses.
+    /// Makes managed memory, as [`Self::new`] does. Its bytes belong to the host, at the same addresses.
     pub fn managed(start: u64, capacity: u64) -> Self {
         let start = start.next_multiple_of(PAGE);
         Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(start, capacity) }
     }
 
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes not allocated.
+    /// Returns the number of bytes that are not allocated.
     pub fn free_bytes(&self) -> u64 {
         self.capacity - self.used
     }
 
-    /// Whether nothing is allocated.
+    /// Returns whether nothing is allocated.
     pub fn is_empty(&self) -> bool {
         self.by_base.is_empty()
     }
 
-    /// Whether `address` is one that this GPU could have handed out.
+    /// Returns whether this GPU could have handed out `address`.
     pub fn owns(&self, address: u64) -> bool {
         (self.start..self.start + ADDRESS_SPACE).contains(&address)
     }
 
-    /// Allocates `size` bytes and returns the address of the first. Nothing in them counts as written.
+    /// Allocates `size` bytes and returns the address of the first. None of them count as written.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
-        // Asks the host first, since `vec!` ends the process where it fails; its zeroed pages cost nothing until used.
+        // Asks the host first, because `vec!` ends the process if it fails; its zeroed pages cost nothing until they
+        // are used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
         self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
     }
 
-    /// Allocates `size` bytes that `map` makes at the address that it gets. All of them count as written, since the host's
-    /// writes are not observed.
+    /// Allocates `size` bytes that `map` makes at the address it receives. All of them count as written, because the
+    /// host's writes are not observed.
     pub fn allocate_managed(
         &mut self,
         size: u64,
@@ -107,7 +108,7 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
     }
 
-    /// Makes an allocation of `bytes`, which get the address.
+    /// Makes an allocation of `bytes`, which receives the address.
     fn insert_new(
         &mut self,
         size: u64,
@@ -141,7 +142,7 @@ impl DeviceMemory {
         Ok(base)
     }
 
-    /// Next fit: the first gap of `size` bytes after the last allocation, or from the start again.
+    /// Finds the next fit: the first gap of `size` bytes after the last allocation, or from the start again.
     fn find_gap(&self, size: u64) -> Option<u64> {
         let need = size.max(1).checked_add(GAP)?;
         let limit = self.start + ADDRESS_SPACE;
@@ -198,8 +199,8 @@ impl DeviceMemory {
         Ok(freed)
     }
 
-    /// Frees the allocation that starts at `base` for the operation with this sequence number, and for later
-    /// ones. Earlier operations still find it, until [`Self::release`].
+    /// Frees the allocation that starts at `base` for the operation with this sequence number, and for later ones.
+    /// Earlier operations still find it until [`Self::release`].
     pub fn free_from(
         &mut self,
         base: u64,
@@ -218,7 +219,7 @@ impl DeviceMemory {
         Ok(id)
     }
 
-    /// Releases the bytes of an allocation that was freed.
+    /// Releases the bytes of a freed allocation.
     pub fn release(&mut self, base: u64) {
         if let Some(slot) = self.by_base.remove(&base) {
             self.slots[slot] = None;
@@ -226,14 +227,15 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed
-    /// are still there.
+    /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed still
+    /// exist.
     pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self
     }
 
-    /// Slot of the allocation that holds `address`, for [`Self::in_slot`]. Valid until something is freed.
+    /// Returns the slot of the allocation that contains `address`, for [`Self::in_slot`]. It is valid until something
+    /// is freed.
     pub fn slot_of(&self, address: u64) -> Option<usize> {
         let (&base, &slot) = self.by_base.range(..=address).next_back()?;
         let allocation = self.slots[slot].as_ref()?;
@@ -244,19 +246,19 @@ impl DeviceMemory {
         allocation.freed_by.is_none_or(|freed_by| self.seen_by < freed_by)
     }
 
-    /// The allocation in a slot.
+    /// Returns the allocation in a slot.
     #[inline]
     pub fn in_slot(&self, slot: usize) -> Option<&Allocation> {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// The allocation in a slot, mutable.
+    /// Returns the allocation in a slot, mutable.
     #[inline]
     pub fn in_slot_mut(&mut self, slot: usize) -> Option<&mut Allocation> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The allocation that holds all of `address..address + len`, and the offset of `address` in it.
+    /// Returns the allocation that contains all of `address..address + len`, and the offset of `address` in it.
     pub fn range(&self, address: u64, len: u64) -> Result<(&Allocation, u64), BadAddress> {
         let found = self.slot_of(address).and_then(|slot| self.in_slot(slot));
         match found {
@@ -267,7 +269,7 @@ impl DeviceMemory {
         }
     }
 
-    /// As [`Self::range`], but mutable.
+    /// Returns the same as [`Self::range`], but mutable.
     pub fn range_mut(&mut self, address: u64, len: u64) -> Result<(&mut Allocation, u64), BadAddress> {
         let offset = self.range(address, len)?.1;
         match self.slot_of(address) {
@@ -279,7 +281,7 @@ impl DeviceMemory {
         }
     }
 
-    /// As [`Self::explain`], for an address outside of this memory.
+    /// Does the same as [`Self::explain`], for an address outside this memory.
     fn explain_borrowed(&self, address: u64) -> BadAddress {
         let before = self.by_base.range(..=address).next_back();
         let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
@@ -292,7 +294,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Why an access that starts at `address` failed.
+    /// Returns why an access that starts at `address` failed.
     pub fn explain(&self, address: u64) -> BadAddress {
         if !self.owns(address) {
             return self.explain_borrowed(address);
@@ -322,7 +324,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Every live allocation, in the order of addresses.
+    /// Returns every live allocation, in the order of addresses.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         let known = self.by_base.values().filter_map(|&slot| self.slots[slot].as_ref());
         known.filter(|allocation| self.sees(allocation))

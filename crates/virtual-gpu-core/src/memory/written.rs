@@ -6,29 +6,29 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     words: Vec<u64>,
-    /// Bytes not yet written. 0 makes every check a comparison.
+    /// Number of bytes not yet written. At 0, every check is a single comparison.
     missing: u64,
 }
 
 impl Written {
-    /// `len` bytes, none of which is written.
+    /// Makes a record of `len` bytes, none of which are written.
     pub(super) fn none(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
     }
 
-    /// Bytes that all count as written.
+    /// Makes a record of bytes that all count as written.
     pub(super) fn all() -> Self {
         Self { words: Vec::new(), missing: 0 }
     }
 
-    /// Forgets everything, for `len` bytes.
+    /// Forgets everything, and starts again with `len` bytes.
     pub fn reset(&mut self, len: u64) {
         self.words.clear();
         self.words.resize(len.div_ceil(64) as usize, 0);
         self.missing = len;
     }
 
-    /// Calls `visit` with each word index and the mask of the bits of `range` in it.
+    /// Calls `visit` with the index of each word and the mask of the bits of `range` in it.
     fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
         let mut at = range.start;
         while at < range.end {
@@ -41,7 +41,8 @@ impl Written {
         }
     }
 
-    /// Whether all `len` bytes from `start` were written. At least one byte, and all inside.
+    /// Returns whether all `len` bytes from `start` were written. There must be at least one byte, and all must be
+    /// inside.
     #[inline(always)]
     pub fn covers(&self, start: u64, len: u64) -> bool {
         if self.missing == 0 {
@@ -57,7 +58,7 @@ impl Written {
         }
     }
 
-    /// Whether all bytes were written.
+    /// Returns whether all bytes were written.
     pub(super) fn is_full(&self) -> bool {
         self.missing == 0
     }
@@ -78,7 +79,7 @@ impl Written {
         });
     }
 
-    /// The first byte of `range` that was not written.
+    /// Returns the first byte of `range` that was not written.
     pub fn first_missing(&self, range: Range<u64>) -> Option<u64> {
         if self.missing == 0 {
             return None;

@@ -1,17 +1,17 @@
-//! The `.approx` functions. Each is far more exact than the manual asks, the same on every host, and without calls,
-//! so that the compiler vectorizes loops over threads.
+//! The `.approx` functions. Each is far more accurate than the manual requires, gives the same result on every host,
+//! and makes no calls, so that the compiler vectorizes loops over threads.
 
-/// 2 to the power of `x`. Manual: 2 ulp.
+/// Returns 2 to the power of `x`. Manual: 2 ulp.
 #[inline(always)]
 pub(crate) fn ex2(x: f32) -> f32 {
-    // Beyond these, single precision overflows or is zero; NaN passes through `clamp`.
+    // Beyond these limits, single precision overflows or is zero; NaN passes through `clamp`.
     let x = f64::from(x).clamp(-200.0, 200.0);
-    // Adding 1.5·2^52 rounds to an integer, which then stands in the low bits.
+    // Adding 1.5·2^52 rounds to an integer, which is then in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let shifted = x + ROUND;
     let rest = x - (shifted - ROUND);
     let exponent = shifted.to_bits() as u32 as i32;
-    // Taylor's series of 2^rest, |rest| ≤ 1/2: coefficients are ln(2)^n / n!.
+    // The Taylor series of 2^rest, |rest| ≤ 1/2: coefficients are ln(2)^n / n!.
     let mut sum = 1.525_273_380_405_984e-5;
     sum = sum * rest + 1.540_353_039_338_161e-4;
     sum = sum * rest + 1.333_355_814_642_844_4e-3;
@@ -24,12 +24,12 @@ pub(crate) fn ex2(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { (sum * scale) as f32 }
 }
 
-/// The logarithm to base 2. Manual: 2^-22, absolute near 1, else relative.
+/// Returns the logarithm to base 2. Manual: 2^-22, absolute near 1, otherwise relative.
 #[inline(always)]
 pub(crate) fn lg2(x: f32) -> f32 {
     let wide = f64::from(x);
     let bits = wide.to_bits();
-    // Mantissa in sqrt(1/2)..sqrt(2): one subtraction moves the exponent's step there.
+    // The mantissa is in sqrt(1/2)..sqrt(2): one subtraction moves the exponent's step there.
     const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
     let offset = bits.wrapping_sub(HALF_ROOT);
     let exponent = offset as i64 >> 52;
@@ -58,22 +58,22 @@ pub(crate) fn lg2(x: f32) -> f32 {
     }
 }
 
-/// Manual: 2^-20.9, absolute, within −π..π.
+/// Returns the sine. Manual: 2^-20.9, absolute, within −π..π.
 pub(crate) fn sin(x: f32) -> f32 {
     f64::from(x).sin() as f32
 }
 
-/// Manual: 2^-20.9, absolute, within −π..π.
+/// Returns the cosine. Manual: 2^-20.9, absolute, within −π..π.
 pub(crate) fn cos(x: f32) -> f32 {
     f64::from(x).cos() as f32
 }
 
-/// Manual: 2^-11, relative.
+/// Returns the hyperbolic tangent. Manual: 2^-11, relative.
 pub(crate) fn tanh(x: f32) -> f32 {
     f64::from(x).tanh() as f32
 }
 
-/// Manual: 2^-22.9, relative.
+/// Returns the reciprocal of the square root. Manual: 2^-22.9, relative.
 #[inline(always)]
 pub(crate) fn rsqrt(x: f32) -> f32 {
     (1.0 / f64::from(x).sqrt()) as f32

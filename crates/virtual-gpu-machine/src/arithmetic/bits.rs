@@ -1,31 +1,31 @@
-//! Bit fields: shifts of pairs, fields, permuted bytes, searches for bits.
+//! Bit fields: shifts of pairs, fields, permuted bytes, and searches for bits.
 
 use virtual_gpu_ptx::instruction::PermuteMode;
 
-/// The low word of `high:low >> amount`.
+/// Returns the low word of `high:low >> amount`.
 pub(super) fn funnel(high: u32, low: u32, amount: u32) -> u32 {
     let pair = u64::from(high) << 32 | u64::from(low);
     (pair >> amount) as u32
 }
 
-/// The low `bits` of a value, sign-extended.
+/// Returns the low `bits` of a value, sign-extended.
 #[inline(always)]
 pub(super) fn sign_extend(value: u32, bits: u8) -> u32 {
     let shift = u32::from(32 - bits.min(32));
     ((value << shift) as i32 >> shift) as u32
 }
 
-/// The highest bit set, or all ones.
+/// Returns the highest bit set, or all ones.
 pub(super) fn bfind(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { 31 - value.leading_zeros() }
 }
 
-/// By how much the highest bit set must be shifted to become the top bit, or all ones.
+/// Returns by how much the highest bit set must be shifted to become the top bit, or all ones.
 pub(super) fn bfind_shift(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { value.leading_zeros() }
 }
 
-/// `bfe.u32` and `bfe.u64`: only the low byte of position and length counts.
+/// `bfe.u32` and `bfe.u64`: only the low byte of the position and of the length counts.
 pub(super) fn bfe_u(value: u64, position: u32, length: u32) -> u64 {
     let (position, length) = (position & 0xff, length & 0xff);
     let moved = value.checked_shr(position).unwrap_or(0);
@@ -79,7 +79,7 @@ pub(super) fn permute_selector(mode: PermuteMode, selector: u32) -> u32 {
     rows[selector as usize & 3]
 }
 
-/// `fns`: the index of the bit, or all ones if there are too few. An offset of 0 asks about bit `base` itself.
+/// `fns`: returns the index of the bit, or all ones if there are too few. An offset of 0 asks about bit `base` itself.
 pub(super) fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     let is_set = |at: &u32| mask & 1 << at != 0;
     let nth = offset.unsigned_abs().saturating_sub(1) as usize;
@@ -92,14 +92,14 @@ pub(super) fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     found.unwrap_or(u32::MAX)
 }
 
-/// `bmsk`: `count` ones from bit `first` on; either is cut to the width of a word, or taken modulo 32.
+/// `bmsk`: `count` ones from bit `first` on. Both are clamped to the width of a word, or taken modulo 32.
 pub(super) fn bit_mask(first: u32, count: u32, clamp: bool) -> u32 {
     let [first, count] = if clamp { [first.min(32), count.min(32)] } else { [first % 32, count % 32] };
     // Beyond bit 31, a shift of 64 bits leaves nothing in the low word.
     (((1_u64 << count) - 1) << first) as u32
 }
 
-/// `szext`: the low `bits` of a value, extended; `bits` is cut to 32, or taken modulo 32.
+/// `szext`: the low `bits` of a value, extended. `bits` is clamped to 32, or taken modulo 32.
 pub(super) fn extend(value: u32, bits: u32, clamp: bool, signed: bool) -> u32 {
     let bits = if clamp { bits.min(32) } else { bits % 32 };
     match signed {

@@ -23,7 +23,7 @@ pub(crate) struct Compare {
 }
 
 vectorized! {
-    /// `setp` in the threads of `mask`.
+    /// Executes `setp` in the threads of `mask`.
     fn compare(what: Compare, files: &mut Files, mask: &[u16]) = compare_body
 }
 
@@ -36,7 +36,7 @@ fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
     }
 }
 
-/// Compares anything that Rust can compare; of comparisons with NaN, those in -u and `Nan` hold.
+/// Compares values of any type that Rust can compare. With NaN, only the comparisons in -u and `Nan` hold.
 #[inline(always)]
 #[expect(
     clippy::double_comparisons,
@@ -157,7 +157,7 @@ fn longs(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot, f: im
     }
 }
 
-/// A chunk's answers, one bit each.
+/// Returns a chunk's answers, one bit each.
 #[inline(always)]
 fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     let mut answers = [0; WIDTH];
@@ -167,7 +167,7 @@ fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     sign_bits(answers)
 }
 
-/// The signs of a chunk's values. The compiler makes nothing good of the plain loop.
+/// Returns the signs of a chunk's values. The compiler turns the plain loop into slow code.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn sign_bits([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [i32; WIDTH]) -> u16 {
@@ -180,7 +180,7 @@ fn sign_bits([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [i32; WIDTH]) -> 
     }
 }
 
-/// The signs of a chunk's values.
+/// Returns the signs of a chunk's values.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn sign_bits(values: [i32; WIDTH]) -> u16 {

@@ -1,4 +1,4 @@
-//! `cvt` where a floating-point format or saturation is involved.
+//! `cvt` if a floating-point format or saturation is involved.
 
 use half::{bf16, f16};
 
@@ -17,7 +17,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
-    // The frequent conversions need neither doubles nor 128-bit integers.
+    // The most frequent conversions need neither doubles nor 128-bit integers.
     if let (Value::Word(d), Value::Word(a)) = (d, a) {
         let spans = [d, a, a, a].map(|slot| files.word(slot));
         let each = Each { file: &mut files.words, mask, spans };
@@ -50,7 +50,7 @@ const UNSIGNED_TO_SINGLE: Conversion = Conversion::IntegerToFloat {
 };
 const SINGLE_TO_INT: Conversion =
     Conversion::FloatToInteger { from: FloatType::F32, to: INT, rounding: Rounding::Zero, flush: false };
-/// `cvt.sat.f32.f32`, of which `expf` is made.
+/// `cvt.sat.f32.f32`, which `expf` uses.
 const SATURATED: Conversion = Conversion::FloatToFloat {
     from: FloatType::F32,
     to: FloatType::F32,
@@ -96,7 +96,7 @@ fn any_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a
     }
 }
 
-/// One value, in the low bits.
+/// Converts one value, in the low bits.
 #[inline(always)]
 pub(crate) fn scalar(conversion: Conversion, value: u64) -> u64 {
     match conversion {
@@ -136,7 +136,7 @@ fn limits(kind: IntegerType) -> (i128, i128) {
     }
 }
 
-/// A value as a double, which holds each of the formats exactly.
+/// Reads a value as a double, which represents each of the formats exactly.
 #[inline(always)]
 fn read_float(kind: FloatType, value: u64, flush: bool) -> f64 {
     match kind {
@@ -160,7 +160,7 @@ fn round(value: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// Out-of-range values become the nearest value in range.
+/// Converts to an integer. Out-of-range values become the nearest value in range.
 #[inline(always)]
 fn float_to_integer(value: f64, to: IntegerType, rounding: Rounding) -> u64 {
     let rounded = round(value, rounding);
@@ -220,12 +220,12 @@ fn write_float(value: f64, to: FloatType, rounding: Rounding, flush: bool) -> u6
     }
 }
 
-/// An integer of up to 64 bits, rounded once.
+/// Converts an integer of up to 64 bits, and rounds once.
 fn integer_to_float(value: i128, to: FloatType, rounding: Rounding, saturate: bool) -> u64 {
     let value = if saturate { value.clamp(0, 1) } else { value };
     if to == FloatType::F64 {
         let nearest = value as f64;
-        // Exact: a 64-bit integer and its nearest double are both far inside i128.
+        // This is exact: a 64-bit integer and its nearest double are both far inside i128.
         let error = value - nearest as i128;
         let toward_larger = match rounding {
             Rounding::Nearest => return nearest.to_bits(),
@@ -243,7 +243,7 @@ fn integer_to_float(value: i128, to: FloatType, rounding: Rounding, saturate: bo
     write_float(odd_double(value), to, rounding, false)
 }
 
-/// A double rounded to odd.
+/// Converts to a double, rounded to odd.
 fn odd_double(value: i128) -> f64 {
     let nearest = value as f64;
     let error = value - nearest as i128;

@@ -7,7 +7,7 @@ use crate::registers::{Longs, Span};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp};
 
 vectorized! {
-    /// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
     fn execute(op: FloatOp, mode: FloatMode, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) = execute_body
 }
 
@@ -16,7 +16,7 @@ fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Longs], mask: &[u16], 
     Each { file, mask, spans }.apply(|[a, b, c]| scalar(op, mode, a, b, c));
 }
 
-/// `op(a, b, c)` of one thread.
+/// Computes `op(a, b, c)` for one thread.
 #[inline(always)]
 fn scalar(op: FloatOp, mode: FloatMode, a: u64, b: u64, c: u64) -> u64 {
     use FloatOp::*;
@@ -45,7 +45,7 @@ fn scalar(op: FloatOp, mode: FloatMode, a: u64, b: u64, c: u64) -> u64 {
     result.to_bits()
 }
 
-/// The smaller; −0 is smaller than +0, and a number wins over NaN.
+/// Returns the smaller number; −0 is smaller than +0, and a number is preferred to NaN.
 #[inline(always)]
 pub(crate) fn min(a: f64, b: f64) -> f64 {
     if a == b {
@@ -57,7 +57,7 @@ pub(crate) fn min(a: f64, b: f64) -> f64 {
     }
 }
 
-/// The larger; +0 is larger than −0, and a number wins over NaN.
+/// Returns the larger number; +0 is larger than −0, and a number is preferred to NaN.
 #[inline(always)]
 pub(crate) fn max(a: f64, b: f64) -> f64 {
     if a == b {

@@ -1,4 +1,4 @@
-//! Sixteen-bit floating-point arithmetic: computed wider, rounded once.
+//! Sixteen-bit floating-point arithmetic: computed at higher precision, rounded once.
 
 use half::{bf16, f16};
 
@@ -9,7 +9,7 @@ use super::rounding::{add_odd, to_brain, to_half};
 use crate::registers::{Span, Words};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp, FloatType, Rounding};
 
-/// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+/// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
 pub(crate) fn execute(
     op: FloatOp,
     kind: FloatType,
@@ -29,7 +29,7 @@ pub(crate) fn execute(
     });
 }
 
-/// One value.
+/// Computes one value.
 fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16) -> u16 {
     use FloatOp::*;
     match op {
@@ -60,7 +60,7 @@ fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16)
     if mode.saturate {
         result = if result > 0.0 { result.min(1.0) } else { 0.0 };
     }
-    // A NaN stays one.
+    // A NaN stays a NaN.
     if mode.relu && result <= 0.0 {
         result = 0.0;
     }
@@ -71,7 +71,7 @@ fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16)
     }
 }
 
-/// `.ftz` for half precision: below 2^-14.
+/// Flushes a number below 2^-14 to zero, as `.ftz` does for half precision.
 fn flush(value: f64, mode: FloatMode) -> f64 {
     if mode.flush && value.abs() < 6.103_515_625e-5 { 0.0_f64.copysign(value) } else { value }
 }

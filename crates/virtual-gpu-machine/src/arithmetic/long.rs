@@ -7,7 +7,7 @@ use crate::mask::{WIDTH, bits};
 use crate::registers::{Files, Longs, Span};
 use virtual_gpu_ptx::instruction::{LongOp, Slot};
 
-/// Hands the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
+/// Passes the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
 /// open).
 #[inline(always)]
 fn define<A: Apply<u64>>(op: LongOp, run: A) -> A::Output {
@@ -59,7 +59,7 @@ fn high_u(a: u64, b: u64) -> u64 {
 }
 
 vectorized! {
-    /// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
     fn execute(op: LongOp, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) = execute_body
 }
 

@@ -3,10 +3,10 @@
 use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span};
 
-/// What happens to an operation's definition: it is applied to the sources of one thread, or in a loop.
+/// What happens to an operation's definition: it is applied to the sources of one thread, or in a loop over threads.
 ///
-/// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes as
-/// many sources as the operation has.
+/// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes
+/// as many sources as the operation has.
 pub(super) trait Apply<T> {
     type Output;
 
@@ -25,7 +25,7 @@ impl<T: Copy> Apply<T> for One<T> {
     }
 }
 
-/// The registers of all threads of a mask; `spans` are those of the destination and of three sources.
+/// The registers of all threads of a mask; `spans` are those of the destination and of the three sources.
 pub(super) struct Each<'f, T> {
     pub(super) file: &'f mut [Chunk<T>],
     pub(super) mask: &'f [u16],

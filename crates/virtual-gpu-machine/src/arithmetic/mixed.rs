@@ -1,4 +1,4 @@
-//! Integer operations between 32 and 64 bits.
+//! Integer operations that combine 32 and 64 bits.
 
 use super::bits::{bfe_s, bfe_u, bfind};
 use crate::features::vectorized;
@@ -7,7 +7,7 @@ use crate::registers::{Chunk, Files};
 use virtual_gpu_ptx::instruction::{LongWordOp, NarrowOp, Slot, WidenOp};
 
 vectorized! {
-    /// 64-bit operations whose `b` and `c` are 32-bit; `slots` are `d`, `a`, `b`, `c`.
+    /// Executes 64-bit operations whose `b` and `c` are 32-bit; `slots` are `d`, `a`, `b`, `c`.
     fn shift(op: LongWordOp, files: &mut Files, mask: &[u16], slots: [Slot; 4]) = shift_body
 }
 
@@ -38,7 +38,7 @@ fn shift_body(op: LongWordOp, files: &mut Files, mask: &[u16], [d, a, b, c]: [Sl
 }
 
 vectorized! {
-    /// From 32 to 64 bits; `slots` are `d`, `a`, `b`, `c`, of which `d` and `c` are 64-bit.
+    /// Executes operations from 32 to 64 bits; `slots` are `d`, `a`, `b`, `c`, of which `d` and `c` are 64-bit.
     fn widen(op: WidenOp, files: &mut Files, mask: &[u16], slots: [Slot; 4]) = widen_body
 }
 
@@ -76,7 +76,7 @@ fn widen_each(files: &mut Files, mask: &[u16], [d, a, b, c]: [Slot; 4], f: impl 
 }
 
 vectorized! {
-    /// From 64 to 32 bits.
+    /// Executes operations from 64 to 32 bits.
     fn narrow(op: NarrowOp, files: &mut Files, mask: &[u16], d: Slot, a: Slot) = narrow_body
 }
 

@@ -1,8 +1,8 @@
-//! Operations on the parts of a word: bytes, halves, 24 bits.
+//! Operations on the parts of a word: bytes, halves, and 24 bits.
 
 use virtual_gpu_ptx::instruction::{Packed, Video, VideoOp};
 
-/// The low 24 bits, sign-extended.
+/// Returns the low 24 bits, sign-extended.
 pub(super) fn low24(value: u32) -> i32 {
     (value << 8) as i32 >> 8
 }
@@ -27,7 +27,7 @@ pub(super) fn dot_of_halves(a: u32, b: u32, c: u32, high: bool, [a_signed, b_sig
     })
 }
 
-/// An operation on both halves.
+/// Applies an operation to both halves.
 pub(super) fn packed(op: Packed, a: u32, b: u32) -> u32 {
     use Packed::*;
     let half = |a: u16, b: u16| match op {
@@ -40,7 +40,7 @@ pub(super) fn packed(op: Packed, a: u32, b: u32) -> u32 {
     u32::from(half(a as u16, b as u16)) | u32::from(half((a >> 16) as u16, (b >> 16) as u16)) << 16
 }
 
-/// A SIMD video instruction, on all parts in order.
+/// Executes a SIMD video instruction on all parts in order.
 pub(super) fn simd(Video { op, parts, signed, saturate, sum }: Video, a: u32, b: u32, c: u32) -> u32 {
     let bits = 32 / u32::from(parts);
     let part = |word: u32, at: u32, signed: bool| {
@@ -56,7 +56,7 @@ pub(super) fn simd(Video { op, parts, signed, saturate, sum }: Video, a: u32, b:
         let result = match op {
             VideoOp::Add => x + y,
             VideoOp::Sub => x - y,
-            // Rounded away from zero, as the manual says for `.vavrg`.
+            // Rounded away from zero, as the manual specifies for `.vavrg`.
             VideoOp::Average => (x + y + i64::from(x + y >= 0)) >> 1,
             VideoOp::AbsDiff => (x - y).abs(),
             VideoOp::Min => x.min(y),

@@ -4,7 +4,7 @@ use crate::mask::bits;
 use crate::registers::Files;
 use virtual_gpu_ptx::instruction::{BoolOp, Condition, NumberKind, Predicate, Value};
 
-/// `op` on the predicates of a chunk.
+/// Applies `op` to the predicates of a chunk.
 pub(super) fn combine(op: BoolOp, a: u16, b: u16) -> u16 {
     match op {
         BoolOp::And => a & b,
@@ -14,7 +14,7 @@ pub(super) fn combine(op: BoolOp, a: u16, b: u16) -> u16 {
     }
 }
 
-/// `and.pred` to `not.pred`.
+/// Executes `and.pred` to `not.pred`.
 pub(crate) fn logic(op: BoolOp, files: &mut Files, mask: &[u16], d: Predicate, [a, b]: [Condition; 2]) {
     for (chunk, &active) in mask.iter().enumerate() {
         let result = combine(op, files.condition(a, chunk), files.condition(b, chunk));

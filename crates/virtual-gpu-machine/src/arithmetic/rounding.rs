@@ -1,9 +1,9 @@
-//! Results rounded in other directions than to nearest. The host only rounds to nearest; the exact error of its result
-//! selects the neighbor.
+//! Rounds results in other directions than to nearest. The host only rounds to nearest, so the exact error of its
+//! result selects the neighbor.
 
 use virtual_gpu_ptx::instruction::Rounding;
 
-/// The exact error of `sum = a + b`, as long as nothing overflows (Knuth's TwoSum).
+/// Returns the exact error of `sum = a + b`, provided that nothing overflows (Knuth's TwoSum).
 #[inline(always)]
 fn sum_error(a: f64, b: f64, sum: f64) -> f64 {
     let b_part = sum - a;
@@ -38,7 +38,7 @@ pub(crate) fn to_single(value: f64, rounding: Rounding) -> f32 {
     }
 }
 
-/// The sign of a sum that is zero: that of both operands, else minus where rounding goes down.
+/// Sets the sign of a sum that is zero: that of both operands if it is the same, otherwise minus if rounding goes down.
 #[inline(always)]
 fn zero_sum(sum: f64, a: f64, b: f64, rounding: Rounding) -> f64 {
     let is_cancelled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
@@ -86,7 +86,7 @@ pub(crate) fn sqrt_single(a: f32, rounding: Rounding) -> f32 {
     to_single(to_odd(root, (-root).mul_add(root, a)), rounding)
 }
 
-/// Moves a double that was rounded to nearest to the neighbor that `rounding` wants; `error` is exact minus nearest.
+/// Moves a double that was rounded to nearest to the neighbor that `rounding` requires; `error` is exact minus nearest.
 #[inline(always)]
 fn to_neighbor(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     if nearest.is_nan() {
@@ -99,7 +99,7 @@ fn to_neighbor(nearest: f64, error: f64, rounding: Rounding) -> f64 {
         other => other,
     };
     if nearest.is_infinite() {
-        // Only called for finite operands: an overflow.
+        // The operands are finite, so this is an overflow.
         return match toward {
             Rounding::Down if nearest > 0.0 => f64::MAX,
             Rounding::Up if nearest < 0.0 => f64::MIN,
@@ -138,7 +138,7 @@ pub(crate) fn fma_double(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
         return nearest;
     }
     let error = remainder_sign(a, b, c, nearest);
-    // A sum too small for a double keeps its sign; one that is zero gets the rounding's.
+    // A sum that is too small for a double keeps its sign; a sum that is zero gets the sign of the rounding.
     match error == 0.0 {
         true => zero_sum(nearest, a * b, c, rounding),
         false => to_neighbor(nearest, error, rounding),
@@ -164,10 +164,11 @@ pub(crate) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
     to_neighbor(root, remainder_sign(-root, root, a, 0.0), rounding)
 }
 
-/// Something with the sign of `a * b + c - n`, for finite numbers where `n` is about as large as the rest, or zero.
+/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the rest, or
+/// zero.
 ///
-/// All are scaled so that the product is between 1 and 4: neither it nor its error underflows. Of a term smaller
-/// than another one's last place, only the sign counts.
+/// All terms are scaled so that the product is between 1 and 4: neither it nor its error underflows. If a term is
+/// smaller than another term's last place, only its sign counts.
 fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     const FAR: i32 = 200;
     if !n.is_finite() {
@@ -188,7 +189,7 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
         }
         addend = scaled(digits, (power - scale).max(-FAR));
     }
-    // Shewchuk's expansion: a sum without rounding, its largest part last.
+    // Shewchuk's expansion: a sum without rounding, with its largest part last.
     let mut sum = [0.0; 4];
     for (count, mut term) in [product[1], product[0], addend, -scaled(n, -scale)].into_iter().enumerate() {
         for part in &mut sum[..count] {
@@ -201,39 +202,40 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     sum.into_iter().rev().find(|part| *part != 0.0).unwrap_or(0.0)
 }
 
-/// A number as digits between 1 and 2 and a power of two.
+/// Splits a number into digits between 1 and 2 and a power of two.
 fn parts(value: f64) -> (f64, i32) {
     let (value, below) = if value.is_subnormal() { (value * 2f64.powi(64), 64) } else { (value, 0) };
     let power = (value.to_bits() >> 52 & 0x7ff) as i32 - 1023;
     (f64::from_bits(value.to_bits() & !(0x7ff << 52) | 1023 << 52), power - below)
 }
 
-/// `value * 2^power`
+/// Returns `value * 2^power`.
 fn scaled(value: f64, power: i32) -> f64 {
     let third = power / 3;
     value * 2f64.powi(third) * 2f64.powi(third) * 2f64.powi(power - 2 * third)
 }
 
-/// A sum rounded to odd: rounding it again to half its precision is exact.
+/// Returns a sum rounded to odd: rounding it again to half its precision is exact.
 #[inline(always)]
 pub(crate) fn add_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     to_odd(sum, sum_error(a, b, sum))
 }
 
-/// A half-precision number's bits. `value` is no NaN.
+/// Returns the bits of a half-precision number. `value` must not be NaN.
 pub(crate) fn to_half(value: f64, rounding: Rounding) -> u16 {
     to_sixteen_bits(value, rounding, 10, -14)
 }
 
-/// A bfloat's bits. `value` is no NaN.
+/// Returns the bits of a bfloat. `value` must not be NaN.
 pub(crate) fn to_brain(value: f64, rounding: Rounding) -> u16 {
     to_sixteen_bits(value, rounding, 7, -126)
 }
 
 /// Rounds once to a format of `fraction` bits whose smallest normal number is `2^lowest`.
 ///
-/// The conversions of the crate `half` go by way of single precision, or drop a double's lower bits, before they round.
+/// The conversions of the crate `half` convert to single precision first, or drop a double's lower bits, before they
+/// round.
 fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -> u16 {
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let infinity = 0x8000 - (1 << fraction);
@@ -242,7 +244,7 @@ fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -
     }
     let size = value.abs();
     let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(lowest);
-    // In units of the last place: a power of two's multiple, which is exact.
+    // In units of the last place: scaling by a power of two is exact.
     let scaled = size * f64::from_bits(((1023 + fraction as i32 - exponent) as u64) << 52);
     let is_away = match rounding {
         Rounding::Nearest | Rounding::Zero => false,

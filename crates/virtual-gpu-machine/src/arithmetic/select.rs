@@ -5,7 +5,7 @@ use crate::registers::Files;
 use virtual_gpu_ptx::instruction::{Condition, Slot};
 
 vectorized! {
-    /// `selp` on 32 bits.
+    /// Executes `selp` on 32 bits.
     fn select_words(files: &mut Files, mask: &[u16], slots: [Slot; 3], condition: Condition) = select_words_body
 }
 
@@ -22,7 +22,7 @@ fn select_words_body(files: &mut Files, mask: &[u16], [d, a, b]: [Slot; 3], cond
 }
 
 vectorized! {
-    /// `selp` on 64 bits.
+    /// Executes `selp` on 64 bits.
     fn select_longs(files: &mut Files, mask: &[u16], slots: [Slot; 3], condition: Condition) = select_longs_body
 }
 

@@ -7,31 +7,31 @@ use crate::features::vectorized;
 use crate::registers::{Span, Words};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp, Rounding};
 
-/// The NaN that single-precision arithmetic results in.
+/// The NaN that single-precision arithmetic returns.
 pub(crate) const NAN: u32 = 0x7fff_ffff;
 
-/// Of a plain instruction: rounds to nearest.
+/// The mode of a plain instruction, which rounds to nearest.
 const PLAIN: FloatMode =
     FloatMode { rounding: Rounding::Nearest, flush: false, saturate: false, relu: false };
 
-/// Of an instruction with `.ftz` alone, as fast-math code has everywhere.
+/// The mode of an instruction with `.ftz` alone, which is everywhere in fast-math code.
 const FLUSHED: FloatMode = FloatMode { flush: true, ..PLAIN };
 
-/// Of an instruction with `.rm` alone: `expf` contains an `fma.rm`.
+/// The mode of an instruction with `.rm` alone: `expf` contains an `fma.rm`.
 const DOWN: FloatMode = FloatMode { rounding: Rounding::Down, ..PLAIN };
 
-/// What happens to an operation's definition, as [`Apply`], of numbers or of their bits.
+/// What happens to an operation's definition, as in [`Apply`], for numbers or for their bits.
 trait ApplySingle {
     type Output;
 
-    /// The definition is arithmetic: a NaN is a NaN, and `.ftz` flushes the result.
+    /// Applies a definition that is arithmetic: every NaN becomes the same NaN, and `.ftz` flushes the result.
     fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) -> Self::Output;
 
-    /// The definition moves bits: a NaN keeps its own.
+    /// Applies a definition that moves bits: a NaN keeps its own bits.
     fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> Self::Output;
 }
 
-/// Hands the definition of `op` to `run`.
+/// Passes the definition of `op` to `run`.
 #[inline(always)]
 fn define<A: ApplySingle>(op: FloatOp, rounding: Rounding, run: A) -> A::Output {
     use FloatOp::*;
@@ -68,7 +68,7 @@ fn define<A: ApplySingle>(op: FloatOp, rounding: Rounding, run: A) -> A::Output 
     }
 }
 
-/// The sign's bit.
+/// The sign bit.
 const SIGN: u32 = 1 << 31;
 
 /// All threads of a mask, without modifiers.
@@ -118,7 +118,7 @@ struct Modified {
 }
 
 impl Modified {
-    /// The sources as the definition gets them.
+    /// Returns the sources as the definition receives them.
     #[inline(always)]
     fn read<const N: usize>(&self) -> [f32; N] {
         std::array::from_fn(|n| {
@@ -127,7 +127,7 @@ impl Modified {
         })
     }
 
-    /// The result of the definition, modified.
+    /// Returns the result of the definition, modified.
     #[inline(always)]
     fn write(&self, mut result: f32) -> f32 {
         if self.mode.flush {
@@ -152,7 +152,7 @@ impl ApplySingle for Modified {
 }
 
 vectorized! {
-    /// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
     fn execute(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = execute_body
 }
 
@@ -170,19 +170,19 @@ fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], 
     }
 }
 
-/// `op(a, b, c)` of one thread, with any modifiers.
+/// Computes `op(a, b, c)` for one thread, with any modifiers.
 #[inline(always)]
 fn scalar(op: FloatOp, mode: FloatMode, a: u32, b: u32, c: u32) -> u32 {
     define(op, mode.rounding, Modified { mode, sources: [a, b, c] })
 }
 
-/// A result whose NaN is the one that single-precision arithmetic gives.
+/// Returns the bits of a result; a NaN becomes the one that single-precision arithmetic gives.
 #[inline(always)]
 pub(crate) fn canonical(value: f32) -> u32 {
     if value.is_nan() { NAN } else { value.to_bits() }
 }
 
-/// `.sat`: clamps to 0..=1, NaN to 0.
+/// `.sat`: clamps to 0..=1, and turns NaN into 0.
 #[inline(always)]
 pub(super) fn saturate(value: f32) -> f32 {
     // NaN fails the first comparison.
@@ -190,22 +190,22 @@ pub(super) fn saturate(value: f32) -> f32 {
     if positive > 1.0 { 1.0 } else { positive }
 }
 
-/// A single-precision number rounded to 10 bits of fraction, ties away from zero.
+/// Rounds a single-precision number to 10 bits of fraction, with ties away from zero.
 pub(super) fn round_to_tf32(bits: u32) -> u32 {
     match f32::from_bits(bits).is_nan() {
         true => NAN,
-        // A carry goes on into the exponent, at last to infinity.
+        // A carry continues into the exponent, and finally to infinity.
         false => bits.wrapping_add(1 << 12) & !0x1fff,
     }
 }
 
-/// Subnormal numbers become zeros of their sign.
+/// Flushes subnormal numbers to zeros of the same sign.
 #[inline(always)]
 pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }
 }
 
-/// The smaller; −0 is smaller than +0, and a number wins over NaN.
+/// Returns the smaller number; −0 is smaller than +0, and a number is preferred to NaN.
 #[inline(always)]
 pub(crate) fn min(a: f32, b: f32) -> f32 {
     if a == b {
@@ -217,7 +217,7 @@ pub(crate) fn min(a: f32, b: f32) -> f32 {
     }
 }
 
-/// The larger; +0 is larger than −0, and a number wins over NaN.
+/// Returns the larger number; +0 is larger than −0, and a number is preferred to NaN.
 #[inline(always)]
 pub(crate) fn max(a: f32, b: f32) -> f32 {
     if a == b {
@@ -229,7 +229,7 @@ pub(crate) fn max(a: f32, b: f32) -> f32 {
     }
 }
 
-/// `div.approx`: a divisor above 2^126 has a reciprocal that is flushed, so the manual's result is 0, or NaN.
+/// `div.approx`: the reciprocal of a divisor above 2^126 is flushed, so the manual's result is 0 or NaN.
 #[inline(always)]
 fn div_approx(a: f32, b: f32) -> f32 {
     const LARGE: f32 = 8.507_059e37;

@@ -12,7 +12,7 @@ use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span, Words};
 use virtual_gpu_ptx::instruction::WordOp;
 
-/// Hands the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
+/// Passes the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
 /// open).
 #[inline(always)]
 fn define<A: Apply<u32>>(op: WordOp, run: A) -> A::Output {
@@ -56,7 +56,7 @@ fn define<A: Apply<u32>>(op: WordOp, run: A) -> A::Output {
         Shl => run.apply(|[a, b]| if b > 31 { 0 } else { a << (b & 31) }),
         ShrS => run.apply(|[a, b]| (a as i32 >> b.min(31)) as u32),
         ShrU => run.apply(|[a, b]| if b > 31 { 0 } else { a >> (b & 31) }),
-        // A left shift of the pair by `n` leaves in its high word what a right shift by `32 - n` leaves in its low one.
+        // The high word of the pair shifted left by `n` equals the low word of the pair shifted right by `32 - n`.
         ShfLeftWrap => run.apply(|[a, b, c]| funnel(b, a, 32 - (c & 31))),
         ShfLeftClamp => run.apply(|[a, b, c]| funnel(b, a, 32 - c.min(32))),
         ShfRightWrap => run.apply(|[a, b, c]| funnel(b, a, c & 31)),
@@ -98,14 +98,14 @@ fn high_u(a: u32, b: u32) -> u32 {
     ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 
-/// `op(a, b, c)` of one thread.
+/// Computes `op(a, b, c)` for one thread.
 #[inline(always)]
 pub(crate) fn scalar(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
     define(op, One([a, b, c]))
 }
 
 vectorized! {
-    /// `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
     fn execute(op: WordOp, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = execute_body
 }
 
@@ -115,7 +115,7 @@ fn execute_body(op: WordOp, file: &mut [Words], mask: &[u16], spans: [Span; 4]) 
 }
 
 vectorized! {
-    /// 16-bit arithmetic: the sources are extended, the result is cut.
+    /// Executes 16-bit arithmetic: the sources are extended, and the result is truncated.
     fn execute_half(op: WordOp, signed: bool, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = execute_half_body
 }
 
@@ -126,7 +126,7 @@ fn execute_half_body(op: WordOp, signed: bool, file: &mut [Words], mask: &[u16],
 }
 
 vectorized! {
-    /// `bfi.b32`; `spans` are `d`, `a`, `b`, `position`, `length`.
+    /// Executes `bfi.b32`; `spans` are `d`, `a`, `b`, `position`, `length`.
     fn insert(file: &mut [Words], mask: &[u16], spans: [Span; 5]) = insert_body
 }
 

@@ -1,5 +1,5 @@
-//! Loads and stores: first those of whole chunks of threads; what is left, thread by thread, so that a fault names the
-//! first thread that it happens to.
+//! Loads and stores: first those of whole chunks of threads, and then the rest thread by thread, so that a fault names
+//! the first thread that it happens to.
 
 use super::bytes::Location;
 use super::load::{self, Source};
@@ -12,7 +12,7 @@ use crate::mask::{Mask, WIDTH};
 use virtual_gpu_ptx::instruction::{Access, Value};
 
 impl Machine<'_> {
-    /// `ld`
+    /// Executes `ld`.
     pub(crate) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         self.looks += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
@@ -63,7 +63,7 @@ impl Machine<'_> {
         *left = left.or(&asked.without(&watched));
     }
 
-    /// `st`
+    /// Executes `st`.
     pub(crate) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         self.changes += 1;
         let unit = u64::from(access.bytes) * access.values.len() as u64;
@@ -115,7 +115,7 @@ impl Machine<'_> {
         *left = left.or(&asked.without(&watched));
     }
 
-    /// The threads whose accesses to shared memory race with nothing. Their accesses are noted.
+    /// Returns the threads whose accesses to shared memory race with nothing, and notes these accesses.
     fn watched_threads(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if !shadow.is_on {
@@ -130,7 +130,8 @@ impl Machine<'_> {
         harmless
     }
 
-    /// What the first thread accesses, and the address of its first byte. All threads nearly always access the same.
+    /// Returns the memory that the first thread accesses, and the address of that memory's first byte. All threads
+    /// nearly always access the same memory.
     fn location_of_first(&mut self, access: &Access, mask: &Mask) -> Option<(Location, u64)> {
         let chunk = mask.0.iter().position(|&active| active != 0)?;
         let thread = chunk * WIDTH + mask.0[chunk].trailing_zeros() as usize;
@@ -139,7 +140,7 @@ impl Machine<'_> {
         Some((location, address.wrapping_sub(offset)))
     }
 
-    /// Loads for one thread, and reports whatever is wrong.
+    /// Loads for one thread, and reports anything that is wrong.
     fn load_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
@@ -156,7 +157,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Stores for one thread, and reports whatever is wrong.
+    /// Stores for one thread, and reports anything that is wrong.
     fn store_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
@@ -169,7 +170,7 @@ impl Machine<'_> {
     }
 }
 
-/// Up to eight bytes, little-endian.
+/// Reads up to eight bytes, little-endian.
 #[inline]
 fn read(bytes: &[u8]) -> u64 {
     match *bytes {

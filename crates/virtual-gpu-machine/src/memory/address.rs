@@ -1,9 +1,9 @@
-//! Which state space a generic address lies in.
+//! Finds the state space of a generic address.
 
 use virtual_gpu_ptx::instruction::Space;
 use virtual_gpu_ptx::window;
 
-/// A generic address's state space, and the address in it.
+/// Returns a generic address's state space, and the address in it.
 pub(crate) fn concrete(space: Space, address: u64) -> (Space, u64) {
     if space != Space::Generic {
         return (space, address);

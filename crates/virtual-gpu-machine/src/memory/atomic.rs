@@ -1,4 +1,4 @@
-//! Atomics: the threads of a block one after the other, lowest first.
+//! Atomics: the threads of a block execute them one after another, lowest first.
 
 use half::{bf16, f16};
 
@@ -11,7 +11,7 @@ use crate::mask::Mask;
 use virtual_gpu_ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Value};
 
 impl Machine<'_> {
-    /// `atom` and `red`
+    /// Executes `atom` and `red`.
     pub(crate) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
         let size = usize::from(atomic.kind.bytes());
         self.looks += 1;
@@ -23,7 +23,7 @@ impl Machine<'_> {
             let old = u64::from_le_bytes(bytes);
             let in_global = concrete(atomic.space, address).0 == Space::Global;
             let new = match (atomic.op, atomic.kind) {
-                // On global memory subnormals are flushed, on shared memory they are not.
+                // Subnormals are flushed in global memory, but not in shared memory.
                 (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
                 (op, kind) => combine(op, kind, old, a, b),
             };
@@ -41,7 +41,7 @@ impl Machine<'_> {
     }
 }
 
-/// What is in memory afterwards; the bits above the type's width don't count.
+/// Returns what is in memory afterwards; the bits above the type's width don't count.
 fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
     match op {
         AtomicOp::And => old & a,
@@ -101,7 +101,7 @@ fn add_flushed(a: u32, b: u32) -> u32 {
     canonical(flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))))
 }
 
-/// The sums are rounded to odd in double precision, then once to sixteen bits.
+/// The sums are rounded to odd in double precision, and then once to sixteen bits.
 fn add_half(a: u16, b: u16) -> u16 {
     let sum = add_odd(f16::from_bits(a).to_f64(), f16::from_bits(b).to_f64());
     if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest) }

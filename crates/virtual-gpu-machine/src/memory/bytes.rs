@@ -7,7 +7,7 @@ use virtual_gpu_core::memory::{POISON, Written};
 use virtual_gpu_ptx::instruction::{Address, Space, Value};
 use virtual_gpu_ptx::window;
 
-/// The memory that an access lies in.
+/// The memory that contains an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     /// The allocation in this slot.
@@ -16,12 +16,12 @@ pub(crate) enum Location {
 }
 
 impl Machine<'_> {
-    /// The address that one thread accesses.
+    /// Returns the address that one thread accesses.
     pub(crate) fn address_of(&self, address: Address, thread: usize) -> u64 {
         self.value_of(address.base, thread).wrapping_add(address.offset as u64)
     }
 
-    /// A thread's register, zero-extended.
+    /// Returns the value of a thread's register, zero-extended.
     pub(crate) fn value_of(&self, value: Value, thread: usize) -> u64 {
         match value {
             Value::Word(slot) => u64::from(self.block.files.word_of(slot, thread)),
@@ -29,7 +29,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Where all of `address..address + len` lies, and its offset there.
+    /// Returns the memory that contains all of `address..address + len`, and the offset in it.
     #[inline]
     pub(crate) fn locate(&mut self, space: Space, address: u64, len: u64) -> Option<(Location, u64)> {
         let address = match space {
@@ -78,7 +78,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Reads what one thread sees at an address: checked, poisoned where unwritten, noted.
+    /// Reads what one thread sees at an address. The access is checked and noted, and unwritten bytes are poisoned.
     pub(crate) fn read_bytes(
         &mut self,
         space: Space,
@@ -148,7 +148,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Writes for one thread: checked, marked as written, noted.
+    /// Writes for one thread. The access is checked and noted, and the bytes are marked as written.
     pub(crate) fn write_bytes(
         &mut self,
         space: Space,
@@ -179,7 +179,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Up to eight bytes of a variable in local memory.
+    /// Returns up to eight bytes of a variable in local memory.
     pub(crate) fn local_value(&self, thread: usize, address: Address, len: usize) -> Result<u64, Stop> {
         let at = self.local_offset(Kind::Read, thread, self.address_of(address, thread), len as u64)?;
         let mut value = [0; 8];

@@ -1,13 +1,13 @@
-//! How the addresses of a chunk's threads lie. Contiguous ones cost one check and one copy.
+//! How the addresses of a chunk's threads are arranged. Contiguous addresses cost one check and one copy.
 
 use crate::mask::{FULL, WIDTH};
 use crate::registers::{Files, Longs, Span};
 use virtual_gpu_ptx::instruction::{Access, Address, Slot, Value};
 
-/// How a chunk's addresses lie.
+/// How a chunk's addresses are arranged.
 #[derive(Clone, Copy)]
 pub(super) enum Pattern {
-    /// Contiguous: each thread accesses what follows the bytes of the thread before it.
+    /// Contiguous: each thread accesses the bytes after those of the thread before it.
     Row,
     /// All the same.
     Same,
@@ -15,7 +15,7 @@ pub(super) enum Pattern {
     Scattered,
 }
 
-/// A chunk's addresses.
+/// Returns a chunk's addresses.
 #[inline(always)]
 pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs {
     let mut all = Longs::zero();
@@ -36,13 +36,13 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
     all
 }
 
-/// The pattern of some threads of a chunk, of which `first_thread` is the lowest. An address that is not aligned to
-/// `unit`, a power of two, counts as scattered.
+/// Returns the pattern of some threads of a chunk, of which `first_thread` is the lowest. An address that is not
+/// aligned to `unit`, a power of two, counts as scattered.
 #[inline(always)]
 pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];
-    // How the addresses differ from the pattern that the second one suggests, as a sum of bits: a loop that the compiler
-    // vectorizes.
+    // How the addresses differ from the pattern that the second address suggests, as a sum of bits: the compiler
+    // vectorizes such a loop.
     let mut apart = first & (unit - 1);
     if active == FULL {
         if addresses.0[1] == first {
@@ -78,7 +78,7 @@ pub(super) fn is_inside(offset: u64, len: u64, size: usize) -> bool {
     offset < size && len <= size - offset
 }
 
-/// The `element`th group of `SIZE` bytes.
+/// Returns the `element`th group of `SIZE` bytes.
 #[inline(always)]
 pub(super) fn element_at<const SIZE: usize>(bytes: &[u8], element: usize) -> [u8; SIZE] {
     let mut value = [0; SIZE];
@@ -86,7 +86,7 @@ pub(super) fn element_at<const SIZE: usize>(bytes: &[u8], element: usize) -> [u8
     value
 }
 
-/// The registers of an access, if all are 32-bit.
+/// Returns the registers of an access, if all are 32-bit.
 #[inline(always)]
 pub(super) fn word_spans<const COUNT: usize>(files: &Files, access: &Access) -> Option<[Span; COUNT]> {
     let mut spans = [files.word(Slot::uniform(0)); COUNT];
@@ -97,7 +97,7 @@ pub(super) fn word_spans<const COUNT: usize>(files: &Files, access: &Access) -> 
     Some(spans)
 }
 
-/// The registers of an access, if all are 64-bit.
+/// Returns the registers of an access, if all are 64-bit.
 #[inline(always)]
 pub(super) fn long_spans<const COUNT: usize>(files: &Files, access: &Access) -> Option<[Span; COUNT]> {
     let mut spans = [files.long(Slot::uniform(0)); COUNT];

@@ -1,14 +1,14 @@
 //! Asynchronous copies to shared memory that are under way in a block.
 
-/// A copy under way. Its source was read when it began.
+/// A copy under way. Its source was read when the copy began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) thread: usize,
-    /// The instruction.
+    /// The program counter of its instruction.
     pub(crate) pc: usize,
-    /// The number of its group among the thread's.
+    /// The number of its group among the thread's groups.
     pub(crate) group: u64,
-    /// The first byte in shared memory.
+    /// The offset of the first byte in shared memory.
     pub(crate) offset: usize,
     pub(crate) len: usize,
     pub(crate) bytes: [u8; 16],
@@ -17,14 +17,14 @@ pub(crate) struct Copy {
 /// A block's copies.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// In the order in which they began.
+    /// The copies, in the order in which they began.
     pub(crate) under_way: Vec<Copy>,
-    /// Groups that each thread has committed.
+    /// Number of groups that each thread has committed.
     pub(crate) committed: Vec<u64>,
 }
 
 impl Copies {
-    /// Begins a block.
+    /// Starts a block.
     pub(crate) fn start(&mut self, threads: usize) {
         self.under_way.clear();
         self.committed.clear();

@@ -8,11 +8,12 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 use virtual_gpu_ptx::instruction::{Address, Slot, Space};
 
-/// Copies of a block that are kept under way. If there are more, the oldest end by themselves, which PTX permits.
+/// The most copies of a block that are kept under way. If there are more, the oldest end by themselves, which PTX
+/// permits.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
 impl Machine<'_> {
-    /// `cp.async`: of `len` bytes the first `present` are copied, the others become zero.
+    /// `cp.async`: copies the first `present` of `len` bytes; the others become zero.
     pub(crate) fn begin_copies(
         &mut self,
         to: Address,
@@ -52,14 +53,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `cp.async.commit_group`: what each thread has begun and not committed is a group.
+    /// `cp.async.commit_group`: the copies that each thread has begun and not committed become a group.
     pub(crate) fn commit_copies(&mut self, mask: &Mask) {
         for thread in mask.threads() {
             self.block.copies.committed[thread] += 1;
         }
     }
 
-    /// `cp.async.wait_group`: ends all groups of each thread but the last `pending`.
+    /// `cp.async.wait_group`: ends all groups of each thread except the last `pending`.
     pub(crate) fn end_copies(&mut self, pending: u32, mask: &Mask) {
         for copy in std::mem::take(&mut self.block.copies.under_way) {
             let committed = self.block.copies.committed[copy.thread];

@@ -1,4 +1,4 @@
-//! Loads, stores, atomics and copies: what they access, and what is recorded of it.
+//! Loads, stores, atomics, and copies: what they access, and what is recorded about it.
 
 mod access;
 pub(crate) mod address;

@@ -10,9 +10,9 @@ use virtual_gpu_core::memory::AllocationId;
 pub struct Touched {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Offsets in it, in bytes, from low to high; neighbouring ranges are one.
+    /// Offsets in it, in bytes, from low to high; adjacent ranges are merged.
     pub ranges: Vec<Range<u64>>,
-    /// How.
+    /// How they were accessed.
     pub access: Access,
 }
 
@@ -50,7 +50,7 @@ impl Bits {
             && last < self.used.end
             && let Some([one, two]) = self.words.get_disjoint_mut([first, first + 1]).ok()
         {
-            // Nearly always: some 64 bytes, among others of the same launch.
+            // The common case: some 64 bytes, among others of the same launch.
             *one |= head & if first == last { tail } else { u64::MAX };
             *two |= if first == last { 0 } else { tail };
             return;
@@ -109,7 +109,7 @@ impl Bits {
                     None => open = Some(at),
                 }
             }
-            // Every word after a run's last one is examined too, so only a run at the end can be open.
+            // Every word after a run's last word is examined too, so only a run at the end can be open.
         }
         if let Some(start) = open {
             found(start..self.words.len() as u64 * 64);
@@ -131,7 +131,7 @@ impl Record {
         self.bits(slot, access).mark(start, len);
     }
 
-    /// What was accessed of the allocation in `slot`.
+    /// Returns the record of what was accessed in the allocation in `slot`.
     #[inline]
     pub(crate) fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
         if slot >= self.slots.len() {
@@ -145,7 +145,7 @@ impl Record {
         &mut self.slots[slot][access as usize]
     }
 
-    /// Hands out what was noted, by slot and address, and forgets it.
+    /// Returns what was noted, by slot and address, and forgets it.
     pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
         let mut all = Vec::new();
         self.used.sort_unstable();

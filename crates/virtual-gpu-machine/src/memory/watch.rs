@@ -55,7 +55,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The offset in shared memory, if the access lies in it and races are detected.
+    /// Returns the offset in shared memory, if the access lies in it and races are detected.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
         let size = self.block.shared.bytes.len() as u64;
@@ -90,7 +90,7 @@ impl Machine<'_> {
     }
 }
 
-/// Bytes that a memory instruction accesses.
+/// Returns the number of bytes that a memory instruction accesses.
 fn bytes_of(operation: &Operation) -> u64 {
     match operation {
         Operation::Load(access) | Operation::Store(access) => {

@@ -1,4 +1,5 @@
-//! The record of a block: a cell for each of the smallest accesses, and the synchronizations so far.
+//! The record of a block: a cell for each unit of memory as large as the smallest access, and the synchronizations so
+//! far.
 
 use std::ops::RangeInclusive;
 
@@ -11,24 +12,24 @@ use crate::mask::{Mask, WIDTH};
 pub(crate) struct Shadow {
     /// Whether anything is recorded.
     pub(crate) is_on: bool,
-    /// Whether the kernel orders parts of a block other than warps: then warps count in chains of such orders.
+    /// Whether the kernel orders parts of a block other than warps. If so, warps count in chains of such orders.
     has_chains: bool,
-    /// A cell has `1 << shift` bytes: the smallest access of the kernel.
+    /// A cell has `1 << shift` bytes, the size of the kernel's smallest access.
     pub(super) shift: u32,
     pub(super) writes: Vec<Stamp>,
     /// The cell's first reader since it was last written.
     pub(super) readers: Vec<Stamp>,
-    /// Its last reader that is another thread than the first; counts only where there is a first.
+    /// Its last reader that is a different thread from the first reader; it counts only if there is a first reader.
     pub(super) others: Vec<Stamp>,
-    /// For each [`WIDTH`] cells, when all of them were found to have readers of two warps and no recent write: further
-    /// reads at that time change nothing that matters.
+    /// For each [`WIDTH`] cells, the time when all of them were found to have readers of two warps and no recent write.
+    /// Further reads at that time change nothing that matters.
     pub(super) settled: Vec<u32>,
-    /// Cells whose write is under way.
+    /// Number of cells whose write is under way.
     pub(super) under_way: usize,
     pub(super) now: u32,
-    /// When all threads were last synchronized.
+    /// The time when all threads were last synchronized.
     floor: u32,
-    /// When all threads of each warp were.
+    /// The time when all threads of each warp were last synchronized.
     warp_floors: [u32; 32],
     log: Log,
 }
@@ -47,7 +48,7 @@ impl Shadow {
         self.settled.resize(self.writes.len() / WIDTH + 1, 0);
     }
 
-    /// Starts a block: nothing was accessed.
+    /// Starts a block, in which nothing has been accessed.
     pub(crate) fn start(&mut self) {
         if self.now > 1 << 29 {
             for cells in [&mut self.writes, &mut self.readers, &mut self.others] {
@@ -62,19 +63,20 @@ impl Shadow {
         self.synchronize_all();
     }
 
-    /// All threads of the block have waited for one another.
+    /// Notes that all threads of the block have waited for each other.
     pub(crate) fn synchronize_all(&mut self) {
         self.now += 1;
         self.floor = self.now;
         self.log.clear();
     }
 
-    /// The threads of `to` have waited for those of `from`.
+    /// Notes that the threads of `to` have waited for those of `from`.
     pub(crate) fn synchronize(&mut self, from: Mask, to: Mask) {
         self.push(Order::Barrier { from, to });
     }
 
-    /// The lanes of each warp that are in the mask have waited for one another. `all` are the threads of the block.
+    /// Notes that, in each warp, the lanes that are in the mask have waited for each other. `all` are the threads of
+    /// the block.
     pub(crate) fn synchronize_warps(&mut self, threads: Mask, all: &Mask) {
         let mut is_partial = self.has_chains;
         self.now += 1;
@@ -90,7 +92,7 @@ impl Shadow {
         }
     }
 
-    /// Threads have passed a fence.
+    /// Notes that threads have passed a fence.
     pub(crate) fn fence(&mut self, threads: Mask) {
         self.push(Order::Fence(threads));
     }
@@ -102,7 +104,7 @@ impl Shadow {
         }
     }
 
-    /// Stamps from here on are from after the last synchronization of all threads.
+    /// Returns the oldest stamp that is possible since the last synchronization of all threads.
     #[inline(always)]
     pub(super) fn oldest(&self) -> i64 {
         i64::from(self.floor) << 32
@@ -114,12 +116,13 @@ impl Shadow {
         self.settled[first / WIDTH..=last / WIDTH].fill(0);
     }
 
-    /// The cells of some bytes.
+    /// Returns the cells of some bytes.
     pub(super) fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
         (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize
     }
 
-    /// Whether an earlier access is old, by the thread itself, or by its warp before the warp was synchronized.
+    /// Returns whether an earlier access is old, was made by the thread itself, or was made by its warp before the warp
+    /// was synchronized.
     pub(super) fn is_harmless(&self, earlier: Stamp, thread: usize) -> bool {
         earlier.0 < self.oldest()
             || earlier.thread() == thread && !earlier.is_under_way()
@@ -131,7 +134,7 @@ impl Shadow {
         earlier.thread() / 32 == warp && earlier.time() < self.warp_floors[warp]
     }
 
-    /// Whether `thread` has waited, directly or through other threads, for the thread that did `earlier`.
+    /// Returns whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
     pub(super) fn is_ordered(&self, earlier: Stamp, thread: usize) -> bool {
         self.is_harmless(earlier, thread) || self.log.orders(earlier, thread)
     }

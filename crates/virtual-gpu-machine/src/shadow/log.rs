@@ -3,10 +3,11 @@
 use super::stamp::Stamp;
 use crate::mask::Mask;
 
-/// Synchronizations of part of a block that are kept. An access older than all of them counts as ordered.
+/// The most synchronizations of part of a block that are kept. An access that is older than all of them counts as
+/// ordered.
 const KEPT: usize = 1024;
 
-/// Something that makes threads of part of a block wait for others.
+/// An event that makes threads of part of a block wait for others.
 #[derive(Debug)]
 pub(super) struct Event {
     time: u32,
@@ -17,9 +18,9 @@ pub(super) struct Event {
 pub(super) enum Order {
     /// The threads of `to` have waited for those of `from`.
     Barrier { from: Mask, to: Mask },
-    /// Of each warp, these lanes have waited for one another.
+    /// In each warp, these lanes have waited for each other.
     Warps(Mask),
-    /// These threads passed a fence. Threads that pass one later may see what they did before.
+    /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before.
     Fence(Mask),
 }
 
@@ -44,7 +45,7 @@ impl Log {
         forgotten
     }
 
-    /// Whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
+    /// Returns whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
     pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
         let mut reached = Mask::of(earlier.thread());
         let mut is_published = false;

@@ -1,9 +1,9 @@
 //! Records the last write and the last reads of each cell of a block's shared memory, and what has synchronized its
-//! threads since: from that, whether an access races with an earlier one.
+//! threads since. This decides whether an access races with an earlier one.
 //!
-//! Time is the number of synchronizations of the block so far. Most accesses need only one comparison: the earlier access
-//! is older than the last barrier of all threads. The others go through the list of later synchronizations, which is
-//! exact.
+//! Time is the number of synchronizations of the block so far. Most accesses need only one comparison: the earlier
+//! access is older than the last barrier of all threads. The others go through the list of later synchronizations,
+//! which is exact.
 
 mod cells;
 mod log;

@@ -8,8 +8,8 @@ use crate::features::vectorized;
 use crate::mask::WIDTH;
 
 impl Shadow {
-    /// Notes that contiguous threads, of which the first is `thread`, read `unit` contiguous bytes each. Returns false
-    /// where one of them may race; then nothing is noted.
+    /// Notes that contiguous threads, of which the first is `thread`, read `unit` contiguous bytes each. If one of them
+    /// may race, it notes nothing and returns false.
     #[inline(always)]
     pub(crate) fn read_row(
         &mut self,
@@ -77,7 +77,7 @@ impl Shadow {
         true
     }
 
-    /// Whether no read of these cells needs to be noted.
+    /// Returns whether no read of these cells needs to be noted.
     #[inline(always)]
     fn is_settled(&self, first: usize, last: usize) -> bool {
         let (first, last) = (first / WIDTH, last / WIDTH);
@@ -86,7 +86,7 @@ impl Shadow {
             && (last <= first + 1 || self.settled[first..last].iter().all(|&time| time == self.now))
     }
 
-    /// After a read that was noted: whether the cells' further reads need to be.
+    /// Decides, after a read was noted, whether further reads of the cells need to be noted.
     #[inline(always)]
     fn settle(&mut self, range: Range<usize>) {
         const WARP: i64 = 0x3e0 << (PC_BITS + 1);
@@ -111,7 +111,8 @@ impl Shadow {
         }
     }
 
-    /// As [`Self::read_row`], for threads of one warp that all read the same bytes: the lowest and the highest thread.
+    /// Does the same as [`Self::read_row`], for threads of one warp that all read the same bytes. `ends` are the lowest
+    /// and the highest thread.
     #[inline(always)]
     pub(crate) fn read_same(&mut self, offset: u64, unit: u64, ends: [usize; 2], pc: usize) -> bool {
         let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
@@ -140,7 +141,7 @@ impl Shadow {
         true
     }
 
-    /// As [`Self::read_row`], for writes.
+    /// Does the same as [`Self::read_row`], for writes.
     #[inline(always)]
     pub(crate) fn write_row(
         &mut self,
@@ -193,13 +194,13 @@ impl Shadow {
         true
     }
 
-    /// Whether no earlier write of the cells of a row races with the row's threads.
+    /// Returns whether no earlier write of the cells of a row races with the row's threads.
     fn wrote_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
         let row = self.writes[start..start + threads * cells].iter().enumerate();
         row.into_iter().all(|(at, &write)| self.is_harmless(write, thread + at / cells))
     }
 
-    /// Whether no earlier read of the cells of a row races with the row's threads.
+    /// Returns whether no earlier read of the cells of a row races with the row's threads.
     fn read_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
         let range = start..start + threads * cells;
         let row = self.readers[range.clone()].iter().zip(&self.others[range]).enumerate();

@@ -3,16 +3,16 @@
 /// Bits of a stamp that hold the instruction.
 pub(super) const PC_BITS: u32 = 21;
 
-/// Of a stamp: the access is atomic.
+/// The bit of a stamp that marks an atomic access.
 pub(super) const ATOMIC: u64 = 1 << PC_BITS;
 
-/// Of a write's stamp: the write is under way, later than any time.
+/// The bit of a write's stamp that marks a write under way, which is later than any time.
 pub(super) const UNDER_WAY: i64 = 1 << 62;
 
 /// An access: whether it is under way (1 bit), its time (30 bits), the thread of the block (10), whether it is atomic
-/// (1), the instruction (21).
+/// (1), and the instruction (21).
 ///
-/// 0 is none. A stamp is positive as a signed number, which vector units compare.
+/// 0 means no access. A stamp is positive as a signed number, because vector units compare signed numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(pub(super) i64);
 
@@ -39,7 +39,7 @@ impl Stamp {
         self.0 as u64 & ATOMIC != 0
     }
 
-    /// Whether it is a copy that its thread has not waited for.
+    /// Returns whether it is a copy that its thread has not waited for.
     pub(crate) fn is_under_way(self) -> bool {
         self.0 & UNDER_WAY != 0
     }

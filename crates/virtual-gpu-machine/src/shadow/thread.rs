@@ -15,7 +15,7 @@ pub(crate) enum How {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unordered {
     pub(crate) earlier: Stamp,
-    /// Whether the earlier one wrote.
+    /// Whether the earlier access was a write.
     pub(crate) wrote: bool,
 }
 
@@ -73,7 +73,7 @@ impl Shadow {
         found
     }
 
-    /// Notes that a thread has waited for a copy: it is as if the thread wrote now.
+    /// Notes that a thread has waited for a copy, as if the thread wrote now.
     pub(crate) fn end_copy(&mut self, offset: u64, bytes: u64, thread: usize, pc: usize) {
         let now = Stamp::new(self.now, thread, pc);
         for cell in self.cells(offset, bytes) {

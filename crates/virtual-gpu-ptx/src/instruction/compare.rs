@@ -49,7 +49,7 @@ pub enum BoolOp {
     First,
 }
 
-/// `testp`: what kind of number?
+/// `testp`: the kind of number to test for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum NumberKind {

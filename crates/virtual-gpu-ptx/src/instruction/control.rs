@@ -2,7 +2,7 @@
 
 use super::register::{Address, Condition, Predicate, Slot};
 
-/// What `bar.red` computes of the threads' predicates.
+/// What `bar.red` computes from the threads' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum Reduction {
@@ -14,11 +14,11 @@ pub enum Reduction {
 /// A block-wide barrier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Barrier {
-    /// Which of the sixteen.
+    /// Which of the sixteen barriers.
     pub id: Slot,
-    /// Threads that take part; `None`: all of the block.
+    /// Threads that take part; `None` means all threads of the block.
     pub threads: Option<Slot>,
-    /// `arrive`: doesn't wait.
+    /// `arrive`: the threads don't wait.
     pub arrives_only: bool,
     /// `.aligned`: all threads of a warp reach it together.
     pub aligned: bool,
@@ -26,7 +26,7 @@ pub struct Barrier {
     pub reduction: Option<(Reduction, Condition, ReductionTarget)>,
 }
 
-/// Where `bar.red` puts its result.
+/// Where `bar.red` stores its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "a count or a truth value")]
 pub enum ReductionTarget {
@@ -37,17 +37,17 @@ pub enum ReductionTarget {
 /// A call of a function that calls itself, directly or through others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The function, in [`Kernel`](crate::Kernel)'s list of frames.
+    /// The function's index in [`Kernel`](crate::Kernel)'s list of frames.
     pub frame: u32,
     /// Its first instruction.
     pub target: u32,
-    /// Where in local memory the caller has each argument.
+    /// Where each argument of the caller is in local memory.
     pub arguments: Box<[Address]>,
-    /// Where in local memory each result goes.
+    /// Where each result is stored in local memory.
     pub results: Box<[Address]>,
 }
 
-/// A call of a function that the driver brings. Each address is where an argument, or the result, lies in local memory.
+/// A call of a function that the driver provides. Each address is where an argument, or the result, is in local memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SystemCall {
     /// `vprintf`
@@ -72,7 +72,7 @@ pub enum SystemCall {
     },
 }
 
-/// Which of the running clocks.
+/// Which clock is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// `%clock`, `%clock_hi`, `%clock64`: instructions of this thread.

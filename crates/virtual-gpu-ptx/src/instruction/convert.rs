@@ -5,9 +5,9 @@ use super::float::{FloatMode, FloatType, Rounding};
 /// Integer formats, for conversions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegerType {
-    /// Its width: 8, 16, 32 or 64.
+    /// Its width: 8, 16, 32, or 64.
     pub bits: u8,
-    /// Two's complement, or no sign.
+    /// Whether it is in two's complement; otherwise it has no sign.
     pub signed: bool,
 }
 

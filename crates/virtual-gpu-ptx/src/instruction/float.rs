@@ -6,11 +6,11 @@ pub enum Rounding {
     /// To nearest, ties to even (`.rn`).
     #[default]
     Nearest,
-    /// Towards zero (`.rz`).
+    /// Toward zero (`.rz`).
     Zero,
-    /// Towards −∞ (`.rm`).
+    /// Toward −∞ (`.rm`).
     Down,
-    /// Towards +∞ (`.rp`).
+    /// Toward +∞ (`.rp`).
     Up,
 }
 
@@ -19,9 +19,9 @@ pub enum Rounding {
 pub struct FloatMode {
     /// Rounding of the result.
     pub rounding: Rounding,
-    /// `.ftz`: subnormal operands and results become zeros of their sign.
+    /// `.ftz`: subnormal operands and results become zeros of the same sign.
     pub flush: bool,
-    /// `.sat`: the result is clamped to 0..=1, NaN to 0.
+    /// `.sat`: the result is clamped to 0..=1, and NaN becomes 0.
     pub saturate: bool,
     /// `.relu`: a negative result becomes 0.
     pub relu: bool,
@@ -53,7 +53,7 @@ pub enum FloatOp {
     Sin,
     Cos,
     Tanh,
-    /// The sign of `a`, the rest of `b`.
+    /// The sign of `a`, and the rest of `b`.
     Copysign,
 }
 

@@ -66,16 +66,16 @@ pub enum WordOp {
     SignExtend(u8),
     /// Zero-extends the low `n` bits.
     ZeroExtend(u8),
-    /// Four products of bytes, added to `c`; `a` and `b` are signed or not.
+    /// Four products of bytes, added to `c`; `signed` is for `a` and `b`.
     Dp4a {
         signed: [bool; 2],
     },
-    /// Products of `a`'s halves with two bytes of `b`, the high or the low ones, added to `c`.
+    /// Products of `a`'s halves and two bytes of `b`, the high or the low ones, added to `c`.
     Dp2a {
         high: bool,
         signed: [bool; 2],
     },
-    /// `fns`: where in `a`, from bit `b` on, the `c`th bit is set.
+    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b` on.
     Fns,
     /// `bmsk`: `b` ones from bit `a` on.
     BitMask {
@@ -86,13 +86,13 @@ pub enum WordOp {
         clamp: bool,
         signed: bool,
     },
-    /// On both halves.
+    /// An operation on both halves.
     Packed(Packed),
-    /// On all bytes or halves.
+    /// An operation on all bytes or halves.
     Video(Video),
-    /// A single-precision number rounded to 10 bits of fraction, ties away from zero: `.tf32`.
+    /// Rounds a single-precision number to 10 bits of fraction, with ties away from zero: `.tf32`.
     RoundToTf32,
-    /// Sources' low halves packed: `a | b << 16`.
+    /// Packs the low halves of the sources: `a | b << 16`.
     Pack16,
     /// The upper 16 bits.
     High16,
@@ -140,7 +140,7 @@ pub struct Video {
     pub op: VideoOp,
     /// Parts of a word: 2 or 4.
     pub parts: u8,
-    /// Whether the destination, `a` and `b` are signed.
+    /// Whether the destination, `a`, and `b` are signed.
     pub signed: [bool; 3],
     /// Whether a result is clamped to the destination's part.
     pub saturate: bool,

@@ -2,7 +2,7 @@
 
 use super::register::{Address, Value};
 
-/// State spaces of loads, stores and atomics.
+/// State spaces of loads, stores, and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum Space {
@@ -50,7 +50,7 @@ pub enum AtomicType {
 }
 
 impl AtomicType {
-    /// Bytes of a value.
+    /// Returns the bytes of a value.
     #[inline]
     pub fn bytes(self) -> u8 {
         match self {
@@ -61,39 +61,39 @@ impl AtomicType {
     }
 }
 
-/// `ld` and `st`: 1, 2 or 4 elements of 1, 2, 4 or 8 bytes.
+/// `ld` and `st`: 1, 2, or 4 elements of 1, 2, 4, or 8 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     /// The state space.
     pub space: Space,
-    /// Where.
+    /// The address.
     pub address: Address,
     /// Bytes of one element.
     pub bytes: u8,
-    /// Narrow loads only: whether the element is sign-extended.
+    /// Whether the element is sign-extended, for narrow loads only.
     pub signed: bool,
-    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may wait for it.
+    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may wait for the access.
     pub communicates: bool,
-    /// `.relaxed`, `.acquire`, `.release`: it races with no other atomic access.
+    /// `.relaxed`, `.acquire`, `.release`: the access races with no other atomic access.
     pub is_atomic: bool,
-    /// One per element; `None` is `_`.
+    /// One value per element; `None` is `_`.
     pub values: Box<[Option<Value>]>,
 }
 
 /// `atom` and `red`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Atomic {
-    /// What.
+    /// What it does.
     pub op: AtomicOp,
-    /// On what.
+    /// The type of the value in memory.
     pub kind: AtomicType,
-    /// Global, shared or generic.
+    /// Global, shared, or generic.
     pub space: Space,
-    /// Where.
+    /// The address.
     pub address: Address,
-    /// Receives the value before; `None` for `red`.
+    /// Receives the previous value; `None` for `red`.
     pub destination: Option<Value>,
-    /// The operand; for `cas`, what is compared.
+    /// The operand; for `cas`, the value that is compared.
     pub a: Value,
     /// For `cas`: the new value.
     pub b: Option<Value>,

@@ -1,8 +1,8 @@
-//! The lowered form of a kernel: what the machine executes.
+//! The lowered form of a kernel, which the machine executes.
 //!
-//! A register is an index into one of three files: 32-bit, 64-bit, and predicates. A register narrower than 32 bits
-//! lies in the low bits of a 32-bit one. The bits above are undefined, so each reader extends them.
-//! A *uniform* value is the same for every thread of a block and is kept once.
+//! A register is an index into one of three files: 32-bit registers, 64-bit registers, and predicates. A register
+//! narrower than 32 bits is in the low bits of a 32-bit register. The bits above are undefined, so each reader extends
+//! them. A *uniform* value is the same for every thread of a block, and is stored once.
 
 mod compare;
 mod control;
@@ -25,7 +25,7 @@ pub use warp::*;
 /// One instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instruction {
-    /// `@%p`: only threads where it holds execute.
+    /// `@%p`: only the threads for which it holds execute the operation.
     pub guard: Option<Condition>,
     /// What it does.
     pub operation: Operation,
@@ -35,9 +35,9 @@ pub struct Instruction {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
 pub enum Operation {
-    /// Has no effect here: prefetches.
+    /// Prefetches, which have no effect here.
     Nothing,
-    /// `membar`, `fence`, and the sides of `.acquire` and `.release`.
+    /// `membar`, `fence`, and the fences of `.acquire` and `.release`.
     Fence,
     Word {
         op: WordOp,
@@ -46,7 +46,7 @@ pub enum Operation {
         b: Slot,
         c: Slot,
     },
-    /// As `Word`, on sources extended from 16 bits, the result cut to 16 bits.
+    /// Like `Word`, on sources that are extended from 16 bits; the result is truncated to 16 bits.
     Half {
         op: WordOp,
         signed: bool,
@@ -81,7 +81,7 @@ pub enum Operation {
         d: Slot,
         a: Slot,
     },
-    /// `bfi`: the low `length` bits of `a`, from bit `position`, into `b`.
+    /// `bfi`: inserts the low `length` bits of `a` into `b`, from bit `position` on.
     InsertWord {
         d: Slot,
         a: Slot,
@@ -112,7 +112,7 @@ pub enum Operation {
         b: Slot,
         c: Slot,
     },
-    /// Sixteen-bit formats, packed pairs too.
+    /// Sixteen-bit formats, including packed pairs.
     Float16 {
         op: FloatOp,
         kind: FloatType,
@@ -162,7 +162,7 @@ pub enum Operation {
         a: Condition,
         b: Condition,
     },
-    /// `mov.pred` of a constant.
+    /// `mov.pred` with a constant.
     SetPredicate {
         d: Predicate,
         value: bool,
@@ -175,8 +175,7 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
-    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, and zeros after
-    /// them.
+    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, followed by zeros.
     CopyToShared {
         to: Address,
         from: Address,
@@ -185,7 +184,7 @@ pub enum Operation {
     },
     /// `cp.async.commit_group`
     CommitCopies,
-    /// `cp.async.wait_group`: waits for all groups of the thread but the last `pending`.
+    /// `cp.async.wait_group`: waits for all groups of the thread except the last `pending`.
     WaitForCopies {
         pending: u32,
     },
@@ -199,7 +198,7 @@ pub enum Operation {
         target: u32,
     },
     Call(Call),
-    /// The end of a function that was called.
+    /// The end of a called function.
     Return,
     Exit,
     Trap,
@@ -249,7 +248,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether other threads could be waiting for it, or its outcome depend on them or on time.
+    /// Returns whether other threads could be waiting for it, or whether its outcome could depend on them or on time.
     #[inline]
     pub fn communicates(&self) -> bool {
         match self {
@@ -259,7 +258,7 @@ impl Operation {
         }
     }
 
-    /// The mask of the lanes that take part, of operations that a warp carries out together.
+    /// Returns the mask of the lanes that take part, for operations that a warp executes together.
     #[inline]
     pub fn members(&self) -> Option<Slot> {
         match self {

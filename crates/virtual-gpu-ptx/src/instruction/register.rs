@@ -1,31 +1,31 @@
 //! Registers, and what an instruction reads and writes through them.
 
-/// A 32- or 64-bit register, or a uniform value: which file is meant follows from the instruction.
+/// A 32- or 64-bit register, or a uniform value. The instruction determines which file it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
 const UNIFORM: u32 = 1 << 31;
 
 impl Slot {
-    /// The `index`th register of a thread.
+    /// Returns the `index`th register of a thread.
     #[inline]
     pub fn register(index: u32) -> Self {
         Self(index)
     }
 
-    /// The `index`th uniform value.
+    /// Returns the `index`th uniform value.
     #[inline]
     pub fn uniform(index: u32) -> Self {
         Self(index | UNIFORM)
     }
 
-    /// Whether every thread of a block sees the same value.
+    /// Returns whether every thread of a block sees the same value.
     #[inline]
     pub fn is_uniform(self) -> bool {
         self.0 & UNIFORM != 0
     }
 
-    /// Its index among the registers, or among the uniform values.
+    /// Returns its index among the registers, or among the uniform values.
     #[inline]
     pub fn index(self) -> usize {
         (self.0 & !UNIFORM) as usize
@@ -41,7 +41,7 @@ pub struct Predicate(pub u32);
 pub struct Condition {
     /// The register.
     pub predicate: Predicate,
-    /// Whether the opposite is meant.
+    /// Whether it is negated.
     pub negated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Operations of the lanes of a warp together.
+//! Operations that the lanes of a warp execute together.
 
 use super::memory::Space;
 use super::register::{Address, Slot};
@@ -13,7 +13,7 @@ pub enum ShuffleMode {
     Index,
 }
 
-/// What `vote` computes of the lanes' predicates.
+/// What `vote` computes from the lanes' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum VoteMode {
@@ -23,7 +23,7 @@ pub enum VoteMode {
     Ballot,
 }
 
-/// What `mma` multiplies.
+/// The elements that `mma` multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's types")]
 pub enum MatrixElement {
@@ -38,7 +38,7 @@ pub enum MatrixElement {
 pub struct MatrixLoad {
     /// Shared or generic.
     pub space: Space,
-    /// Where a row lies: lanes 0 to 7 have those of the first matrix, and so on.
+    /// The address of a row: lanes 0 to 7 have those of the first matrix, and so on.
     pub address: Address,
     /// Whether a lane receives elements of a column.
     pub transposed: bool,
@@ -48,20 +48,20 @@ pub struct MatrixLoad {
     pub members: Slot,
 }
 
-/// `mma`: `d = a * b + c` of matrices that are spread over a warp's registers: `a` has 16 rows, `b` 8 columns.
+/// `mma`: `d = a * b + c` for matrices that are spread over a warp's registers: `a` has 16 rows, and `b` has 8 columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixProduct {
-    /// What `a` and `b` consist of.
+    /// The elements of `a` and `b`.
     pub element: MatrixElement,
-    /// Whether `c` and `d` are pairs of half-precision numbers, or else single-precision ones.
+    /// Whether `c` and `d` are pairs of half-precision numbers; otherwise they are single-precision numbers.
     pub in_halves: bool,
     /// Registers of the fragment of `a`: 2 or 4.
     pub a: Box<[Slot]>,
-    /// Half as many, of `b`.
+    /// Registers of the fragment of `b`: half as many.
     pub b: Box<[Slot]>,
-    /// 2 or 4.
+    /// Registers of the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,
-    /// As many.
+    /// Registers of the fragment of `d`: as many as of `c`.
     pub d: Box<[Slot]>,
     /// All lanes of the warp.
     pub members: Slot,

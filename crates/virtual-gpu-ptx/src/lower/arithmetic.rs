@@ -10,12 +10,12 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Sources of up to 32 bits.
+    /// Lowers sources of up to 32 bits.
     pub(crate) fn words(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
         each_source(sources, |source| self.word(source, kind))
     }
 
-    /// Sources of 64 bits.
+    /// Lowers sources of 64 bits.
     fn longs(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
         each_source(sources, |source| self.long(source, kind))
     }
@@ -66,7 +66,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `mul.wide` and `mad.wide`: a product of twice the width.
+    /// Lowers `mul.wide` and `mad.wide`: a product of twice the width.
     pub(crate) fn wide_product(&mut self, kind: Type, d: &Operand<'a>, sources: &[Operand<'a>]) -> Lowered {
         let [mut a, mut b, _] = self.words(&sources[..2], kind)?;
         let c = sources.get(2);
@@ -92,7 +92,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `first` of `a` and `b`, then `second` of the result and `c`.
+    /// Emits `first` on `a` and `b`, and then `second` on the result and `c`.
     pub(crate) fn chain(
         &mut self,
         [first, second]: [WordOp; 2],
@@ -164,7 +164,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `testp`
+    /// Lowers `testp`.
     pub(crate) fn test_number(&mut self, test: NumberKind, kind: Type, [d, a]: &[Operand<'a>; 2]) -> Lowered {
         let a = self.value(a, kind)?;
         let d = self.predicate_destination(d)?;
@@ -173,7 +173,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 }
 
-/// Lowers up to three sources; those that are not given are [`unused`].
+/// Lowers up to three sources; missing ones are [`unused`].
 fn each_source<'a>(
     sources: &[Operand<'a>],
     mut lower: impl FnMut(&Operand<'a>) -> Lowered<Slot>,

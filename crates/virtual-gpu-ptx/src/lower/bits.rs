@@ -7,7 +7,7 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// `shl` and `shr`
+    /// Lowers `shl` and `shr`.
     pub(crate) fn shift(&mut self, left: bool, kind: Type, [d, a, amount]: &[Operand<'a>; 3]) -> Lowered {
         let amount = self.word(amount, Type::U32)?;
         let signed = kind.is_signed();
@@ -39,7 +39,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `bfe`
+    /// Lowers `bfe`.
     pub(crate) fn extract(&mut self, kind: Type, [d, a, b, c]: &[Operand<'a>; 4]) -> Lowered {
         let (b, c) = (self.word(b, Type::U32)?, self.word(c, Type::U32)?);
         if kind.bits() == 64 {
@@ -54,7 +54,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `bfi`
+    /// Lowers `bfi`.
     pub(crate) fn insert(&mut self, kind: Type, [d, a, b, position, length]: &[Operand<'a>; 5]) -> Lowered {
         let (position, length) = (self.word(position, Type::U32)?, self.word(length, Type::U32)?);
         let operation = if kind.bits() == 64 {
@@ -68,7 +68,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `and.pred` to `not.pred`
+    /// Lowers `and.pred` to `not.pred`.
     pub(crate) fn logic(
         &mut self,
         op: BoolOp,

@@ -1,4 +1,4 @@
-//! A kernel in the making: its registers, variables, labels, and instructions so far.
+//! A kernel under construction: its registers, variables, labels, and instructions so far.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::kernel::{CudaLine, ThreadConstant, Uniform};
 use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
 
-/// Local memory of one thread, as on real GPUs.
+/// The most local memory of one thread, as on real GPUs.
 const MAX_LOCAL: u64 = 512 << 10;
 
-/// A kernel in the making.
+/// A kernel under construction.
 pub(crate) struct Lowering<'f, 'a> {
     pub(crate) index: &'f Index<'f, 'a>,
     pub(crate) scopes: Scopes<'a>,
@@ -29,7 +29,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) line: u32,
     pub(crate) location: u32,
     pub(crate) guard: Option<Condition>,
-    /// The condition code register's carry, once an instruction uses it.
+    /// The carry of the condition code register, once an instruction uses it.
     carry: Option<Predicate>,
     /// Instruction index of each label.
     pub(crate) labels: Vec<u32>,
@@ -44,19 +44,19 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) dynamic_align: u32,
     pub(crate) local_bytes: u64,
     pub(crate) calls: Vec<&'a str>,
-    /// Calls that were inlined so far.
+    /// Number of calls that were inlined so far.
     pub(crate) inlined: usize,
-    /// The kernel is too long, which was reported.
+    /// Whether the kernel is too long, which has been reported.
     pub(crate) gave_up: bool,
-    /// Where `ret` goes in a called function; `None` in the kernel itself.
+    /// Where `ret` branches to in a called function; `None` in the kernel itself.
     pub(crate) return_label: Option<u32>,
     pub(crate) subroutines: Vec<Subroutine<'f, 'a>>,
-    /// The frame of the subroutine that is being lowered: the register with its address, and its bytes so far.
+    /// The frame of the subroutine that is being lowered: the register that holds its address, and its bytes so far.
     pub(crate) frame: Option<(u32, u64)>,
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
-/// A function that a kernel really calls.
+/// A function that a kernel calls without inlining it.
 #[derive(Clone, Copy)]
 pub(crate) struct Subroutine<'f, 'a> {
     pub(crate) function: &'f ResolvedFunction<'a>,
@@ -64,7 +64,7 @@ pub(crate) struct Subroutine<'f, 'a> {
     pub(crate) entry: u32,
 }
 
-/// Uniform values, each kept once.
+/// Uniform values, each stored once.
 #[derive(Default)]
 pub(crate) struct Uniforms {
     pub(crate) values: Vec<Uniform>,
@@ -112,7 +112,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             frame: None,
             diagnostics: Vec::new(),
         };
-        // The first uniform value of each width is zero: the source that an operation doesn't use.
+        // The first uniform value of each width is zero. It stands for a source that an operation doesn't use.
         lowering.uniform_word(Uniform::Constant(0));
         lowering.uniform_long(Uniform::Constant(0));
         lowering
@@ -141,7 +141,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.scopes.declare(variable, Class::of(variable.kind));
     }
 
-    /// Reports a name that the scope already has.
+    /// Reports a name that the scope already declares.
     pub(crate) fn declare_once(&mut self, line: u32, name: &str) {
         if self.scopes.declares(name) {
             self.report(line, format!("`{name}` is declared twice"));
@@ -196,7 +196,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Binding::Shared(offset as u32)
     }
 
-    /// What a name stands for: in the function, else in the module.
+    /// Returns what a name stands for: in the function, or else in the module.
     pub(crate) fn find(&mut self, name: &'a str) -> Option<Binding> {
         if let Some(binding) = self.scopes.find(name, &mut self.counts) {
             return Some(binding);
@@ -262,7 +262,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Predicate(self.counts.next_predicate())
     }
 
-    /// The condition code register. There is one per thread.
+    /// Returns the condition code register. There is one per thread.
     pub(crate) fn carry(&mut self) -> Predicate {
         match self.carry {
             Some(carry) => carry,
@@ -276,7 +276,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.locations.push(self.location);
     }
 
-    /// Emits an operation on 32 bits; sources that are not given are zero.
+    /// Emits an operation on 32 bits; missing sources are zero.
     pub(crate) fn emit_word<const N: usize>(&mut self, op: WordOp, d: Slot, sources: [Slot; N]) {
         let [a, b, c] = padded(sources);
         self.emit(Operation::Word { op, d, a, b, c });
@@ -291,7 +291,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.emit(Operation::Widen { op, d, a, b, c: unused() });
     }
 
-    /// Branches to the label that is returned if the guard does not hold. What follows has no guard.
+    /// Branches to the returned label if the guard does not hold. The instructions that follow have no guard.
     pub(crate) fn skip_unless_guarded(&mut self) -> u32 {
         let end = self.new_label();
         if let Some(guard) = self.guard {
@@ -302,7 +302,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         end
     }
 
-    /// A branch of the threads for which both values are equal.
+    /// Emits a branch for the threads for which both values are equal.
     pub(crate) fn branch_if_equal(&mut self, a: Value, b: Value, target: u32) {
         let predicate = self.new_predicate();
         self.emit(Operation::Compare {
@@ -321,12 +321,12 @@ impl<'f, 'a> Lowering<'f, 'a> {
     }
 }
 
-/// The source that an operation doesn't use: the first uniform value of each width, which is zero.
+/// Returns the source that an operation doesn't use: the first uniform value of each width, which is zero.
 pub(crate) fn unused() -> Slot {
     Slot::uniform(0)
 }
 
-/// Three sources; those that are not given are [`unused`].
+/// Returns three sources; missing ones are [`unused`].
 fn padded<const N: usize>(sources: [Slot; N]) -> [Slot; 3] {
     let mut all = [unused(); 3];
     for (slot, source) in all.iter_mut().zip(sources) {

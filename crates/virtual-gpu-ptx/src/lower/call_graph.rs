@@ -6,12 +6,12 @@ use crate::resolved::{Form, Resolved, ResolvedFile, ResolvedFunction};
 use crate::syntax::{Operand, Statement};
 use crate::window;
 
-/// The address of the file's `index`th function.
+/// Returns the address of the file's `index`th function.
 pub(crate) fn code_address(index: u32) -> u64 {
     window::CODE + 16 * u64::from(index)
 }
 
-/// Functions with a body whose address is taken: in a variable's initial value, or in a `mov`.
+/// Returns the functions with a body whose address is taken: in a variable's initial value, or in a `mov`.
 pub(crate) fn callable(file: &ResolvedFile<'_>) -> Vec<u32> {
     let mut named = HashSet::new();
     for variable in &file.variables {
@@ -33,8 +33,8 @@ pub(crate) fn callable(file: &ResolvedFile<'_>) -> Vec<u32> {
         .collect()
 }
 
-/// The functions that may call themselves: those on a cycle of calls, or between two cycles. They are what is left after
-/// removing, again and again, functions that call no other one, and functions that no other one calls.
+/// Returns the functions that may call themselves: those on a cycle of calls, or between two cycles. They remain after
+/// repeatedly removing functions that call no other function, and functions that no other function calls.
 pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSet<&'a str> {
     let functions: Vec<&ResolvedFunction<'a>> =
         file.functions.iter().filter(|function| function.body.is_some()).collect();
@@ -43,7 +43,8 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     let by_pointer: Vec<usize> = (callable.iter())
         .filter_map(|&index| numbers.get(file.functions[index as usize].name).copied())
         .collect();
-    // A call through a register can reach any function whose address is taken. One more node stands for all those calls.
+    // A call through a register can reach any function whose address is taken. One additional node stands for all those
+    // calls.
     let pointer = functions.len();
     let mut calls: Vec<Vec<usize>> =
         functions.iter().map(|function| callees(function, &numbers, pointer)).collect();
@@ -58,7 +59,7 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     functions.iter().zip(is_left).filter_map(|(function, is_left)| is_left.then_some(function.name)).collect()
 }
 
-/// The numbers of the functions that a function calls, each once.
+/// Returns the numbers of the functions that a function calls, each once.
 fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, pointer: usize) -> Vec<usize> {
     let mut callees = Vec::new();
     for statement in function.body.iter().flatten() {
@@ -71,7 +72,7 @@ fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, poin
     callees
 }
 
-/// Removes, again and again, nodes without an arrow to a node that is left.
+/// Repeatedly removes nodes without an arrow to a remaining node.
 fn remove_ends(arrows: &[Vec<usize>], backwards: &[Vec<usize>], is_left: &mut [bool]) {
     let mut counts: Vec<usize> =
         arrows.iter().map(|targets| targets.iter().filter(|&&target| is_left[target]).count()).collect();

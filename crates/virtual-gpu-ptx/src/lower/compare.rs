@@ -11,7 +11,7 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// `setp` and `set`
+    /// Lowers `setp` and `set`.
     pub(crate) fn compare(&mut self, compare: &Compare<'a>) -> Lowered {
         let c = compare.c.as_ref().map(|c| self.condition(c)).transpose()?;
         match &compare.result {
@@ -75,7 +75,7 @@ impl<'a> Lowering<'_, 'a> {
         self.emit(Operation::Compare { comparison, kind, a, b, combine, c, d, complement });
     }
 
-    /// A packed pair's low and high half.
+    /// Returns a packed pair's low and high halves.
     fn halves(&mut self, operand: &Operand<'a>) -> Lowered<[Slot; 2]> {
         let pair = self.word(operand, Type::B32)?;
         let high = self.new_word();
@@ -83,7 +83,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok([pair, high])
     }
 
-    /// `selp`
+    /// Lowers `selp`.
     pub(crate) fn select(&mut self, kind: Type, [d, a, b, condition]: &[Operand<'a>; 4]) -> Lowered {
         let condition = self.condition(condition)?;
         self.emit_select(kind, [d, a, b], condition)
@@ -100,7 +100,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `slct`
+    /// Lowers `slct`.
     pub(crate) fn select_by_sign(
         &mut self,
         kind: Type,

@@ -24,14 +24,14 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// `bra`
+    /// Lowers `bra`.
     pub(crate) fn branch(&mut self, target: &Operand<'a>) -> Lowered {
         let target = self.label(target)?;
         self.emit(Operation::Branch { target });
         Ok(())
     }
 
-    /// `brx.idx`. An index beyond the list is a trap, where PTX leaves it open.
+    /// Lowers `brx.idx`. An index beyond the list is a trap; PTX leaves it open.
     pub(crate) fn indexed_branch(&mut self, index: &Operand<'a>, list: &'a str) -> Lowered {
         let Some(&labels) = self.branch_targets.get(list) else {
             return Err(format!("there is no list of branch targets `{list}`"));
@@ -48,7 +48,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `bar` and `barrier`
+    /// Lowers `bar` and `barrier`.
     pub(crate) fn barrier(
         &mut self,
         id_and_threads: [Option<&Operand<'a>>; 2],
@@ -79,14 +79,14 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `bar.warp.sync`
+    /// Lowers `bar.warp.sync`.
     pub(crate) fn warp_barrier(&mut self, members: &Operand<'a>) -> Lowered {
         let members = self.word(members, Type::B32)?;
         self.emit(Operation::WarpBarrier { members });
         Ok(())
     }
 
-    /// `nanosleep`
+    /// Lowers `nanosleep`.
     pub(crate) fn sleep(&mut self, time: &Operand<'a>) -> Lowered {
         let nanoseconds = self.word(time, Type::U32)?;
         self.emit(Operation::Sleep { nanoseconds });

@@ -10,7 +10,7 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Converts into a register of the type's width, then extends to the destination's.
+    /// Converts into a register of the type's width, and then extends to the destination's width.
     pub(crate) fn convert(
         &mut self,
         conversion: Conversion,
@@ -37,7 +37,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Extends a value narrower than its register.
+    /// Extends a value that is narrower than its register.
     fn extend_word(&mut self, to: Type, bits: u8, d: Slot, a: Slot) {
         if to.bits() < 32 && bits > to.bits() {
             let op =
@@ -46,7 +46,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// Between integers without `.sat`: truncation or extension.
+    /// Converts between integers without `.sat`: truncation or extension.
     pub(crate) fn convert_integer(
         &mut self,
         kind: Type,
@@ -56,7 +56,7 @@ impl<'a> Lowering<'_, 'a> {
     ) -> Lowered {
         let a = self.wide_value(a, kind)?;
         let (d, _) = self.destination(d)?;
-        // The value is read as the source's type, then as the destination's where that is not wider.
+        // The value is read as the source's type, and then as the destination's type if that is not wider.
         let narrow = if to.bits <= from.bits { to } else { from };
         match (a, d) {
             (Value::Word(a), Value::Word(d)) => {
@@ -93,14 +93,14 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// A signed number in a wider unsigned type keeps its sign bits up to that type's width.
+    /// Cuts a signed number in a wider unsigned type: its sign bits stay up to that type's width.
     fn cut(&mut self, from: IntegerType, to: IntegerType, word: Slot) {
         if from.signed && !to.signed && to.bits < 32 && to.bits > from.bits {
             self.emit_word(WordOp::ZeroExtend(to.bits), word, [word]);
         }
     }
 
-    /// `cvt.rn.f16x2.f32 d, a, b`, of halves that are `to`: `a` goes into the upper half.
+    /// Lowers `cvt.rn.f16x2.f32 d, a, b`, with halves of type `to`: `a` becomes the upper half.
     pub(crate) fn convert_to_pair(
         &mut self,
         to: FloatType,

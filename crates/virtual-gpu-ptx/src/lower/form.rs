@@ -1,4 +1,4 @@
-//! Which lowering each form has.
+//! Chooses the lowering of each form.
 
 use super::builder::Lowering;
 use super::operand::Lowered;
@@ -7,7 +7,7 @@ use crate::resolved::Form;
 use crate::syntax::Written;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Lowers one instruction, but for calls and returns, into one or more operations.
+    /// Lowers one instruction, except for calls and returns, into one or more operations.
     pub(crate) fn form(&mut self, written: &Written<'a>, form: &Form<'a>) -> Lowered {
         match form {
             Form::Word { op, kind, d, sources } => self.word_operation(*op, *kind, d, sources),

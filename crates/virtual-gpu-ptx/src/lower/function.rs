@@ -7,13 +7,13 @@ use crate::instruction::{Condition, Operation, Slot};
 use crate::resolved::{Call, Form, Resolved, ResolvedFunction, ResolvedStatement};
 use crate::syntax::Statement;
 
-/// Calls inside calls. Recursive functions are not inlined, so only a hostile text comes near.
+/// The most calls inside calls. Recursive functions are not inlined, so only a hostile text comes near.
 const MAX_CALLS: usize = 32;
 
-/// Instructions of one kernel with all its inlined functions.
+/// The most instructions of one kernel with all its inlined functions.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
-/// Calls inlined in one kernel.
+/// The most calls that are inlined in one kernel.
 const MAX_INLINED: usize = 1 << 14;
 
 impl<'f, 'a> Lowering<'f, 'a> {
@@ -69,7 +69,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.calls.pop();
     }
 
-    /// The labels of each scope, in the order in which the scopes open. Every one gets a new index.
+    /// Returns the labels of each scope, in the order in which the scopes open. Every label gets a new index.
     fn label_scopes(&mut self, statements: &[ResolvedStatement<'a>]) -> Vec<Vec<(&'a str, u32)>> {
         let mut scopes = vec![Vec::new()];
         let mut open = vec![0];
@@ -120,7 +120,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// A call, direct or through a register.
+    /// Lowers a call, direct or through a register.
     fn call(&mut self, call: &Call<'a>) -> Lowered {
         if let Some(Binding::Long(register)) = self.find(call.name) {
             return self.indirect_call(Slot::register(register), call, Self::direct_call);

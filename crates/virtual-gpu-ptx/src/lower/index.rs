@@ -12,7 +12,7 @@ use crate::syntax::{Variable as Declared, VariableSpace};
 pub(crate) struct Index<'f, 'a> {
     pub(crate) file: &'f ResolvedFile<'a>,
     pub(crate) functions: HashMap<&'a str, &'f ResolvedFunction<'a>>,
-    /// Functions whose address is taken: those that an indirect call can reach. Indices into `file.functions`.
+    /// Functions whose address is taken, which an indirect call can reach. Indices into `file.functions`.
     pub(crate) callable: Vec<u32>,
     /// Names of functions that may call themselves.
     pub(crate) recursive: HashSet<&'a str>,
@@ -79,13 +79,13 @@ impl<'f, 'a> Index<'f, 'a> {
         }
     }
 
-    /// The index of a function's definition, or else of its declaration.
+    /// Returns the index of a function's definition, or else of its declaration.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         let function = *self.functions.get(name)?;
         self.file.functions.iter().position(|one| std::ptr::eq(one, function)).map(|index| index as u32)
     }
 
-    /// Puts addresses into the first bytes of variables.
+    /// Writes addresses into the first bytes of variables.
     fn place_addresses(&mut self, diagnostics: &mut Vec<Diagnostic>) {
         for variable in self.variables.values() {
             let Some(&index) = self.global_index.get(variable.name) else { continue };

@@ -1,4 +1,4 @@
-//! Kernels: parameters, body, and the subroutines that it calls.
+//! Kernels: parameters, body, and the subroutines that the body calls.
 
 use super::builder::{Lowering, Subroutine};
 use super::names::Binding;
@@ -88,7 +88,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Lowers the subroutines that are called, and those that these call.
+    /// Lowers the called subroutines, and those that they call.
     fn lower_subroutines(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(&Subroutine { function, entry }) = self.subroutines.get(frames.len())
@@ -147,7 +147,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
     }
 }
 
-/// Bytes of an instruction's elements, where it may access shared memory.
+/// Returns the bytes of an instruction's elements, if it may access shared memory.
 fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     let (space, bytes) = match &instruction.operation {
         Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),
@@ -159,7 +159,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)
 }
 
-/// Whether an instruction orders some threads of a block and not all, beyond their warp.
+/// Returns whether an instruction orders some but not all threads of a block, beyond their warp.
 fn orders_parts(instruction: &Instruction) -> bool {
     match &instruction.operation {
         Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,

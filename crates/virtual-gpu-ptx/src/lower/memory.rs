@@ -1,4 +1,4 @@
-//! Loads, stores, atomics, asynchronous copies.
+//! Loads, stores, atomics, and asynchronous copies.
 
 use super::builder::{Lowering, unused};
 use super::names::Binding;
@@ -10,7 +10,7 @@ use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// An address operand, and the state space that it lies in.
+    /// Returns the address of an operand, and the state space that it lies in.
     pub(crate) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<(Space, Address)> {
         let Operand::Address { name, offset } = operand else {
             return Err("an address in brackets is missing".to_owned());
@@ -45,7 +45,7 @@ impl<'a> Lowering<'_, 'a> {
         })
     }
 
-    /// `ld`
+    /// Lowers `ld`.
     pub(crate) fn load(
         &mut self,
         written: &Written<'a>,
@@ -109,7 +109,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// `st`
+    /// Lowers `st`.
     pub(crate) fn store(
         &mut self,
         written: &Written<'a>,
@@ -140,7 +140,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `atom` and `red`
+    /// Lowers `atom` and `red`.
     pub(crate) fn atomic(&mut self, atomic: &ResolvedAtomic<'a>) -> Lowered {
         let ResolvedAtomic { op, atomic_type, kind, .. } = *atomic;
         let (space, address) = self.address(&atomic.address, atomic.space)?;
@@ -160,7 +160,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `cp.async`
+    /// Lowers `cp.async`.
     pub(crate) fn copy_async(
         &mut self,
         written: &Written<'a>,
@@ -177,7 +177,7 @@ impl<'a> Lowering<'_, 'a> {
             _ => None,
         };
         let present = match ignored {
-            // The predicate says whether nothing is read.
+            // If the predicate holds, nothing is read.
             Some(Binding::Predicate(predicate)) => {
                 let [a, b] = [0, u64::from(bytes)].map(|bytes| self.uniform_word(Uniform::Constant(bytes)));
                 let condition = Condition { predicate, negated: false };

@@ -1,4 +1,4 @@
-//! From a resolved file to kernels: names become registers and addresses, forms become operations.
+//! Lowers a resolved file to kernels: names become registers and addresses, and forms become operations.
 
 mod arithmetic;
 mod bits;
@@ -36,7 +36,7 @@ pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) 
         if function.body.is_none() {
             continue;
         }
-        // A function is lowered on its own too: its errors are then listed even where nothing calls it.
+        // A function is also lowered on its own, so that its errors are listed even if nothing calls it.
         let mut lowering = Lowering::new(&index);
         let kernel = lowering.kernel(function);
         diagnostics.append(&mut lowering.diagnostics);

@@ -6,7 +6,7 @@ use crate::instruction::Predicate;
 use crate::syntax::Variable;
 use crate::types::Type;
 
-/// Nested `{` in a function; compilers nest far less.
+/// The most nested `{` in a function; compilers nest far less.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 /// What a name stands for.
@@ -18,15 +18,15 @@ pub(crate) enum Binding {
     Predicate(Predicate),
     /// Its offset in shared memory.
     Shared(u32),
-    /// Dynamic shared memory; its offset is known when all static variables are.
+    /// Dynamic shared memory, whose offset is known once all static variables are.
     DynamicShared,
     /// Its offset in a thread's local memory.
     Local(u32),
-    /// Its offset in the frame whose address is in the 64-bit register of that index.
+    /// Its offset in the frame whose address is in the 64-bit register with that index.
     Framed(u32, u32),
     /// Its offset among the kernel's parameters.
     Parameter(u32),
-    /// Index of a module variable.
+    /// The index of a module variable.
     Global(u32),
     /// Index into the label table.
     Label(u32),
@@ -58,11 +58,11 @@ pub(crate) struct Scope<'a> {
     names: HashMap<&'a str, Binding>,
     /// `%r<30>`: prefix, count, class.
     families: Vec<(&'a str, u32, Class)>,
-    /// A function's outermost scope: the scopes around it are its caller's.
+    /// Whether it is a function's outermost scope: the scopes around it belong to its caller.
     is_function: bool,
 }
 
-/// Registers handed out so far.
+/// Number of registers handed out so far.
 #[derive(Debug, Default)]
 pub(crate) struct RegisterCount {
     pub(crate) words: u32,
@@ -108,7 +108,7 @@ impl<'a> Scopes<'a> {
         self.scopes.pop();
     }
 
-    /// Whether the innermost scope already declares that very name.
+    /// Returns whether the innermost scope already declares exactly that name.
     pub(crate) fn declares(&self, name: &str) -> bool {
         self.scopes.last().is_some_and(|scope| {
             scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
@@ -121,7 +121,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Declares registers; they get an index when they are first used.
+    /// Declares registers, which get an index when they are first used.
     pub(crate) fn declare(&mut self, variable: &Variable<'a>, class: Class) {
         if let Some(scope) = self.scopes.last_mut() {
             // A single register is a family without a count.
@@ -129,7 +129,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// What `name` stands for inside the current function.
+    /// Returns what `name` stands for inside the current function.
     pub(crate) fn find(&mut self, name: &'a str, registers: &mut RegisterCount) -> Option<Binding> {
         for scope in self.scopes.iter_mut().rev() {
             if let Some(&binding) = scope.names.get(name) {
@@ -153,7 +153,7 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// Whether `name` is one of the registers declared as `prefix<count>`, or as `prefix` alone.
+/// Returns whether `name` is one of the registers declared as `prefix<count>`, or as `prefix` alone.
 fn belongs_to(name: &str, prefix: &str, count: u32) -> bool {
     match name.strip_prefix(prefix) {
         Some("") => count == u32::MAX,

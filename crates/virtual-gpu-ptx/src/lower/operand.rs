@@ -1,4 +1,4 @@
-//! Operands: registers, constants, special registers, addresses of variables.
+//! Operands: registers, constants, special registers, and addresses of variables.
 
 use super::builder::Lowering;
 use super::call_graph::code_address;
@@ -9,11 +9,11 @@ use crate::number::Number;
 use crate::syntax::Operand;
 use crate::types::Type;
 
-/// `Err` is the text of the diagnostic.
+/// The result of lowering; `Err` is the text of the diagnostic.
 pub(crate) type Lowered<T = ()> = Result<T, String>;
 
 impl<'a> Lowering<'_, 'a> {
-    /// A 32-bit source. Literals are read as `kind`.
+    /// Lowers a 32-bit source. Literals are read as `kind`.
     pub(crate) fn word(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
             Operand::Name { name, component, offset } => match (self.find(name), component) {
@@ -29,7 +29,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// A 64-bit source.
+    /// Lowers a 64-bit source.
     pub(crate) fn long(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
             Operand::Name { name, component: None, offset } => match self.find(name) {
@@ -50,7 +50,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// A source of the type's width.
+    /// Lowers a source of the type's width.
     pub(crate) fn value(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Value> {
         if kind.bits() == 64 {
             self.long(operand, kind).map(Value::Long)
@@ -59,7 +59,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// A source register of any width that holds at least the type's bits, as `st` and `cvt` allow.
+    /// Lowers a source register of any width that holds at least the type's bits, as `st` and `cvt` allow.
     pub(crate) fn wide_value(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Value> {
         if let Operand::Name { name, component: None, offset: 0 } = operand {
             match self.find(name) {
@@ -73,7 +73,7 @@ impl<'a> Lowering<'_, 'a> {
         self.value(operand, kind)
     }
 
-    /// A destination register of any width, with its width.
+    /// Returns a destination register of any width, with its width.
     pub(crate) fn destination(&mut self, operand: &Operand<'a>) -> Lowered<(Value, u8)> {
         match operand {
             Operand::Name { name, component: None, offset: 0 } => match self.find(name) {
@@ -144,7 +144,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// The address of a variable, in its own state space.
+    /// Returns the address of a variable, in its own state space.
     fn address_of(&self, name: &str, binding: Binding, offset: i64) -> Lowered<Uniform> {
         let constant = |base: u32| Ok(Uniform::Constant((i64::from(base).wrapping_add(offset)) as u64));
         match binding {
@@ -157,7 +157,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// Special registers that stay the same while a block runs.
+    /// Returns a special register that stays the same while a block runs.
     fn special(&mut self, name: &str, component: &str) -> Lowered<Slot> {
         let axis = match component {
             "x" => 0,
@@ -200,7 +200,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// A literal's bits as the type reads them.
+/// Returns a literal's bits as the type reads them.
 fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     let number = match operand {
         Operand::Integer(value) => Number::Integer(*value),
@@ -219,7 +219,7 @@ fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     Ok(number.bits(read_as))
 }
 
-/// The clock that a special register reads, and by how many bits it is shifted.
+/// Returns the clock that a special register reads, and by how many bits it is shifted.
 pub(crate) fn clock(name: &str) -> Option<(Clock, u8)> {
     Some(match name {
         "%clock" | "%clock64" => (Clock::Instructions, 0),

@@ -1,8 +1,8 @@
-//! Calls that are really made, of functions that may call themselves, directly or through others, and of the driver's
+//! Calls that are not inlined: of functions that may call themselves, directly or through others, and of the driver's
 //! functions.
 //!
-//! A function that may call itself can't be inlined: it is lowered once, after the kernel. Its variables lie in a
-//! frame on the thread's stack.
+//! A function that may call itself can't be inlined. It is lowered once, after the kernel. Its variables are in a frame
+//! on the thread's stack.
 
 use super::builder::{Lowering, Subroutine};
 use super::names::Binding;
@@ -11,11 +11,11 @@ use crate::instruction::{self, Address, Operation, Slot, SystemCall, Value};
 use crate::resolved::{Call, ResolvedFunction};
 use crate::syntax::VariableSpace;
 
-/// Bytes that a frame's size is a multiple of, and its least size. A frame here has the function's variables, parameters
-/// among them; a compiler has parameters in registers, and in the frame registers and the address to return to.
+/// The alignment of a frame's size, and its least size, in bytes. A frame here has the function's variables, including
+/// its parameters. A compiler keeps parameters in registers, and its frames hold registers and the return address.
 pub(crate) const FRAME_ALIGNMENT: u64 = 16;
 
-/// Where a variable in local memory lies.
+/// Returns the address of a variable in local memory.
 fn local_address(binding: Binding) -> Address {
     match binding {
         Binding::Framed(frame, offset) => {
@@ -27,7 +27,7 @@ fn local_address(binding: Binding) -> Address {
 }
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// A call of a function that may call itself.
+    /// Lowers a call of a function that may call itself.
     pub(super) fn call_subroutine(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
         let mut addresses = Vec::new();
         for (_, binding) in self.match_arguments(function, call)? {
@@ -49,7 +49,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(())
     }
 
-    /// The function's results and parameters, with the variables that the call has for them.
+    /// Returns the function's results and parameters, with the variables that the call has for them.
     pub(crate) fn match_arguments(
         &mut self,
         function: &'f ResolvedFunction<'a>,
@@ -73,7 +73,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(bindings)
     }
 
-    /// A call of a function of the driver. Returns false if the driver has none of that name and shape.
+    /// Lowers a call of a function of the driver. Returns false if the driver has no function with that name and shape.
     pub(crate) fn system_call(&mut self, call: &Call<'a>) -> Lowered<bool> {
         let mut addresses = Vec::new();
         for actual in call.arguments.iter().chain(&call.returns) {

@@ -9,7 +9,7 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// `mov`
+    /// Lowers `mov`.
     pub(crate) fn move_(&mut self, kind: Type, d: &Operand<'a>, a: &Operand<'a>) -> Lowered {
         if let Operand::Name { name, component: None, offset: 0 } = a
             && let Some((clock, shift)) = clock(name)
@@ -42,7 +42,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `mov.b64 {%r1,%r2}, %rd1`
+    /// Lowers `mov.b64 {%r1,%r2}, %rd1`.
     pub(crate) fn unpack(&mut self, kind: Type, parts: &Vector<'a>, a: &Operand<'a>) -> Lowered {
         match parts {
             Vector::Halves32([low, high]) => {
@@ -78,7 +78,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `mov.b64 %rd1, {%r1,%r2}`
+    /// Lowers `mov.b64 %rd1, {%r1,%r2}`.
     pub(crate) fn pack(&mut self, d: &Operand<'a>, parts: &Vector<'a>) -> Lowered {
         match parts {
             Vector::Halves32([low, high]) => {
@@ -104,7 +104,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `cvta`
+    /// Lowers `cvta`.
     pub(crate) fn convert_address(&mut self, base: u64, kind: Type, [d, a]: &[Operand<'a>; 2]) -> Lowered {
         let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
         if base == 0 {
@@ -116,7 +116,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `isspacep`
+    /// Lowers `isspacep`.
     pub(crate) fn is_space(&mut self, space: Space, [d, a]: &[Operand<'a>; 2]) -> Lowered {
         let a = match self.wide_value(a, Type::B32)? {
             Value::Long(a) => a,
@@ -129,7 +129,7 @@ impl<'a> Lowering<'_, 'a> {
         let d = self.predicate_destination(d)?;
         self.emit(Operation::IsSpace { space, d, a });
         if space == Space::Global {
-            // The window of the kernel's parameters is a part of the global window.
+            // The window of the kernel's parameters is part of the global window.
             let predicate = self.new_predicate();
             self.emit(Operation::IsSpace { space: Space::Param, d: predicate, a });
             let [a, b] = [d, predicate].map(|predicate| Condition { predicate, negated: false });

@@ -1,4 +1,4 @@
-//! Operations that the lanes of a warp carry out together.
+//! Operations that the lanes of a warp execute together.
 
 use super::builder::Lowering;
 use super::operand::Lowered;
@@ -11,7 +11,7 @@ use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// `shfl.sync`
+    /// Lowers `shfl.sync`.
     pub(crate) fn shuffle(
         &mut self,
         mode: ShuffleMode,
@@ -32,12 +32,12 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// A destination register of up to 32 bits.
+    /// Returns a destination register of up to 32 bits.
     fn word_named(&mut self, name: &'a str) -> Lowered<Slot> {
         self.word_destination(&Operand::Name { name, component: None, offset: 0 })
     }
 
-    /// `vote.sync`
+    /// Lowers `vote.sync`.
     pub(crate) fn vote(&mut self, mode: VoteMode, [d, condition, members]: &[Operand<'a>; 3]) -> Lowered {
         let d = match mode {
             VoteMode::Ballot => ReductionTarget::Word(self.word_destination(d)?),
@@ -49,7 +49,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `match.sync`
+    /// Lowers `match.sync`.
     pub(crate) fn match_lanes(
         &mut self,
         all: bool,
@@ -66,7 +66,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `redux.sync`
+    /// Lowers `redux.sync`.
     pub(crate) fn redux(&mut self, op: WordOp, [d, a, members]: &[Operand<'a>; 3]) -> Lowered {
         let (a, members) = (self.word(a, Type::B32)?, self.word(members, Type::B32)?);
         let d = self.word_destination(d)?;
@@ -74,14 +74,14 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `activemask`
+    /// Lowers `activemask`.
     pub(crate) fn active_mask(&mut self, d: &Operand<'a>) -> Lowered {
         let d = self.word_destination(d)?;
         self.emit(Operation::ActiveMask { d });
         Ok(())
     }
 
-    /// `ldmatrix`
+    /// Lowers `ldmatrix`.
     pub(crate) fn load_matrices(
         &mut self,
         written: &Written<'a>,
@@ -101,7 +101,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// `mma`
+    /// Lowers `mma`.
     pub(crate) fn multiply_matrices(
         &mut self,
         element: MatrixElement,

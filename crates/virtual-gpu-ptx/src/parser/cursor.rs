@@ -1,4 +1,4 @@
-//! A position among the tokens, and what is read there: marks, names, numbers.
+//! A position among the tokens, and the marks, names, and numbers that are read there.
 
 use crate::diagnostic::Diagnostic;
 use crate::lexer::{Lexeme, Token};
@@ -125,14 +125,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Tokens of the `{%f1,%f2}` that starts here, if it is one.
+    /// Returns the number of tokens of the `{%f1,%f2}` that starts here, if it is one.
     fn vector_length(&self) -> Option<usize> {
         let rest = &self.tokens[self.at..self.tokens.len().min(self.at + 20)];
         let end = rest.iter().position(|lexeme| matches!(lexeme.token, Token::Mark(b'}' | b';')))?;
         (rest[end].token == Token::Mark(b'}')).then_some(end + 1)
     }
 
-    /// Skips a `{…}` with its content.
+    /// Skips a `{…}` and its content.
     pub(crate) fn skip_braces(&mut self) -> Parsed<()> {
         self.expect(b'{')?;
         let mut depth = 1;
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `+4`, `+-4`, `-4` or nothing.
+    /// Parses `+4`, `+-4`, `-4`, or nothing.
     pub(crate) fn offset(&mut self) -> Parsed<i64> {
         if self.accept(b'+') || self.peek() == Some(Token::Mark(b'-')) { self.integer() } else { Ok(0) }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Linkage {
 }
 
 impl<'a> Parser<'a> {
-    /// `.space [.align n] .type name[size] [= initial], …;`
+    /// Parses `.space [.align n] .type name[size] [= initial], …;`.
     pub(crate) fn variables(
         &mut self,
         space: VariableSpace,
@@ -33,7 +33,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The declared alignment (0: none), the element type and the element's bytes.
+    /// Parses and returns the declared alignment (0 for none), the element type, and the element's bytes.
     fn type_of_variable(&mut self) -> Parsed<(u32, Type, u64)> {
         let (mut align, mut elements) = (0, 1);
         loop {
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `= 1` or `= {1, 2}` or `= generic(name)+4`: the variable's first bytes.
+    /// Parses `= 1`, `= {1, 2}`, or `= generic(name)+4`: the variable's first bytes.
     fn initial(&mut self, variable: &Variable<'a>) -> Parsed<Initial<'a>> {
         let width = variable.kind.bytes();
         let Initial { mut bytes, mut addresses } = Initial::default();
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `name+4` or `generic(name)+4`; generic and global addresses are the same here.
+    /// Parses `name+4` or `generic(name)+4`; generic and global addresses are the same here.
     fn address_of_name(&mut self) -> Parsed<(&'a str, i64)> {
         let mut name = self.word()?;
         if name == "generic" && self.accept(b'(') {
@@ -152,7 +152,7 @@ impl<'a> Parser<'a> {
         Ok((name, self.offset()?))
     }
 
-    /// `(.param .type name, …)`
+    /// Parses `(.param .type name, …)`.
     pub(crate) fn parameters(&mut self) -> Parsed<Vec<Variable<'a>>> {
         self.expect(b'(')?;
         let mut found = Vec::new();

@@ -6,10 +6,10 @@ use crate::diagnostic::Diagnostic;
 use crate::lexer::{Lexeme, Token};
 use crate::syntax::{File, Written};
 
-/// A file whose instructions are as they are written.
+/// A file whose instructions are as written.
 pub(crate) type ParsedFile<'a> = File<'a, Written<'a>>;
 
-/// Reads a file's tokens.
+/// Parses a file's tokens.
 pub(crate) fn parse<'a>(tokens: &'a [Lexeme<'a>]) -> (ParsedFile<'a>, Vec<Diagnostic>) {
     let mut parser = Parser::new(tokens);
     let mut file = File { target: 0, variables: Vec::new(), functions: Vec::new(), sources: Vec::new() };
@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// 70 of `sm_70`, 90 of `sm_90a`; 0 where the word is no architecture.
+/// Returns 70 for `sm_70` and 90 for `sm_90a`; 0 if the word is not an architecture.
 fn architecture(word: &str) -> u32 {
     let number = word.strip_prefix("sm_").unwrap_or_default();
     let digits = number.trim_end_matches(|letter: char| letter.is_ascii_lowercase());

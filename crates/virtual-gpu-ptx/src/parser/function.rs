@@ -5,7 +5,7 @@ use crate::lexer::Token;
 use crate::syntax::{Function, Written};
 
 impl<'a> Parser<'a> {
-    /// What follows `.entry` or `.func`.
+    /// Parses what follows `.entry` or `.func`.
     pub(crate) fn function(&mut self, line: u32, is_entry: bool) -> Parsed<Function<'a, Written<'a>>> {
         let returns = match self.peek() {
             Some(Token::Mark(b'(')) => self.parameters()?,

@@ -1,4 +1,5 @@
-//! From tokens to the syntax of a file. Errors are collected; after each one, parsing continues with the next statement.
+//! Parses tokens into the syntax of a file. Errors are collected; after each one, parsing continues with the next
+//! statement.
 
 mod cursor;
 mod declaration;

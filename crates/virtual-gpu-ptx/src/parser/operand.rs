@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
             _ => (None, self.integer()?),
         };
         if self.peek() == Some(Token::Mark(b',')) {
-            // A texture's coordinates, or a tensor's.
+            // The coordinates of a texture or of a tensor.
             while !matches!(self.peek(), None | Some(Token::Mark(b']' | b';'))) {
                 self.at += 1;
             }

@@ -1,4 +1,4 @@
-//! Statements: what stands between the braces of a function.
+//! Statements: the content of a function's braces.
 
 use super::cursor::{Parsed, Parser};
 use super::declaration::{Linkage, variable_space};
@@ -7,7 +7,7 @@ use crate::lexer::Token;
 use crate::syntax::{Statement, Written};
 
 impl<'a> Parser<'a> {
-    /// The statements between the braces of a function.
+    /// Parses the statements between the braces of a function.
     pub(crate) fn body(&mut self) -> Vec<Statement<'a, Written<'a>>> {
         let mut statements = Vec::new();
         let mut depth = 0_usize;
@@ -73,7 +73,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `a, b, c;`
+    /// Parses `a, b, c;`.
     fn names(&mut self) -> Parsed<Vec<&'a str>> {
         let mut names = vec![self.word()?];
         while self.accept(b',') {
@@ -108,7 +108,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `.loc file line column`, and where the code was inlined: `, function_name label, inlined_at file line column`.
+    /// Parses `.loc file line column`, and where the code was inlined: `, function_name label, inlined_at file line
+    /// column`.
     fn location(&mut self) -> Parsed<Statement<'a, Written<'a>>> {
         let (file, line) = (self.small()?, self.small()?);
         self.small()?;
@@ -129,7 +130,7 @@ impl<'a> Parser<'a> {
         Ok(Statement::Location { file, line })
     }
 
-    /// `@p opcode.modifiers operands;`
+    /// Parses `@p opcode.modifiers operands;`.
     fn instruction(&mut self) -> Parsed<Written<'a>> {
         let line = self.line();
         let mut guard = None;

@@ -53,7 +53,7 @@ pub(super) fn bits<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<
     })
 }
 
-/// `fns`: where the n-th set bit is.
+/// `fns`: finds the n-th set bit.
 ///
 /// ```text
 /// fns.b32  d, mask, base, offset;

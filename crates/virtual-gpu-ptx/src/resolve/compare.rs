@@ -41,7 +41,7 @@ pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(test.compare(a, b, c, result))
 }
 
-/// `set`: the result is a number, all ones or 1.0 for true.
+/// `set`: the result is a number; true is all ones or 1.0.
 ///
 /// ```text
 /// set.CmpOp{.ftz}.dtype.stype         d, a, b;
@@ -148,12 +148,12 @@ impl Test {
     }
 }
 
-/// The types that a comparison takes.
+/// The types that a comparison accepts.
 #[derive(Clone, Copy)]
 enum Numbers {
     /// `eq`, `ne`
     All,
-    /// `lt` to `ge`: all but those of untyped bits.
+    /// `lt` to `ge`: all types except untyped bits.
     Ordered,
     /// `lo` to `hs`
     Unsigned,
@@ -161,7 +161,7 @@ enum Numbers {
     Float,
 }
 
-/// The comparison of that name, and the types that it takes.
+/// Returns the comparison with that name, and the types that it accepts.
 fn comparison_named(name: &str) -> Option<(Comparison, Numbers)> {
     let comparison = match name {
         "eq" => Comparison::Eq,
@@ -190,7 +190,7 @@ fn comparison_named(name: &str) -> Option<(Comparison, Numbers)> {
 }
 
 impl Numbers {
-    /// Integer and Bit-Size Comparisons, and Floating Point Comparisons: whether a type is one of these.
+    /// Returns whether a type is one of these (Integer and Bit-Size Comparisons, and Floating Point Comparisons).
     fn include(self, kind: Type) -> bool {
         let is_bits = matches!(kind, Type::B16 | Type::B32 | Type::B64);
         match self {
@@ -202,12 +202,12 @@ impl Numbers {
     }
 }
 
-/// The types that `selp` and `slct` select.
+/// Returns whether `selp` and `slct` can select values of a type.
 fn is_selectable(kind: Type) -> bool {
     matches!(kind.bits(), 16 | 32 | 64) && (!kind.is_float() || matches!(kind, Type::F32 | Type::F64))
 }
 
-/// `selp`: `a` if the predicate holds, else `b`.
+/// `selp`: `a` if the predicate holds, otherwise `b`.
 ///
 /// ```text
 /// selp.type  d, a, b, c;
@@ -221,7 +221,7 @@ pub(super) fn selp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::Select { kind, operands: operands(written)? })
 }
 
-/// `slct`: `a` if `c` is not negative, else `b`.
+/// `slct`: `a` if `c` is not negative, otherwise `b`.
 ///
 /// ```text
 /// slct.dtype.s32        d, a, b, c;

@@ -1,4 +1,4 @@
-//! Control Flow Instructions, and those of the rest that have no operands.
+//! Control Flow Instructions, and Miscellaneous Instructions.
 
 use super::modifiers::{Modifiers, Resolution, operands, unsupported};
 use crate::resolved::{Call, Form};
@@ -60,7 +60,7 @@ pub(super) fn call<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     };
     let arguments = match operands.next() {
         None => Vec::new(),
-        // A prototype or a list of targets follows where the name is a register.
+        // If the name is a register, a prototype or a list of targets follows.
         Some(Operand::List(arguments)) if count <= 3 => arguments,
         Some(Operand::Name { .. }) if count == 2 => Vec::new(),
         Some(_) => return Err("unsupported form of `call`".to_owned()),

@@ -7,7 +7,7 @@ use crate::resolved::Form;
 use crate::syntax::Written;
 use crate::types::Type;
 
-/// The rounding that a modifier names.
+/// Returns the rounding that a modifier names.
 pub(super) fn rounding(name: &str) -> Option<Rounding> {
     Some(match name {
         "rn" => Rounding::Nearest,
@@ -18,7 +18,7 @@ pub(super) fn rounding(name: &str) -> Option<Rounding> {
     })
 }
 
-/// The floating-point format of a type.
+/// Returns the floating-point format of a type.
 pub(super) fn float_type(kind: Type) -> Option<FloatType> {
     Some(match kind {
         Type::F16 => FloatType::F16,
@@ -123,10 +123,10 @@ fn source_count(op: FloatOp) -> usize {
     }
 }
 
-/// How exact a result is.
+/// How precise a result is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// No modifier says it.
+    /// No modifier specifies it.
     Default,
     Rounded(Rounding),
     /// `.approx`
@@ -143,7 +143,7 @@ fn is_bf16(kind: FloatType) -> bool {
     matches!(kind, FloatType::Bf16 | FloatType::Bf16x2)
 }
 
-/// Whether a format has an instruction.
+/// Returns whether an instruction exists for a format.
 fn has_format(opcode: Opcode, kind: FloatType) -> bool {
     use Opcode::*;
     match kind {
@@ -153,7 +153,7 @@ fn has_format(opcode: Opcode, kind: FloatType) -> bool {
     }
 }
 
-/// Whether an instruction exists with this precision in a format that has it.
+/// Returns whether an instruction exists with this precision, for a format that has the instruction.
 fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool {
     use Opcode::*;
     let is_half = is_f16(kind) || is_bf16(kind);
@@ -161,7 +161,7 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
         (Add | Sub | Mul | Fma, Precision::Rounded(rounding)) => !is_half || rounding == Rounding::Nearest,
         (Mad | Div | Rcp | Sqrt, Precision::Rounded(_)) => true,
         (Add | Sub | Mul | Min | Max | Abs | Neg | Copysign, Precision::Default) => true,
-        // The text gives the half precision `fma` a default, though the syntax has none.
+        // The manual's text gives the half-precision `fma` a default, though its syntax has none.
         (Fma, Precision::Default) => is_half,
         (Div, Precision::Approximate | Precision::Full) => kind == FloatType::F32,
         (Sqrt, Precision::Approximate) => kind == FloatType::F32,
@@ -170,7 +170,7 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
     }
 }
 
-/// Whether an instruction takes, and has all it needs of, `.ftz`, `.sat`, and `.relu`.
+/// Returns whether an instruction accepts the `.ftz`, `.sat`, and `.relu` that it has, and has those that it requires.
 fn has_mode(opcode: Opcode, kind: FloatType, mode: FloatMode, precision: Precision) -> bool {
     use Opcode::*;
     let is_approximate = precision == Precision::Approximate;

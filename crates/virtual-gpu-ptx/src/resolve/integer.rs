@@ -7,7 +7,7 @@ use crate::resolved::Form;
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// Which part of a product is wanted.
+/// A part of a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Low,
@@ -80,7 +80,7 @@ pub(super) fn integer<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resoluti
     form.map_or_else(|| unsupported(written), Ok)
 }
 
-/// An operation, and the one that takes its result and the last operand.
+/// Returns an operation, and the operation that takes its result and the last operand.
 fn two_steps(
     opcode: Opcode,
     kind: Type,

@@ -48,7 +48,7 @@ pub(super) fn logic<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution
     })
 }
 
-/// The first two operands.
+/// Returns the first two operands.
 fn two(sources: Vec<Operand<'_>>) -> [Operand<'_>; 2] {
     let mut sources = sources.into_iter();
     std::array::from_fn(|_| sources.next().unwrap_or(Operand::Sink))
@@ -103,7 +103,7 @@ pub(super) fn lop3<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, op)
 }
 
-/// An operation on words with `N` operands.
+/// Resolves an operation on words with `N` operands.
 pub(super) fn words<'a, const N: usize>(written: &mut Written<'a>, op: WordOp) -> Resolution<Form<'a>> {
     let mut operands = operands::<N>(written)?.into_iter();
     let d = operands.next().unwrap_or(Operand::Sink);

@@ -67,7 +67,7 @@ pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::MultiplyMatrices { element, in_halves, fragments: [d, a, b, c] })
 }
 
-/// The registers in braces.
+/// Returns the registers in braces.
 fn fragment<'a>(written: &Written<'a>, operand: Operand<'a>, count: usize) -> Resolution<Vec<Operand<'a>>> {
     let Operand::Vector(parts) = operand else {
         return Err(format!("`{}` takes registers in braces", written.name()));

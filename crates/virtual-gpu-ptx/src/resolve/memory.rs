@@ -1,4 +1,4 @@
-//! Loads, stores, atomics, asynchronous copies.
+//! Loads, stores, atomics, and asynchronous copies.
 
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
 use crate::instruction::{AtomicOp, AtomicType, Space};
@@ -7,7 +7,7 @@ use crate::resolved::{Atomic, Form, MemoryAccess};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// The state space that a modifier names.
+/// Returns the state space that a modifier names.
 pub(super) fn space_named(name: &str) -> Option<Space> {
     Some(match name {
         "global" => Space::Global,
@@ -19,7 +19,7 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-/// What orders a load or store among others.
+/// How a load or store is ordered among others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ordering {
     Weak,
@@ -29,7 +29,7 @@ enum Ordering {
     Strong,
 }
 
-/// The modifiers of `ld`, `ldu`, or `st`, and how many elements it has.
+/// Returns the modifiers of `ld`, `ldu`, or `st`, and the number of its elements.
 fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, usize)> {
     let is_load = opcode != Opcode::St;
     let mut modifiers = Modifiers::of(written);
@@ -88,20 +88,20 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     Ok((access, elements.unwrap_or(1)))
 }
 
-/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches: they change no result.
+/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches, which change no result.
 struct Hints {
     has_operator: bool,
     /// `.lu` or `.cv`
     is_last_or_volatile: bool,
     has_priority: bool,
-    /// A priority in the second level.
+    /// Whether there is a priority for the second level.
     has_level2: bool,
-    /// Those that only accesses to global memory take.
+    /// Whether there are hints that only accesses to global memory accept.
     are_global: bool,
 }
 
 impl Hints {
-    /// Takes one hint of each kind. An operator and a priority exclude each other: the second is left.
+    /// Takes one hint of each kind. An operator and a priority exclude each other: the second one is left.
     fn take(modifiers: &mut Modifiers<'_, '_>, is_load: bool) -> Self {
         let operators: &[&str] =
             if is_load { &["ca", "cg", "cs", "lu", "cv"] } else { &["wb", "cg", "cs", "wt"] };
@@ -129,7 +129,7 @@ impl Hints {
     }
 }
 
-/// The elements of a vector, or a single one.
+/// Returns the elements of a vector, or a single one.
 fn elements(operand: Operand<'_>) -> Vec<Operand<'_>> {
     match operand {
         Operand::Vector(elements) => elements,
@@ -282,7 +282,7 @@ fn atomic_op(name: &str) -> Option<AtomicOp> {
     })
 }
 
-/// The types that each atomic operation takes.
+/// Returns how an atomic operation reads a type that it accepts.
 fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
     use AtomicOp::{Add, And, Cas, Dec, Exch, Inc, Max, Min, Or, Xor};
     Some(match (op, kind) {

@@ -1,4 +1,4 @@
-//! From an instruction as it is written to its meaning: opcode, types and modifiers.
+//! Finds the meaning of an instruction as written: opcode, types, and modifiers.
 //!
 //! Each resolver cites the syntax of the manual, "Parallel Thread Execution ISA" version 9.2, by the titles of its
 //! sections: <https://docs.nvidia.com/cuda/parallel-thread-execution>. A citation leaves out the forms, modifiers, and

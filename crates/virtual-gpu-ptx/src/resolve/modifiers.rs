@@ -1,9 +1,9 @@
-//! What all resolvers need: modifiers, operands, and the errors about them.
+//! The shared parts of all resolvers: modifiers, operands, and the errors about them.
 
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// `Err` is the text of the diagnostic.
+/// The result of resolving; `Err` is the text of the diagnostic.
 pub(super) type Resolution<T> = Result<T, String>;
 
 /// An instruction's modifiers, taken one by one. An instruction with modifiers that no resolver took is not supported.
@@ -32,7 +32,7 @@ impl<'r, 'a> Modifiers<'r, 'a> {
         }
     }
 
-    /// Removes the first modifier that `choose` knows.
+    /// Removes the first modifier that `choose` recognizes.
     pub(super) fn choose<T>(&mut self, choose: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (at, chosen) =
             self.rest.iter().enumerate().find_map(|(at, modifier)| Some((at, choose(modifier)?)))?;
@@ -48,13 +48,13 @@ impl<'r, 'a> Modifiers<'r, 'a> {
         }
     }
 
-    /// Refuses modifiers that are left.
+    /// Refuses modifiers that remain.
     pub(super) fn finish(self) -> Resolution<()> {
         if self.rest.is_empty() { Ok(()) } else { self.unsupported() }
     }
 }
 
-/// The type of an instruction that has no other modifier.
+/// Returns the type of an instruction that has no other modifier.
 pub(super) fn only_kind(written: &Written<'_>) -> Resolution<Type> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
@@ -66,14 +66,14 @@ pub(super) fn unsupported<T>(written: &Written<'_>) -> Resolution<T> {
     Err(written.unsupported())
 }
 
-/// The operands, as many as the instruction needs.
+/// Returns the operands, of which there must be as many as the instruction needs.
 pub(super) fn operands<'a, const N: usize>(written: &mut Written<'a>) -> Resolution<[Operand<'a>; N]> {
     let operands = std::mem::take(&mut written.operands);
     let count = operands.len();
     operands.try_into().map_err(|_| format!("`{}` takes {N} operands, not {count}", written.name()))
 }
 
-/// The destination and `count` sources.
+/// Returns the destination and `count` sources.
 pub(super) fn destination_and_sources<'a>(
     written: &mut Written<'a>,
     count: usize,

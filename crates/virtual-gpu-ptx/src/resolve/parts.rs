@@ -44,7 +44,7 @@ pub(super) fn dp4a<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, WordOp::Dp4a { signed })
 }
 
-/// Integer Arithmetic Instructions: `dp2a`, products of `a`'s halves with two of `b`'s bytes.
+/// Integer Arithmetic Instructions: `dp2a`, products of `a`'s halves and two of `b`'s bytes.
 ///
 /// ```text
 /// dp2a.mode.atype.btype  d, a, b, c;    .mode = { .lo, .hi };  .atype = .btype = { .u32, .s32 };
@@ -58,7 +58,7 @@ pub(super) fn dp2a<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, WordOp::Dp2a { high, signed })
 }
 
-/// SIMD Video Instructions, on all parts in order: without a mask and without selectors.
+/// SIMD Video Instructions on all parts in order, without a mask and without selectors.
 ///
 /// ```text
 /// vop2.dtype.atype.btype{.sat}  d, a, b, c;    vop4.dtype.atype.btype{.sat}  d, a, b, c;

@@ -9,7 +9,7 @@ use crate::syntax::{Operand, Written};
 use crate::types::Type;
 use crate::window;
 
-/// `mov`: copies, packs, unpacks, reads special registers, takes addresses.
+/// `mov`: copies, packs, unpacks, reads special registers, and takes addresses.
 ///
 /// ```text
 /// mov.type  d, a;       mov.type  d, sreg;
@@ -40,7 +40,7 @@ pub(super) fn mov<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     form.map_or_else(|| unsupported(written), Ok)
 }
 
-/// The parts of a register of `bits` bits.
+/// Returns the parts of a register of `bits` bits.
 fn vector(parts: Vec<Operand<'_>>, bits: u8) -> Option<Vector<'_>> {
     match (bits, parts.len()) {
         (64, 2) => parts.try_into().ok().map(Vector::Halves32),
@@ -72,7 +72,7 @@ pub(super) fn prmt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, op)
 }
 
-/// `cvta`: between a generic address and one of a state space.
+/// `cvta`: converts between a generic address and an address in a state space.
 ///
 /// ```text
 /// cvta.space.size  p, a;    cvta.space.size  p, var;    cvta.space.size  p, var+imm;    cvta.to.space.size  p, a;
@@ -95,7 +95,7 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::ConvertAddress { base, kind, operands: operands(written)? })
 }
 
-/// `isspacep`: whether a generic address lies in a state space.
+/// `isspacep`: tests whether a generic address lies in a state space.
 ///
 /// ```text
 /// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };

@@ -1,4 +1,4 @@
-//! Instructions that the lanes of a warp carry out together.
+//! Instructions that the lanes of a warp execute together.
 
 use super::modifiers::{Resolution, operands, unsupported};
 use crate::instruction::{ShuffleMode, VoteMode, WordOp};

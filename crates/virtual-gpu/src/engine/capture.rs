@@ -1,7 +1,7 @@
-//! Stream capture: what is enqueued in a stream becomes a graph instead of being done.
+//! Stream capture: operations that are enqueued in a stream become a graph instead of being run.
 //!
-//! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". What breaks one makes the
-//! whole capture invalid: it stays so until it is ended, and gives no graph.
+//! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a
+//! rule makes the whole capture invalid: it stays invalid until it is ended, and gives no graph.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,14 +15,14 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// `CUstreamCaptureMode`: whose calls that no graph can hold, such as `cuMemAlloc`, break a capture.
+/// `CUstreamCaptureMode`: the threads that break a capture by a call that no graph can hold, such as `cuMemAlloc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Those of every thread.
+    /// Every thread.
     Global,
-    /// Those of the thread that began it.
+    /// The thread that began the capture.
     ThreadLocal,
-    /// It is not captured.
+    /// No thread.
     Relaxed,
 }
 
@@ -31,23 +31,23 @@ pub enum CaptureMode {
 pub enum CaptureStatus {
     /// The stream is not captured.
     None = 0,
-    /// What is enqueued goes into a graph.
+    /// Enqueued operations go into a graph.
     Active = 1,
-    /// A rule was broken; the capture has to be ended.
+    /// A rule was broken; the capture must be ended.
     Invalidated = 2,
 }
 
-/// A sequence of calls that is being captured.
+/// The number of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CaptureId(u64);
 
 struct Capture {
     mode: CaptureMode,
     thread: ThreadKey,
-    /// The stream that it was begun in.
+    /// The stream in which the capture began.
     origin: StreamHandle,
     graph: Graph,
-    /// What made it invalid.
+    /// The call that made it invalid.
     broken: Option<String>,
 }
 
@@ -55,7 +55,7 @@ struct Capture {
 #[derive(Clone, Debug)]
 pub(super) struct Captured {
     id: CaptureId,
-    /// What is enqueued next comes after these nodes of the graph.
+    /// The nodes of the graph that the next enqueued operation comes after.
     pub(super) after: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Marks a capture as broken, by a call that gives the error `status`.
+    /// Marks a capture as broken by a call that returns the error `status`.
     fn break_by(&mut self, id: CaptureId, status: CudaStatus, message: String) -> Error<CudaStatus> {
         if let Some(capture) = self.open.get_mut(&id) {
             capture.broken.get_or_insert_with(|| message.clone());
@@ -75,7 +75,7 @@ impl Captures {
         Error::new(status, message)
     }
 
-    /// The capture, where no rule has been broken.
+    /// Returns the capture unless a rule was broken.
     fn usable(&mut self, id: CaptureId) -> CudaResult<&mut Capture> {
         let gone = || Error::from(CudaStatus::StreamCaptureInvalidated);
         let capture = self.open.get_mut(&id).ok_or_else(gone)?;
@@ -90,10 +90,11 @@ impl Captures {
 }
 
 impl Engine {
-    /// `cuStreamBeginCapture`: from now on, what is enqueued in `stream` goes into a graph.
+    /// `cuStreamBeginCapture`: from now on, operations enqueued in `stream` go into a graph.
     ///
     /// # Errors
-    /// `StreamCaptureUnsupported` for the legacy default stream, `IllegalState` where it is captured already.
+    /// Returns `StreamCaptureUnsupported` for the legacy default stream, and `IllegalState` if the stream is already
+    /// being captured.
     pub fn begin_capture(&self, stream: StreamHandle, mode: CaptureMode) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -120,12 +121,13 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamEndCapture`: the graph of what was enqueued.
+    /// `cuStreamEndCapture`: returns the graph of the enqueued operations.
     ///
     /// # Errors
-    /// `IllegalState` where the stream is not captured, `StreamCaptureUnmatched` where the capture began in another
-    /// stream, `StreamCaptureWrongThread` where it began in another thread and its mode minds, `StreamCaptureInvalidated`
-    /// with what broke it, `StreamCaptureUnjoined` where work in another stream is not waited for by `stream`.
+    /// Returns `IllegalState` if the stream is not captured, `StreamCaptureUnmatched` if the capture began in another
+    /// stream, `StreamCaptureWrongThread` if it began in another thread and its mode forbids that,
+    /// `StreamCaptureInvalidated` with the call that broke it, and `StreamCaptureUnjoined` if `stream` does not wait
+    /// for work in another stream.
     pub fn end_capture(&self, stream: StreamHandle) -> CudaResult<GraphHandle> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -172,7 +174,7 @@ impl Engine {
     /// `cuStreamIsCapturing`
     ///
     /// # Errors
-    /// `StreamCaptureImplicit` for the legacy default stream while a stream that waits for it is captured.
+    /// Returns `StreamCaptureImplicit` for the legacy default stream while a stream that waits for it is captured.
     pub fn capture_status(&self, stream: StreamHandle) -> CudaResult<CaptureStatus> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -194,7 +196,7 @@ impl Engine {
         state.resolve_stream(stream).is_ok_and(|stream| state.is_capturing(stream))
     }
 
-    /// Refuses a call that no graph can hold, while a capture is under way that minds; it breaks the capture.
+    /// Refuses a call that no graph can hold, and breaks every open capture whose mode forbids the call.
     pub(super) fn check_capture_allows(&self, call: &str) -> CudaResult<()> {
         let mut state = self.state();
         let thread = state.current_thread();
@@ -215,15 +217,15 @@ impl Engine {
 }
 
 impl State {
-    /// Whether a stream is captured.
+    /// Returns whether a stream is being captured.
     pub fn is_capturing(&self, stream: StreamHandle) -> bool {
         self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
     }
 
-    /// Adds calls that were made on a stream that is captured to its graph.
+    /// Adds calls that were made on a captured stream to the stream's graph.
     ///
     /// # Errors
-    /// That of a capture that a rule has broken.
+    /// Returns the error of a capture that was broken.
     pub fn capture_calls(
         &mut self,
         stream: StreamHandle,
@@ -233,7 +235,7 @@ impl State {
         self.add_node(stream, NodeWork::Communication(calls), call_site)
     }
 
-    /// Adds what was enqueued in a stream that is captured to its graph.
+    /// Adds work that was enqueued in a captured stream to the stream's graph.
     pub(super) fn add_node(
         &mut self,
         stream: StreamHandle,
@@ -249,7 +251,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether all of `streams` are captured, by one graph; `None` where they differ.
+    /// Returns `Some(true)` if one graph captures all of `streams`, `Some(false)` if none is captured, and `None`
+    /// otherwise.
     pub fn captured_alike(&self, streams: &[StreamHandle]) -> Option<bool> {
         let capture = |stream| self.streams.get(stream).and_then(|entry| Some(entry.capture.as_ref()?.id));
         let mut captures = streams.iter().map(capture);
@@ -257,7 +260,7 @@ impl State {
         captures.all(|other| other == first).then_some(first.is_some())
     }
 
-    /// What is captured next in any of `streams` comes after what was captured in all of them so far.
+    /// Orders the next captured operation of each of `streams` after everything captured in all of them so far.
     pub fn join_captured(&mut self, streams: &[StreamHandle]) {
         let captured = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
         let joined: BTreeSet<usize> = captured.flat_map(|captured| &captured.after).copied().collect();
@@ -268,7 +271,7 @@ impl State {
         }
     }
 
-    /// Adds a graph, launched into a stream that is captured, to that stream's graph.
+    /// Adds a graph that is launched in a captured stream to the stream's graph.
     pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Graph) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
@@ -277,7 +280,7 @@ impl State {
         Ok(())
     }
 
-    /// An event is recorded in a stream; where that is captured, it marks a point in the graph.
+    /// Returns the point in the graph that an event marks if it is recorded in a captured stream.
     pub(super) fn captured_record(&mut self, stream: StreamHandle) -> CudaResult<Option<Recorded>> {
         let capture = self.streams.get(&stream).and_then(|entry| entry.capture.clone());
         let Some(captured) = capture else { return Ok(None) };
@@ -285,8 +288,8 @@ impl State {
         Ok(Some(Recorded::Captured(captured)))
     }
 
-    /// A stream waits for an event, and one of them is captured: the stream takes part in the event's capture.
-    /// `false` where none is.
+    /// Makes a stream wait for an event if either of them is captured: the stream takes part in the event's capture.
+    /// Returns `false` if neither is captured.
     pub(super) fn captured_wait(
         &mut self,
         stream: StreamHandle,
@@ -335,14 +338,14 @@ impl State {
         }
     }
 
-    /// Refuses what can't be done with an event of a capture, and breaks the capture.
+    /// Refuses a call that an event of a capture does not allow, and breaks the capture.
     pub(super) fn check_event_done(&mut self, recorded: &Recorded, call: &str) -> CudaResult<()> {
         let Recorded::Captured(captured) = recorded else { return Ok(()) };
         let message = format!("{call} was called for an event that was last recorded in a captured stream");
         Err(self.captures.break_by(captured.id, CudaStatus::CapturedEvent, message))
     }
 
-    /// Refuses what can't be done with a stream that is captured, and breaks the capture.
+    /// Refuses a call that a captured stream does not allow, and breaks the capture.
     pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
         let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
         let Some(captured) = &entry.capture else { return Ok(()) };
@@ -350,7 +353,7 @@ impl State {
         Err(self.captures.break_by(captured.id, CudaStatus::StreamCaptureUnsupported, message))
     }
 
-    /// Refuses a wait for all of a context while a stream of it is captured, and breaks the capture.
+    /// Refuses a wait for a whole context while one of its streams is captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
         let mut captured: Vec<StreamHandle> = self
             .streams
@@ -376,7 +379,7 @@ impl State {
         }
     }
 
-    /// The capture that work in `stream` would implicitly wait for, and a sentence about it.
+    /// Returns the capture that work in `stream` would implicitly wait for, and a message about it.
     fn implied(&self, stream: StreamHandle, context: ContextHandle) -> Option<(CaptureId, String)> {
         if self.captures.open.is_empty() || !self.streams.get(&stream)?.legacy {
             return None;
@@ -392,7 +395,7 @@ impl State {
         Some((captured.id, message))
     }
 
-    /// A stream is gone: so is what was captured from it.
+    /// Discards the capture that began in a stream that is gone.
     pub(super) fn leave_capture(&mut self, stream: StreamHandle) {
         let of_origin = self.captures.open.iter().find(|(_, capture)| capture.origin == stream);
         if let Some(id) = of_origin.map(|(&id, _)| id) {

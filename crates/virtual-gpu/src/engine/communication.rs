@@ -1,7 +1,7 @@
-//! What the engine knows of communication between GPUs: a trait, which NCCL implements in a crate of its own.
+//! The engine's view of communication between GPUs: a trait, which NCCL implements in a crate of its own.
 //!
-//! The lock order is engine, then communication: every function here is called with the engine locked, locks the
-//! implementation's own state, and must not call back into a function of the engine that calls this trait
+//! The lock order is engine, then communication. Every function here is called with the engine locked, and locks the
+//! implementation's own state. It must not call back into a function of the engine that calls this trait
 //! ([`Engine::run_ready`] and [`Engine::block_on`] do).
 
 use std::collections::{BTreeSet, HashSet};
@@ -18,25 +18,25 @@ use virtual_gpu_core::thread::ThreadKey;
 /// Calls that can never complete, found together.
 pub type Deadlocked = BTreeSet<CallKey>;
 
-/// Work of a call that can run now: it runs without the engine's lock, and returns with it.
+/// Work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
 pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a, State> + Send>;
 
-/// Why a rank has not come to a call.
+/// Why a rank has not reached a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Missing {
-    /// It has left the communicator, or what it called has failed.
+    /// It has left the communicator, or its call has failed.
     Gone,
-    /// It has called; its stream has not got there.
+    /// It has called, but its stream has not reached the call.
     InStream(OpRef),
-    /// It has called, in another process. Its stream has not got there.
+    /// It has called, in another process, but its stream has not reached the call.
     Elsewhere,
     /// It has not called. This thread drives it.
     NotCalled(ThreadKey),
-    /// It has not called, and threads hand its communicator's ranks to each other. This one had it last.
+    /// It has not called, and the threads hand the ranks of its communicator to each other. This thread used it last.
     Handed {
         /// The thread.
         thread: ThreadKey,
-        /// It has called for the rank before.
+        /// Whether the thread has called for the rank before.
         has_used: bool,
     },
 }
@@ -44,14 +44,15 @@ pub enum Missing {
 /// What a thread waits for in a call that makes or ends communicators.
 #[derive(Clone, Copy, Debug)]
 pub enum Awaiting {
-    /// A communicator that is made from an id.
+    /// A communicator that is being made from an id.
     Communicator(CommHandle),
     /// One rank's part of a split or finalize.
     Management(ManagementId),
 }
 
 impl Awaiting {
-    /// The call that is waited for, where the ranks that have to come are known. Any thread may still come to an id.
+    /// Returns the awaited call if the ranks that have to come are known. For an id they are not, because any thread
+    /// may still use it.
     pub(super) fn call(&self) -> Option<CallKey> {
         match *self {
             Self::Communicator(_) => None,
@@ -60,39 +61,40 @@ impl Awaiting {
     }
 }
 
-/// Calls in a graph's node, which each launch makes again.
+/// Calls in a node of a graph, which each launch makes again.
 pub trait CapturedCalls: std::fmt::Display + Send + Sync {
-    /// Makes the calls, in a stream of the graph that is launched, to come after `after`.
+    /// Makes the calls after `after`, in a stream of the launched graph.
     ///
     /// # Errors
-    /// `InvalidValue` where the communicator was destroyed since.
+    /// Returns `InvalidValue` if the communicator has been destroyed since.
     fn enqueue(&self, engine: &mut State, stream: StreamHandle, after: Vec<Awaited>) -> CudaResult<Awaited>;
 }
 
-/// Captured calls, as a graph and its copies share them.
+/// Captured calls, shared by a graph and its copies.
 pub type SharedCalls = Arc<dyn CapturedCalls>;
 
 /// Communication between GPUs, as the engine uses it.
 pub trait Communication: Send + Sync {
-    /// A stream has come to a call. Returns what can run now.
+    /// Notes that a stream has reached a call. Returns the work that can run now.
     ///
     /// # Errors
-    /// The call is unknown: its stream fails.
+    /// Fails if the call is unknown; its stream fails then.
     fn arrive(&'static self, engine: &mut State, call: CallKey) -> Result<Option<CommunicationJob>, Failure>;
 
-    /// Why the ranks that a call waits for have not come to it.
+    /// Returns why the ranks that a call waits for have not reached it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
-    /// Whether a communicator that is being made is ready or has failed, or a split or finalize is over.
+    /// Returns whether a communicator that is being made is ready or has failed, or whether a split or finalize is
+    /// over.
     fn is_settled(&self, awaiting: Awaiting) -> bool;
 
-    /// Reports which rank waits for which, for calls that were found deadlocked together.
+    /// Reports which rank waits for which, for calls that are deadlocked together.
     fn deadlock_report(&self, engine: &State, calls: &Deadlocked) -> Report;
 
-    /// Makes calls fail that can't complete: at once for the ranks that have come, on arrival for the others.
+    /// Makes calls that can't complete fail: at once for the ranks that have arrived, on arrival for the others.
     ///
     /// # Errors
-    /// A call is unknown: the streams that are at it fail.
+    /// Fails if a call is unknown; the streams that have reached it fail then.
     fn fail_calls(
         &self,
         engine: &mut State,
@@ -101,22 +103,22 @@ pub trait Communication: Send + Sync {
         report: &Report,
     ) -> Result<(), Failure>;
 
-    /// Ends what other ranks have not come to for too long. `false` where another process has still to answer.
+    /// Ends calls that have waited too long for other ranks. Returns `false` if another process must still answer.
     fn give_up_joining(&self, engine: &mut State, awaited: &[Awaiting]) -> bool;
 
-    /// A query has answered a thread that an operation is not done.
+    /// Notes that a query has answered a thread that an operation is not done.
     fn was_polled(&self, thread: ThreadKey, op: OpRef);
 
-    /// A thread has got the error of a GPU that has failed.
+    /// Notes that a thread has received the error of a failed GPU.
     fn note_gpu_failure(&self, device: usize, failure: &Failure);
 
-    /// The threads that drive ranks: what is known of them is kept.
+    /// Returns the threads that drive ranks. The engine keeps what it knows of them.
     fn owners(&self) -> HashSet<ThreadKey>;
 
-    /// Streams are gone: no clock of another process need hold them.
+    /// Notes that streams are gone, so the clocks of other processes no longer need them.
     fn streams_forgotten(&self, streams: &[StreamHandle]);
 
-    /// The report of a thread that waits, in `caller`, for a stream on which its own open group holds a call.
+    /// Reports a thread that waits, in `caller`, for a stream on which its own open group holds a call.
     fn wait_inside_a_group(
         &self,
         caller: &str,
@@ -124,7 +126,7 @@ pub trait Communication: Send + Sync {
     ) -> Option<Report>;
 }
 
-/// An engine without communicators.
+/// The communication of an engine without communicators.
 pub(super) struct NoCommunication;
 
 impl Communication for NoCommunication {

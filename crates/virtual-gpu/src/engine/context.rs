@@ -1,4 +1,4 @@
-//! Contexts: a GPU's primary one and others, and which of them is current on which thread.
+//! Contexts: each GPU's primary context and others, and the current context of each thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct ContextHandle(pub u64);
 pub(super) struct Device {
     primary: Option<ContextHandle>,
     retained: u32,
-    /// Streams made on it, for their names.
+    /// Number of streams made on it, for their names.
     streams: u32,
 }
 
@@ -31,23 +31,23 @@ type Allocations = HashMap<u64, AllocationId>;
 
 pub(super) struct Context {
     pub(super) device: usize,
-    /// The legacy default stream, made when the context is.
+    /// The legacy default stream, which is made with the context.
     pub(super) default_stream: StreamHandle,
-    /// The first operation that failed. Everything after it in this context fails with it, as on a GPU.
+    /// The first failure of an operation. All later operations in this context fail with it, as on a GPU.
     pub(super) failure: Option<Arc<Failure>>,
-    /// The race whose calls were made first, of those that were found and not reported. Work goes on until it is reported: how far
-    /// it has come when a race is found depends on the threads.
+    /// Of the races that were found and not yet reported, the one whose calls were made first. Work continues until the
+    /// race is reported, because how far the work has come when a race is found depends on the threads.
     pub(super) race: Option<([OperationNumber; 2], Failure)>,
-    /// Whether a thread has got the failure. Before that, only calls that wait return it, so that it does
-    /// not depend on the threads' timing which call does.
+    /// Whether a thread has received the failure. Before that, only calls that wait return it, so that the threads'
+    /// timing does not decide which call returns it.
     pub(super) reported: bool,
     pub(super) settings: Settings,
-    /// What `cuMemAlloc` made in it, by address. It goes when the context does, unlike what pools give.
+    /// What `cuMemAlloc` allocated in it, by address. This memory is freed with the context, unlike memory from pools.
     allocations: Allocations,
-    /// What its kernels have printed and nothing has shown yet.
+    /// The output of its kernels that has not been shown yet.
     pub(super) printed: Printed,
-    /// The last operations of streams that were destroyed, and whether the stream was a blocking one. Who waits for the
-    /// context waits for them too; they go once a thread has.
+    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context
+    /// waits for them too, and then they are forgotten.
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 
@@ -65,7 +65,7 @@ impl Engine {
         Ok(primary)
     }
 
-    /// `cuDevicePrimaryCtxRelease`: the last release destroys the context with all that is in it.
+    /// `cuDevicePrimaryCtxRelease`: the last release destroys the context with everything in it.
     pub fn release_primary(&self, device: i32) -> CudaResult<()> {
         let gpu = self.check_device(device)?;
         let mut state = self.state();
@@ -83,8 +83,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuCtxCreate`: a context in addition to the primary one, current on the calling thread from now on, with the one that
-    /// was current below it.
+    /// `cuCtxCreate`: creates a context in addition to the primary one, and makes it current on the calling thread, on
+    /// top of the current one.
     pub fn create_context(&self, device: i32, flags: u32) -> CudaResult<ContextHandle> {
         let gpu = self.check_device(device)?;
         settings::check_flags(flags)?;
@@ -97,11 +97,11 @@ impl Engine {
         Ok(context)
     }
 
-    /// `cuCtxDestroy`: with all that is in it. Where it is current on the calling thread, the one below it is so again;
-    /// on other threads it stays, and using it is an error.
+    /// `cuCtxDestroy`: destroys a context with everything in it. If it is current on the calling thread, the one below
+    /// it becomes current again; on other threads it stays current, and using it is an error.
     ///
     /// # Errors
-    /// `InvalidContext` for a primary context, which is released instead.
+    /// Returns `InvalidContext` for a primary context, which is released instead.
     pub fn destroy_context(&self, context: ContextHandle) -> CudaResult<()> {
         let mut state = self.state();
         let device = state.context(context)?.device;
@@ -117,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a context away with its streams, events, modules and memory.
+    /// Removes a context with its streams, events, modules, and memory.
     fn tear_down(&self, context: ContextHandle) {
         self.flush_printed(context);
         let call_site = CallSite::here();
@@ -128,7 +128,7 @@ impl Engine {
             owned.into_iter().filter_map(|(address, id)| Some((self.device_of(address)?, address, Some(id))));
         for (device, address, id) in variables.chain(owned) {
             let mut memory = self.memory(device);
-            // The program may have freed it, and the address be another's by now.
+            // The program may have freed the memory, and the address may belong to another allocation by now.
             let is_it = memory
                 .range(address, 0)
                 .is_ok_and(|(allocation, offset)| offset == 0 && id.is_none_or(|id| allocation.id() == id));
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// `cuCtxPushCurrent`: makes a context current on the calling thread, with the one that was so below it.
+    /// `cuCtxPushCurrent`: makes a context current on the calling thread, on top of the current one.
     pub fn push_current(&self, context: ContextHandle) -> CudaResult<()> {
         let mut state = self.state();
         state.context(context)?;
@@ -148,10 +148,10 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuCtxPopCurrent`: takes the calling thread's current context away; the one below it is current again.
+    /// `cuCtxPopCurrent`: removes the calling thread's current context; the one below it becomes current again.
     ///
     /// # Errors
-    /// `InvalidContext` where none is current.
+    /// Returns `InvalidContext` if none is current.
     pub fn pop_current(&self) -> CudaResult<ContextHandle> {
         let popped = self.state().thread().contexts.pop();
         popped.ok_or_else(|| {
@@ -159,7 +159,7 @@ impl Engine {
         })
     }
 
-    /// `cuCtxSetCurrent`: replaces the calling thread's current context; `None` takes it away.
+    /// `cuCtxSetCurrent`: replaces the calling thread's current context; `None` removes it.
     pub fn set_current(&self, context: Option<ContextHandle>) -> CudaResult<()> {
         let mut state = self.state();
         if let Some(context) = context {
@@ -176,18 +176,18 @@ impl Engine {
         self.state().thread().contexts.last().copied()
     }
 
-    /// That there is such a context.
+    /// Checks that a context exists.
     ///
     /// # Errors
-    /// `InvalidContext` or `ContextIsDestroyed`.
+    /// Returns `InvalidContext` or `ContextIsDestroyed`.
     pub fn check_context(&self, context: ContextHandle) -> CudaResult<()> {
         self.state().context(context).map(|_| ())
     }
 
-    /// The GPU of the calling thread's current context.
+    /// Returns the GPU of the calling thread's current context.
     ///
     /// # Errors
-    /// `InvalidContext` where no context is current.
+    /// Returns `InvalidContext` if no context is current.
     pub fn current_device(&self) -> CudaResult<usize> {
         let mut state = self.state();
         let current = state.current_context()?;
@@ -217,7 +217,7 @@ impl State {
         context
     }
 
-    /// Takes the context and its handles away; returns its GPU, the addresses of its modules' variables, and its own
+    /// Removes the context and its handles. Returns its GPU, the addresses of its modules' variables, and its own
     /// allocations.
     fn destroy_context(&mut self, context: ContextHandle) -> Option<(usize, Vec<u64>, Allocations)> {
         let Context { device, allocations, .. } = self.contexts.remove(&context)?;
@@ -228,7 +228,8 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // Its own memory goes with the context; of what pools gave, nothing can be ordered after it any more.
+            // The stream's own memory goes with the context, and no later access to memory from pools can be ordered
+            // after the stream any more.
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
@@ -243,7 +244,7 @@ impl State {
         Some((device, variables, allocations))
     }
 
-    /// Notes what `cuMemAlloc` made in the current context.
+    /// Records that `cuMemAlloc` made an allocation in the current context.
     pub(super) fn own(&mut self, address: u64, allocation: AllocationId) -> CudaResult<()> {
         let context = self.current_context()?;
         if let Some(context) = self.contexts.get_mut(&context) {
@@ -252,7 +253,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets whose an address was that is free now.
+    /// Forgets the owner of an address that is free now.
     pub(super) fn disown(&mut self, address: u64) {
         self.contexts.values_mut().for_each(|context| {
             context.allocations.remove(&address);
@@ -269,7 +270,7 @@ impl State {
         })
     }
 
-    /// The calling thread's current context, alive.
+    /// Returns the calling thread's current context if it is alive.
     pub(crate) fn current_context(&mut self) -> CudaResult<ContextHandle> {
         let Some(&context) = self.thread().contexts.last() else {
             let message =
@@ -280,12 +281,12 @@ impl State {
         Ok(context)
     }
 
-    /// The primary context of a GPU, where it is retained.
+    /// Returns the primary context of a GPU if it is retained.
     pub(super) fn primary_context(&self, device: usize) -> Option<ContextHandle> {
         self.devices[device].primary
     }
 
-    /// A context as a message names it: by its GPU alone where it is the primary one.
+    /// Names a context in a message: by its GPU alone if it is the primary one.
     pub(super) fn describe(&self, context: ContextHandle) -> String {
         match self.context(context).map(|entry| entry.device) {
             Ok(device) if self.devices[device].primary == Some(context) => format!("GPU {device}"),
@@ -298,7 +299,7 @@ impl State {
         Ok(self.context(context)?.device)
     }
 
-    /// Refuses work in a context whose failure has been reported: a GPU's error is sticky.
+    /// Refuses work in a context whose failure has been reported, because a GPU's error is sticky.
     pub(super) fn check_usable(&self, context: ContextHandle) -> CudaResult<()> {
         match self.context(context)? {
             Context { reported: true, failure: Some(failure), .. } => Err(failure.to_error()),
@@ -306,7 +307,7 @@ impl State {
         }
     }
 
-    /// Tells the caller of a failure in `context`, from a call that waited for its work.
+    /// Returns a failure in `context` to a call that waited for its work.
     pub(super) fn report_failure(&mut self, context: ContextHandle) -> CudaResult<()> {
         if let Some((_, race)) = self.contexts.get_mut(&context).and_then(|context| context.race.take()) {
             self.fail(context, race);
@@ -321,7 +322,7 @@ impl State {
         }
     }
 
-    /// A new stream's name in reports.
+    /// Returns a new stream's name in reports.
     pub(super) fn name_stream(&mut self, device: usize, kind: StreamKind) -> Arc<str> {
         match kind {
             StreamKind::Legacy => "the default stream".into(),
@@ -334,14 +335,14 @@ impl State {
         }
     }
 
-    /// Remembers that an operation in `stream` failed.
+    /// Records that an operation in `stream` failed.
     pub fn fail_stream(&mut self, stream: StreamHandle, failure: &Failure) {
         if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {
             self.fail(context, failure.clone());
         }
     }
 
-    /// Remembers a race that an operation in `stream` takes part in, of calls with these sequence numbers.
+    /// Records a race that an operation in `stream` takes part in, between calls with these sequence numbers.
     pub(super) fn fail_by_race(
         &mut self,
         stream: StreamHandle,
@@ -356,7 +357,7 @@ impl State {
         }
     }
 
-    /// Remembers that an operation of `context` failed; the first failure stays.
+    /// Records that an operation of `context` failed; only the first failure is kept.
     pub(crate) fn fail(&mut self, context: ContextHandle, failure: Failure) {
         self.any_failure = true;
         if let Some(context) = self.contexts.get_mut(&context) {
@@ -368,7 +369,7 @@ impl State {
         self.contexts.get(&context).is_none_or(|context| context.failure.is_some())
     }
 
-    /// The report of the failure that stopped `context`.
+    /// Returns the failure that stopped `context`.
     pub fn failure_of(&self, context: ContextHandle) -> Option<Arc<Failure>> {
         self.contexts.get(&context)?.failure.clone()
     }

@@ -1,4 +1,4 @@
-//! Enqueuing: an operation goes to the end of its stream's queue, with what it waits for.
+//! Enqueues operations: each goes to the end of its stream's queue, together with what it waits for.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Engine {
         self.submit_in(state, stream, work, call_site)
     }
 
-    /// As [`Self::submit`], to a stream that is resolved. A stream that is captured keeps the work for the graph.
+    /// Does the same as [`Self::submit`], for a resolved stream. A captured stream adds the work to its graph instead.
     pub(super) fn submit_in(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -57,7 +57,7 @@ impl State {
     /// Appends one rank's part of a call to a stream.
     ///
     /// # Errors
-    /// That of a stream, or of its context, that can't be used.
+    /// Returns the error of a stream, or of its context, that can't be used.
     pub fn enqueue_call(
         &mut self,
         stream: StreamHandle,
@@ -71,7 +71,7 @@ impl State {
     /// Appends an operation that does nothing but wait for `after`.
     ///
     /// # Errors
-    /// That of a stream, or of its context, that can't be used.
+    /// Returns the error of a stream, or of its context, that can't be used.
     pub fn enqueue_wait(
         &mut self,
         stream: StreamHandle,
@@ -84,7 +84,8 @@ impl State {
     /// Appends an operation to a stream.
     ///
     /// # Errors
-    /// `StreamCaptureUnsupported` where the stream is captured: [`State::add_node`] is for what a graph can hold.
+    /// Returns `StreamCaptureUnsupported` if the stream is captured: use [`State::add_node`] for work that a graph can
+    /// hold.
     pub(super) fn enqueue(
         &mut self,
         stream: StreamHandle,
@@ -105,19 +106,19 @@ impl State {
         self.append(stream, work, after, call_site)
     }
 
-    /// A new sequence number for an operation.
+    /// Returns a new sequence number for an operation.
     pub(super) fn next_sequence_number(&mut self) -> OperationNumber {
         self.enqueued = self.enqueued.next();
         self.enqueued
     }
 
-    /// The sequence number of `op`, which is the first operation of its stream.
+    /// Returns the sequence number of `op` if it is the first operation of its stream.
     pub fn enqueued_as(&self, op: OpRef) -> Option<OperationNumber> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.enqueued)
     }
 
-    /// As [`Self::enqueue`], of an operation that is no call of its own.
+    /// Appends an operation as [`Self::enqueue`] does, but not as a call of its own.
     pub(super) fn append(
         &mut self,
         stream: StreamHandle,
@@ -149,7 +150,8 @@ impl State {
         Ok(entry.last.clone())
     }
 
-    /// The legacy default stream waits for all blocking streams of its context, and they for it.
+    /// Returns the implicit order: the legacy default stream waits for all blocking streams of its context, and they
+    /// wait for it.
     fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
         let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
         let ordered = self.streams.iter().filter(|&(&other, entry)| {

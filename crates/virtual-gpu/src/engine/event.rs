@@ -1,4 +1,4 @@
-//! Events: snapshots of streams, to wait for and to measure time with.
+//! Events: snapshots of streams, used to wait and to measure time.
 
 use super::capture::Captured;
 use super::context::ContextHandle;
@@ -16,7 +16,7 @@ pub struct EventHandle(pub u64);
 
 pub(super) struct Event {
     pub(super) context: ContextHandle,
-    /// Whether it keeps the time (not `CU_EVENT_DISABLE_TIMING`).
+    /// Whether it measures time (not `CU_EVENT_DISABLE_TIMING`).
     timing: bool,
     recorded: Option<Recorded>,
 }
@@ -24,14 +24,14 @@ pub(super) struct Event {
 /// An event's last record: a snapshot of its stream.
 #[derive(Clone)]
 pub(super) enum Recorded {
-    /// It is done once this is.
+    /// The event is done once this is.
     Done(Awaited),
     /// A point in a graph.
     Captured(Captured),
 }
 
 impl Engine {
-    /// `cuStreamWaitEvent`: what comes later in `stream` waits for the event's last record.
+    /// `cuStreamWaitEvent`: later operations in `stream` wait for the event's last record.
     pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -48,7 +48,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuEventCreate`, in the current context.
+    /// `cuEventCreate`: creates an event in the current context.
     pub fn create_event(&self, timing: bool) -> CudaResult<EventHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
@@ -95,7 +95,7 @@ impl Engine {
         done
     }
 
-    /// `cuEventQuery`: whether the last record is done. An event that was never recorded is.
+    /// `cuEventQuery`: returns whether the last record is done. An event that was never recorded counts as done.
     pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
         self.check_capture_allows("cuEventQuery")?;
         let mut state = self.state();
@@ -112,7 +112,8 @@ impl Engine {
         let mut state = self.run_ready(state);
         let thread = state.current_thread();
         if let Some(awaited) = &awaited {
-            // A "no" for want of its values takes no time, so that the clock does not depend on how often that is said.
+            // The answer "not done" takes no time if values are missing, so the clock does not depend on how often a
+            // thread asks.
             while !state.is_done(awaited.op) {
                 if state.give_up_polling(awaited.op) {
                     state = self.run_ready(state);
@@ -132,11 +133,11 @@ impl Engine {
         state.report_failure(context).map(|()| true)
     }
 
-    /// `cuEventElapsedTime`: milliseconds between two records, by the virtual clock.
+    /// `cuEventElapsedTime`: returns the milliseconds between two records, by the virtual clock.
     ///
     /// # Errors
-    /// `InvalidHandle` where one was never recorded or keeps no time, or where they belong to different GPUs; `NotReady` where one
-    /// is not done.
+    /// Returns `InvalidHandle` if an event was never recorded or does not measure time, or if the events belong to
+    /// different GPUs; returns `NotReady` if one is not done.
     pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
         let mut state = self.run_ready(self.state());
         let refuse = |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
@@ -168,7 +169,7 @@ impl Engine {
 }
 
 impl State {
-    /// An event's context, and its last record, which is in no graph.
+    /// Returns an event's context, and its last record, which must not be in a graph.
     fn done_record(
         &mut self,
         event: EventHandle,

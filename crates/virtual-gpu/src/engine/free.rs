@@ -1,5 +1,5 @@
-//! Frees. From the call on, what is enqueued finds the memory gone; what was enqueued before still finds it there, so
-//! that a use that nothing orders is the same race whichever of the two runs first.
+//! Frees memory. Operations that are enqueued after the call find the memory gone. Operations that were enqueued before
+//! it still find the memory, so that an unordered use is the same race, whichever of the two runs first.
 
 use super::transfer::owner;
 use super::work::Work;
@@ -11,14 +11,14 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 
-/// Memory that was freed, while what was enqueued before is not all done.
+/// Memory that was freed while operations that were enqueued earlier are not all done.
 pub(super) struct Freed {
     device: usize,
     base: u64,
     allocation: AllocationId,
     /// The sequence number of the free.
     sequence: OperationNumber,
-    /// The free, where it is a stream's operation.
+    /// The free, if it is a stream's operation.
     op: Option<OpRef>,
 }
 
@@ -32,20 +32,20 @@ impl Engine {
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
-        // Calls whose errors cudarc shows return a failure; this is none of them.
+        // Only calls whose errors cudarc shows return a failure; this call is not one of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
         let freed = self.free_from_now(address, &CallSite::here())?;
         self.free_at_once(freed);
         Ok(())
     }
 
-    /// `cuMemFreeAsync`: once what is enqueued in `stream` is done.
+    /// `cuMemFreeAsync`: frees the memory once the work enqueued in `stream` is done.
     pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         if state.is_capturing(stream) {
-            // CUDA: in a capture, the address has to be one that the graph allocates.
+            // CUDA requires that, in a capture, the address is one that the graph allocates.
             let message = format!(
                 "{address:#x} is not memory of the graph that is captured: free it after the capture"
             );
@@ -54,7 +54,7 @@ impl Engine {
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
-        // Also in a context that has failed, so that programs can clean up.
+        // A context that has failed allows frees too, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let sequence = state.enqueued;
@@ -102,7 +102,7 @@ impl Engine {
         drop(self.release_freed(state));
     }
 
-    /// Gives the memory back of which nothing that still runs, or is still to run, was enqueued before it was freed.
+    /// Releases the memory whose free comes before every operation that still runs or is still to run.
     pub(super) fn release_freed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.freed.is_empty() {
             return state;
@@ -126,13 +126,13 @@ impl Engine {
 }
 
 impl State {
-    /// Forgets whose memory it was that is freed now.
+    /// Forgets the owner of memory that is now freed.
     pub(super) fn no_longer_owned(&mut self, address: u64) {
         self.disown(address);
         self.pools.freed(address);
     }
 
-    /// The last operation of a stream that an access can still race with, if it is a free.
+    /// Returns the number of the last free in a stream that an access can still race with, or 0 if there is none.
     pub(super) fn last_free(&self, stream: StreamHandle) -> u64 {
         let ops = self.freed.iter().filter_map(|freed| freed.op).filter(|op| op.stream == stream);
         ops.map(|op| op.number).max().unwrap_or(0)

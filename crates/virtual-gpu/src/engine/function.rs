@@ -1,4 +1,4 @@
-//! Functions: what a kernel in a module says of itself, and what a program asks of its launches.
+//! Functions: the attributes of a module's kernels, and a program's settings for their launches.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use virtual_gpu_ptx::Kernel;
 pub(super) struct Function {
     pub(super) module: ModuleHandle,
     pub(super) kernel: Arc<Kernel>,
-    /// Bytes of dynamic shared memory that a launch may ask for.
+    /// Bytes of dynamic shared memory that a launch may request.
     pub(super) max_dynamic_shared: u32,
-    /// The part of an SM's memory that is to be shared memory, in percent; −1 where the program has no wish.
+    /// The preferred part of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,
     cache: CachePreference,
 }
 
 impl Function {
     pub(super) fn new(module: ModuleHandle, kernel: Arc<Kernel>) -> Self {
-        // A block has 48 KiB, static and dynamic together, until the program asks for more.
+        // A block has 48 KiB, static and dynamic together, until the program requests more.
         let max_dynamic_shared = SHARED_PER_BLOCK.saturating_sub(kernel.shared_bytes());
         Self { module, kernel, max_dynamic_shared, carveout: -1, cache: CachePreference::None }
     }
 
-    /// Threads of a block at most: the GPU's limit, or what `.maxntid` and `.reqntid` leave of it.
+    /// Returns the most threads of a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets less.
     pub(super) fn max_threads(&self) -> u32 {
         let bound = self.kernel.required_threads().or(self.kernel.max_threads());
         let product = |[x, y, z]: [u32; 3]| x.saturating_mul(y).saturating_mul(z);
@@ -41,7 +41,7 @@ impl Function {
         Error::new(CudaStatus::InvalidValue, format!("kernel `{}`: {what}", self.kernel.name()))
     }
 
-    /// `CUfunction_attribute`, by number.
+    /// Sets a `CUfunction_attribute`, by its number.
     fn set_attribute(&mut self, attribute: i32, value: i32) -> CudaResult<()> {
         match attribute {
             0..=7 | 10 => Err(self.invalid(format!("function attribute {attribute} can only be read"))),
@@ -76,8 +76,8 @@ impl Function {
 }
 
 impl Engine {
-    /// `cuFuncGetAttribute`, by the attribute's number in `cuda.h`. The values are the kernel's own, but for its
-    /// registers: no register allocation is done, and each thread counts [`REGISTERS_PER_THREAD`].
+    /// `cuFuncGetAttribute`, by the attribute's number in `cuda.h`. The values are the kernel's own, except for its
+    /// registers: none are allocated, and each thread counts as using [`REGISTERS_PER_THREAD`].
     pub fn function_attribute(&self, function: FunctionHandle, attribute: i32) -> CudaResult<i32> {
         let state = self.state();
         let entry = state.function(function)?;
@@ -95,7 +95,7 @@ impl Engine {
             4 => REGISTERS_PER_THREAD as i32,
             5 => module.target() as i32,
             6 => BINARY_VERSION,
-            // Not compiled with -Xptxas --dlcm=ca.
+            // Nothing is compiled with `-Xptxas --dlcm=ca`.
             7 => 0,
             8 => entry.max_dynamic_shared as i32,
             9 => entry.carveout,
@@ -115,15 +115,15 @@ impl Engine {
         self.state().function_mut(function)?.set_attribute(attribute, value)
     }
 
-    /// What a function takes of a multiprocessor, for the `cuOccupancy` functions.
+    /// Returns what a function uses of a multiprocessor, for the `cuOccupancy` functions.
     pub fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         self.state().usage(function)
     }
 
-    /// Checks that a handle stands for a stream.
+    /// Checks that a handle is that of a stream.
     ///
     /// # Errors
-    /// `InvalidHandle`, naming it.
+    /// Returns `InvalidHandle` with a message that names the handle.
     pub fn check_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         self.state().resolve_stream(stream).map(drop)
     }
@@ -144,7 +144,7 @@ impl State {
         self.functions.get(&function).ok_or_else(|| not_a_function(function))
     }
 
-    /// What a function takes of a multiprocessor.
+    /// Returns what a function uses of a multiprocessor.
     pub(super) fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         let entry = self.function(function)?;
         let of_context = self.context(self.context_of(entry.module)?)?.settings.cache;

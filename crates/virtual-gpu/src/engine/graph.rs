@@ -1,7 +1,7 @@
-//! Graphs: work that was captured, to be launched as a whole, again and again.
+//! Graphs: captured work that is launched as a whole, again and again.
 //!
-//! A launch does the work of each captured stream in a stream of the graph's own, so that order, time and deadlocks are
-//! those of any other work.
+//! A launch runs the work of each captured stream in a stream of the graph's own, so that order, time, and deadlocks
+//! follow the same rules as for any other work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ pub struct GraphHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GraphExecHandle(pub u64);
 
-/// What was captured. A node comes after those before it in its branch, and after those that it names.
+/// Captured work. A node comes after the nodes before it in its branch, and after the nodes that it names.
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
-    /// Each comes after all that it depends on.
+    /// Each node comes after all nodes that it depends on.
     pub(super) nodes: Vec<Node>,
 }
 
-/// What was captured from one stream.
+/// The part of a graph that was captured from one stream.
 #[derive(Clone)]
 struct Branch {
     captured: StreamHandle,
@@ -52,16 +52,16 @@ pub(super) struct Node {
 #[derive(Clone)]
 pub(super) enum NodeWork {
     Work(Work),
-    /// What a rank of a communicator launches together.
+    /// The calls that a rank of a communicator launches together.
     Communication(SharedCalls),
 }
 
 /// A graph that can be launched.
 struct Exec {
     graph: Arc<Graph>,
-    /// The streams that do its branches' work, made at the first launch.
+    /// The streams that run its branches, made at the first launch.
     streams: Vec<StreamHandle>,
-    /// The end of the last launch: the next one waits for it.
+    /// The end of the last launch, which the next one waits for.
     last: Option<Awaited>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Graphs {
 }
 
 impl Graph {
-    /// The branch of what is captured from `stream`.
+    /// Returns the branch for work that is captured from `stream`.
     pub(super) fn branch(&mut self, stream: StreamHandle, context: ContextHandle, name: &Arc<str>) -> usize {
         self.branches.iter().position(|branch| branch.captured == stream).unwrap_or_else(|| {
             self.branches.push(Branch { captured: stream, context, name: name.clone() });
@@ -81,12 +81,12 @@ impl Graph {
         })
     }
 
-    /// The name of the stream that a node was captured from.
+    /// Returns the name of the stream that a node was captured from.
     pub(super) fn stream_name(&self, node: usize) -> &str {
         &self.branches[self.nodes[node].branch].name
     }
 
-    /// The first node that none of `last` comes after.
+    /// Returns the first node that is neither in `last` nor before a node of `last`.
     pub(super) fn first_not_before(&self, last: &[usize]) -> Option<usize> {
         let mut before = vec![false; self.nodes.len()];
         for &node in last {
@@ -100,7 +100,7 @@ impl Graph {
         before.iter().position(|&is_before| !is_before)
     }
 
-    /// Adds the nodes of another graph after the nodes `after`; returns the last ones.
+    /// Adds the nodes of another graph after the nodes `after`; returns the new last nodes.
     pub(super) fn append(&mut self, child: &Graph, after: &[usize]) -> Vec<usize> {
         let start = self.nodes.len();
         let first_branch = self.branches.len();
@@ -124,7 +124,8 @@ impl Engine {
     /// `cuGraphInstantiateWithFlags`
     ///
     /// # Errors
-    /// `InvalidValue` for flags that are none, or that exclude each other; `NotSupported` for a launch from the GPU.
+    /// Returns `InvalidValue` for flags that don't exist or that exclude each other; `NotSupported` for a launch from
+    /// the GPU.
     pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
         const AUTO_FREE: u64 = 1;
         const UPLOAD: u64 = 2;
@@ -157,8 +158,8 @@ impl Engine {
         Ok(handle)
     }
 
-    /// `cuGraphLaunch`: after what is enqueued in `stream`, and before what comes later there. A launch waits for the
-    /// last one of the same graph.
+    /// `cuGraphLaunch`: launches a graph after the work enqueued in `stream`, and before later work there. A launch
+    /// waits for the previous launch of the same graph.
     pub fn launch_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -189,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuGraphUpload`: a graph needs nothing on its GPUs before its launch, so that only the arguments are checked.
+    /// `cuGraphUpload`: checks its arguments. A graph needs nothing on its GPUs before its launch.
     pub fn upload_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -198,13 +199,13 @@ impl Engine {
         if known { Ok(()) } else { Err(not_an_exec(exec)) }
     }
 
-    /// `cuGraphDestroy`: what was made of the graph stays.
+    /// `cuGraphDestroy`: destroys a graph; executable graphs made of it stay.
     pub fn destroy_graph(&self, graph: GraphHandle) -> CudaResult<()> {
         let removed = self.state().graphs.all.remove(&graph);
         removed.map(drop).ok_or_else(|| not_a_graph(graph))
     }
 
-    /// `cuGraphExecDestroy`: returns at once; a launch that is under way is still done.
+    /// `cuGraphExecDestroy`: returns at once; a launch that is under way still completes.
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
@@ -216,7 +217,7 @@ impl Engine {
 }
 
 impl State {
-    /// The streams that do a graph's work, one for each branch.
+    /// Returns the streams that do a graph's work, one for each branch.
     fn streams_of_graph(&mut self, exec: GraphExecHandle, graph: &Graph) -> CudaResult<Vec<StreamHandle>> {
         let known = self.graphs.execs.get(&exec).map(|exec| exec.streams.clone()).unwrap_or_default();
         if known.len() == graph.branches.len() {

@@ -1,7 +1,7 @@
-//! Host functions: code of the program that runs when its turn in a stream has come, on a thread of the engine.
+//! Host functions: code of the program that runs on a thread of the engine when its turn in a stream has come.
 //!
-//! One thread runs them all, one after the other, which CUDA allows: functions without a mandated order may be
-//! serialised. The engine's only other threads are those of connections to other processes.
+//! One thread runs them all, one after another. CUDA allows this: functions without a mandated order may be serialized.
+//! The engine's only other threads are those of connections to other processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,16 +19,17 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::spawn_for_good;
 
-/// A call of the program's code. It is dropped without being called where a GPU has failed, or its stream is gone. A
-/// graph calls it at each launch.
+/// A call of the program's code. It is dropped without being called if a GPU has failed or its stream is gone. A graph
+/// calls it at each launch.
 #[derive(Clone)]
 pub(crate) struct HostFunction(Arc<dyn Fn() + Send + Sync>);
 
 impl Engine {
-    /// `cuLaunchHostFunc`: `function` runs once what is enqueued in `stream` is done, and what comes later waits for it.
+    /// `cuLaunchHostFunc`: runs `function` once the work enqueued in `stream` is done; later work there waits for it.
     ///
     /// # Errors
-    /// As of any enqueuing, and `OperatingSystem` where the thread that would run it can't be started.
+    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run it can't be
+    /// started.
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,
@@ -48,7 +49,7 @@ impl Engine {
         self.submit_in(state, stream, work, CallSite::here())
     }
 
-    /// The engine's thread: runs host functions for as long as the process lives.
+    /// Runs host functions on the engine's thread for as long as the process lives.
     fn run_host_functions(&self) {
         let mut state = self.state();
         loop {
@@ -62,10 +63,10 @@ impl Engine {
             if let Some(context) = context {
                 self.flush_printed(context);
             }
-            // A panic has been printed by its hook; the stream goes on.
+            // The panic's hook has printed it; the stream continues.
             let _ = catch_unwind(AssertUnwindSafe(|| function()));
             state = self.state();
-            // It may have been given up, or its context destroyed.
+            // The function may have been given up, or its context destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
                 state.finish_after(op.stream, &View::default(), Cost::Nothing);
             }
@@ -76,8 +77,8 @@ impl Engine {
 }
 
 impl State {
-    /// A host function starts: its program learns that all before it is done, as from an event's synchronisation. The
-    /// thread that enqueued it gets the errors, since functions make no CUDA calls of their own.
+    /// Notes that a host function starts: its program learns that everything before it is done, as from synchronizing
+    /// with an event. The thread that enqueued it gets the errors, because functions make no CUDA calls of their own.
     fn hears(&mut self, op: OpRef) {
         if let Some((thread, view)) = self.first_of(op) {
             self.order.saw(thread, &view);
@@ -85,9 +86,9 @@ impl State {
         }
     }
 
-    /// The host function that an operation waits for in the end.
+    /// Returns the host function that an operation ultimately waits for.
     fn host_function_ahead(&self, mut op: OpRef) -> Option<OpRef> {
-        // Each step leads to an operation enqueued earlier, so that this ends.
+        // Each step leads to an operation that was enqueued earlier, so the loop ends.
         loop {
             match self.obstacle(op)? {
                 Obstacle::Host(function) => return Some(function),
@@ -97,7 +98,8 @@ impl State {
         }
     }
 
-    /// Ends the wait for host functions that have not returned for too long. `false` where none of `ops` waits for one.
+    /// Ends the wait for host functions that have not returned for too long. Returns `false` if none of `ops` waits for
+    /// one.
     pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
         let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         late.sort_unstable_by_key(|op| op.stream);

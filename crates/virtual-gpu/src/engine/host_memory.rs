@@ -1,6 +1,6 @@
-//! Host memory: which addresses are pinned, and how copies reach its bytes.
+//! Host memory: which addresses are pinned, and how copies reach their bytes.
 //!
-//! The bytes are the host's, and nothing here looks at them: copies carry a function that does.
+//! The bytes belong to the host, and nothing here looks at them: copies carry a function that does.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use virtual_gpu_core::handle::OpRef;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// Reads the host's bytes of a copy; more than once where a graph holds it.
+/// Reads the host's bytes for a copy; more than once if a graph holds the copy.
 pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// Writes the host's bytes of a copy; more than once where a graph holds it.
+/// Writes a copy's bytes to the host; more than once if a graph holds the copy.
 pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Keeps the program away from pinned memory that a copy uses, for as long as it lives.
+/// Keeps the program away from pinned memory that a copy uses, until the guard is dropped.
 pub struct Guard {
-    /// Its number, for [`Engine::host_touched`].
+    /// The number that [`Engine::host_touched`] takes.
     pub id: u64,
-    /// What opens the memory when it is dropped.
+    /// Opens the memory when it is dropped.
     pub closed: Box<dyn Any + Send>,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct Held {
     guard: Guard,
 }
 
-/// What a copy's host memory is.
+/// The kind of a copy's host memory.
 pub enum HostKind {
-    /// Read at the call, and written before it returns.
+    /// Read at the call, and written before the call returns.
     Pageable,
-    /// Read and written when the copy's turn comes, and guarded until the program has waited for that.
+    /// Read and written when the copy's turn comes, and guarded until the program has waited for the copy.
     Pinned(Option<Guard>),
 }
 
-/// What keeps pinned memory alive: its owner, and the copies that are under way.
+/// Keeps pinned memory alive; its owner and the copies that are under way hold it.
 pub type Memory = Arc<dyn Any + Send + Sync>;
 
 /// Pinned memory, by the address of its first byte.
@@ -51,7 +51,7 @@ pub type Memory = Arc<dyn Any + Send + Sync>;
 pub(super) struct Pinned(BTreeMap<u64, (u64, Memory)>);
 
 impl Pinned {
-    /// The allocation that `address` lies in, with its first address and size.
+    /// Returns the allocation that `address` lies in, with its first address and size.
     fn at(&self, address: u64) -> Option<(u64, u64, &Memory)> {
         let (&start, (len, memory)) = self.0.range(..=address).next_back()?;
         (address - start < *len).then_some((start, *len, memory))
@@ -59,7 +59,7 @@ impl Pinned {
 }
 
 impl Engine {
-    /// `cuMemHostAlloc`: the `len` bytes of host memory from `address` on, which live as long as `memory`.
+    /// `cuMemHostAlloc`: pins the `len` bytes of host memory from `address` on, which live as long as `memory`.
     pub fn pin(&self, address: u64, len: u64, memory: Memory) -> CudaResult<()> {
         self.check_capture_allows("cuMemHostAlloc")?;
         let mut state = self.state();
@@ -68,12 +68,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether what the host does to pinned memory is watched.
+    /// Returns whether the host's accesses to pinned memory are watched.
     pub fn watches_the_host(&self) -> bool {
         self.config().checks != Checks::Off
     }
 
-    /// The calling thread has touched memory that the guard with this number keeps closed. Reports it. The memory is open now.
+    /// Reports that the calling thread has touched memory that the guard with this number keeps closed. The memory is
+    /// open now.
     pub fn host_touched(&self, id: u64) {
         let here = CallSite::here();
         let mut state = self.state();
@@ -98,13 +99,13 @@ impl Engine {
     /// `cuMemFreeHost`: returns at once; copies that are under way keep the memory until they are done.
     ///
     /// # Errors
-    /// `InvalidValue` for anything but the first byte of pinned memory.
+    /// Returns `InvalidValue` for anything but the first byte of pinned memory.
     pub fn unpin(&self, address: u64) -> CudaResult<()> {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
         state.current_context()?;
         if let Some((_, memory)) = state.pinned.0.remove(&address) {
-            // Outside of the lock, since it may be large.
+            // It is dropped outside the lock, because it may be large.
             drop(state);
             drop(memory);
             return Ok(());
@@ -119,10 +120,10 @@ impl Engine {
         Err(Error::new(CudaStatus::InvalidValue, message))
     }
 
-    /// The pinned memory that all of `len` bytes from `address` on lie in; none where they are pageable.
+    /// Returns the pinned memory that contains all `len` bytes from `address` on; `None` if they are pageable.
     ///
     /// # Errors
-    /// `InvalidValue` where they begin in pinned memory and go beyond it.
+    /// Returns `InvalidValue` if they begin in pinned memory and extend beyond it.
     pub fn pinned(&self, address: u64, len: u64) -> CudaResult<Option<Memory>> {
         let state = self.state();
         let Some((start, whole, memory)) = state.pinned.at(address) else { return Ok(None) };
@@ -140,18 +141,18 @@ impl Engine {
 }
 
 impl State {
-    /// Keeps a copy's guard until a thread has waited for the copy. `writes` says that the copy writes to the host.
+    /// Keeps a copy's guard until a thread has waited for the copy. `writes` is true if the copy writes to the host.
     pub(super) fn hold(&mut self, op: OpRef, guard: Guard, writes: bool, call_site: CallSite) {
         self.held.push(Held { op, writes, call_site, guard });
     }
 
-    /// Opens what copies used that a thread has waited for.
+    /// Opens the memory of copies that a thread has waited for.
     pub(super) fn open_seen(&mut self) {
         let order = &self.order;
         self.held.retain(|held| !order.is_seen(held.op.stream, held.op.number));
     }
 
-    /// Whether the host has pinned memory at `address`.
+    /// Returns whether the host has pinned memory at `address`.
     pub(super) fn is_pinned(&self, address: u64) -> bool {
         self.pinned.at(address).is_some()
     }

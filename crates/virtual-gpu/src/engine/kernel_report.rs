@@ -1,4 +1,4 @@
-//! What is said of a kernel that went wrong.
+//! The reports of kernels that failed.
 
 use crate::report::{Report, size};
 use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
@@ -7,7 +7,7 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use virtual_gpu_ptx::instruction::Space;
 
-/// The code that CUDA gives for a fault.
+/// Returns the code that CUDA gives for a fault.
 pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     match fault.kind {
         FaultKind::BadAddress(_)
@@ -23,9 +23,9 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     }
 }
 
-/// The report of a fault in a kernel that was launched at `launched`.
+/// Returns the report of a fault in a kernel that was launched at `launched`.
 ///
-/// `foreign` says whose an address is that lies in no memory of the kernel's GPU.
+/// `foreign` adds the owner of an address that lies in no memory of the kernel's GPU.
 pub(super) fn fault_report(
     fault: &Fault,
     launched: &CallSite,
@@ -84,7 +84,7 @@ pub(super) fn fault_report(
     }
 }
 
-/// The report of a read of bytes that nothing wrote; `memory` is what the kernel ran on.
+/// Returns the report of a read of bytes that nothing wrote; `memory` is the memory that the kernel ran on.
 pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &CallSite) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
     let report = with_source(report, read);
@@ -105,7 +105,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
     report.before_at("launched", launched).help(help)
 }
 
-/// The report of two accesses to shared memory that nothing orders.
+/// Returns the report of two accesses to shared memory that nothing orders.
 pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
@@ -134,7 +134,7 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     })
 }
 
-/// What CUDA writes to standard error for an assertion that failed, a line for each thread.
+/// Returns what CUDA writes to standard error for a failed assertion: one line for each thread.
 pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String {
     let Assertion { message, file, line, function, threads } = assertion;
     let [a, b, c] = block;
@@ -171,7 +171,7 @@ fn headline(fault: &Fault) -> &'static str {
     }
 }
 
-/// The thread, what it did, and where in the source.
+/// Adds the thread, its access, and its source line.
 fn with_source(report: Report, at: &ThreadReport) -> Report {
     let ([a, b, c], [x, y, z]) = (at.block, at.thread);
     let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, address, .. }| {

@@ -1,4 +1,4 @@
-//! Kernels run: on whichever thread their stream's turn came, without the engine's lock.
+//! Runs kernels, without the engine's lock, on whichever thread their stream's turn came.
 
 use super::Engine;
 use super::Failure;
@@ -22,11 +22,11 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Launch};
 
-/// Instructions that the threads of a launch may take together, so that a kernel without end ends: about a minute of one
-/// core.
+/// The most instructions that the threads of a launch may execute together, so that an endless kernel is stopped: about
+/// a minute of one core.
 const INSTRUCTION_LIMIT: u64 = 1 << 36;
 
-/// Instructions that one thread may take: some ten seconds of one core for a thread that runs alone.
+/// The most instructions that one thread may execute: some ten seconds of one core for a thread that runs alone.
 const THREAD_LIMIT: u64 = 1 << 28;
 
 /// A kernel that has run, or has failed.
@@ -77,7 +77,7 @@ impl Engine {
         Ok(Done { touched, cost })
     }
 
-    /// Runs a kernel on the memory of its GPU and managed memory, which stay locked meanwhile.
+    /// Runs a kernel on its GPU's memory and on managed memory, which both stay locked meanwhile.
     fn run_in_memory(&self, launch: &KernelLaunch, turn: &Turn) -> Result<Ran, Failure> {
         let &Turn { device, ref call_site, sequence, start_ns } = turn;
         let mut memory = self.memory_as_of(device, sequence);
@@ -97,7 +97,7 @@ impl Engine {
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        // Locked after every GPU's memory, so that two kernels can't wait for each other's.
+        // Managed memory is locked after every GPU's memory, so that two kernels can't wait for each other.
         let mut managed =
             Some(self.memory_as_of(self.managed(), sequence)).filter(|managed| !managed.is_empty());
         if let Some(managed) = &mut managed {
@@ -118,7 +118,7 @@ impl Engine {
         Ok(Ran { outcome, touched, unwritten })
     }
 
-    /// What a kernel touched, by allocation.
+    /// Returns what a kernel touched, by allocation.
     fn touched(
         &self,
         device: usize,
@@ -144,7 +144,7 @@ impl Engine {
         by_allocation
     }
 
-    /// Says whose an address is that a kernel used, and that lies in no memory of its GPU.
+    /// Adds the owner of an address that a kernel used and that lies in no memory of its GPU.
     fn whose(&self, report: Report, address: u64) -> Report {
         if self.state().is_pinned(address) {
             return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
@@ -163,7 +163,7 @@ impl Engine {
     }
 }
 
-/// What `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
+/// Allocates what `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
 fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
     const SIZE: u64 = 8;
     let no_room = || {

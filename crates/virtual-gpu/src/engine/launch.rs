@@ -1,4 +1,4 @@
-//! Kernel launches, checked and enqueued.
+//! Checks and enqueues kernel launches.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) struct KernelLaunch {
     pub(super) context: ContextHandle,
     /// Bytes of each thread's stack (`CU_LIMIT_STACK_SIZE`).
     pub(super) stack: u64,
-    /// Bytes that its context keeps of what kernels print (`CU_LIMIT_PRINTF_FIFO_SIZE`).
+    /// Bytes of printed output that its context keeps (`CU_LIMIT_PRINTF_FIFO_SIZE`).
     pub(super) print_buffer: u64,
 }
 
@@ -50,7 +50,7 @@ impl KernelLaunch {
 }
 
 impl Engine {
-    /// `cuLaunchKernel`. `parameters` are packed as the kernel's own list says.
+    /// `cuLaunchKernel`. `parameters` are packed as the kernel's own parameter list requires.
     pub fn launch(
         &self,
         function: FunctionHandle,
@@ -61,10 +61,10 @@ impl Engine {
         self.enqueue_kernel(function, shape, stream, parameters, false)
     }
 
-    /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for one another.
+    /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for each other.
     ///
     /// # Errors
-    /// `CooperativeLaunchTooLarge` where the GPU does not hold so many blocks.
+    /// Returns `CooperativeLaunchTooLarge` if the GPU can't hold that many blocks at a time.
     pub fn launch_cooperative(
         &self,
         function: FunctionHandle,
@@ -117,7 +117,7 @@ impl Engine {
     }
 }
 
-/// What of a block's shape the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
+/// Refuses a block shape that the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
 fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
     let [x, y, z] = block;
     let threads = u64::from(x * y * z);
@@ -133,7 +133,7 @@ fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
     }
 }
 
-/// Refuses a launch that no GPU of this kind can do, naming the figure and the limit.
+/// Refuses a launch that no GPU of this kind can do. The error names the value and the limit.
 fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let kernel = &function.kernel;
     let refuse = |what: String| {

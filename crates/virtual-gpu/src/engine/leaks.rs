@@ -1,4 +1,4 @@
-//! What a program leaves allocated when it ends.
+//! Reports the memory that a program leaves allocated when it ends.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::TryLockError;
@@ -8,10 +8,10 @@ use crate::config::Checks;
 use crate::report::{Report, size};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
-/// Source lines that are listed.
+/// The most source lines that are listed.
 const LISTED: usize = 8;
 
-/// Buffers that one line allocated in one memory.
+/// The buffers that one source line allocated in one memory.
 struct Leak {
     call_site: CallSite,
     buffers: u64,
@@ -19,9 +19,9 @@ struct Leak {
 }
 
 impl Engine {
-    /// The report of the device and managed memory that is allocated now, as the process ends: by the lines that
-    /// allocated it, most bytes first. `None` where there is none, where a GPU has failed, which has been reported, and where
-    /// a thread is still at work, whose buffers may be in use.
+    /// Returns the report of the device and managed memory that is still allocated as the process ends: by the lines
+    /// that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed (which has
+    /// been reported), or if a thread is still at work, because its buffers may be in use.
     pub fn leak_report(&self) -> Option<Report> {
         if self.config().checks == Checks::Off {
             return None;

@@ -1,7 +1,7 @@
-//! Managed memory: what all GPUs share with the host, at the same addresses.
+//! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
-//! It lies in one memory, and which processor touches it costs nothing: prefetches and advice are checked, and change
-//! nothing. The host's own accesses are invisible, so that all of it counts as written.
+//! It lies in one memory, and accessing it from another processor costs nothing extra. So prefetches and advice are
+//! checked, and change nothing. The host's own accesses are invisible, so all of it counts as written.
 
 use super::work::Work;
 use super::{Engine, lock};
@@ -11,7 +11,7 @@ use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// `CUmemAttach_flags`: who may use managed memory where processors can't share it.
+/// `CUmemAttach_flags`: what may use managed memory if processors can't share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// Any stream of any GPU.
@@ -23,10 +23,10 @@ pub enum Attachment {
 }
 
 impl Attachment {
-    /// The flag with this number in `cuda.h`.
+    /// Returns the flag with this number in `cuda.h`.
     ///
     /// # Errors
-    /// `InvalidValue`, naming the number.
+    /// Returns `InvalidValue`, with a message that names the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         match number {
             1 => Ok(Self::Global),
@@ -40,13 +40,13 @@ impl Attachment {
 /// `CUmemLocation`: a processor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A GPU's, by its number.
+    /// That of a GPU, by its number.
     Gpu(i32),
-    /// The host's, or one of its nodes.
+    /// That of the host, or of one of its NUMA nodes.
     Host,
 }
 
-/// `CUmem_advise`, as far as it asks for a location or not.
+/// `CUmem_advise`, reduced to whether its location matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and its opposite: the location does not matter.
@@ -60,10 +60,10 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// The advice with this number in `cuda.h`.
+    /// Returns the advice with this number in `cuda.h`.
     ///
     /// # Errors
-    /// `InvalidValue`, naming the number.
+    /// Returns `InvalidValue`, with a message that names the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         match number {
             1 | 2 => Ok(Self::ReadMostly),
@@ -76,11 +76,11 @@ impl Advice {
 }
 
 impl Engine {
-    /// `cuMemAllocManaged`: `bytes` that the host and all GPUs can use. `map` gives the host access to so many bytes at an
-    /// address, or `None` where there is no room.
+    /// `cuMemAllocManaged`: allocates `bytes` that the host and all GPUs can use. `map` gives the host access to that
+    /// many bytes at an address, or returns `None` if there is no room.
     ///
     /// # Errors
-    /// `InvalidValue` for no bytes and for `CU_MEM_ATTACH_SINGLE`; `OutOfMemory`.
+    /// Returns `InvalidValue` for 0 bytes and for `CU_MEM_ATTACH_SINGLE`, and `OutOfMemory` if there is no room.
     pub fn allocate_managed(
         &self,
         bytes: u64,
@@ -94,7 +94,7 @@ impl Engine {
             return Err(invalid("an allocation of 0 bytes".to_owned()));
         }
         self.check_capture_allows("cuMemAllocManaged")?;
-        // In a context that can still be used.
+        // The current context must still be usable.
         self.usable_stream_device(StreamHandle(0))?;
         let made = self
             .memory(self.managed())
@@ -108,7 +108,8 @@ impl Engine {
         Ok(address)
     }
 
-    /// `cuStreamAttachMemAsync`: in stream order. `len` is 0, or all of the allocation that starts at `address`.
+    /// `cuStreamAttachMemAsync`, in stream order. `len` is 0, or the size of the whole allocation that starts at
+    /// `address`.
     pub fn attach_managed(
         &self,
         stream: StreamHandle,
@@ -136,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// `cuMemPrefetchAsync`: in stream order.
+    /// `cuMemPrefetchAsync`, in stream order.
     pub fn prefetch_managed(
         &self,
         stream: StreamHandle,

@@ -1,8 +1,8 @@
-//! The engine: contexts, streams, events and memory under one lock, and the work that runs outside of it.
+//! The engine: contexts, streams, events, and memory under one lock, and the work that runs outside the lock.
 //!
-//! An operation runs once its stream predecessors and awaited events are done, on whichever host thread made it
-//! ready or waits for it, without the engine's lock. Results are those of a correct GPU for a correctly
-//! synchronised program; nothing here knows what order or time a GPU would give them.
+//! An operation runs once its predecessors in its stream and the events it waits for are done. It runs without the
+//! engine's lock, on whichever host thread made it ready or waits for it. The results are those of a correct GPU for a
+//! correctly synchronized program. Nothing here knows in which order or at what time a GPU would produce them.
 
 mod capture;
 mod communication;
@@ -67,7 +67,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How often, a millisecond apart, the end of the process tries to get the lock for the trace.
+/// How many times, a millisecond apart, the end of the process tries to get the lock for the trace.
 const TRIES: usize = 1000;
 
 /// A set of virtual GPUs and everything that programs made on them.
@@ -75,18 +75,18 @@ pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
-    /// Of each GPU; the last one is managed memory.
+    /// The memory of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
-    /// Texts that were read last, with their modules.
+    /// The PTX texts that were parsed last, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
     state: Mutex<State>,
-    /// Told whenever an operation is done, so that waiting threads look again.
+    /// Notified whenever an operation is done, so that waiting threads check again.
     changed: Condvar,
-    /// Told when a host function is to be run.
+    /// Notified when a host function is ready to run.
     host: Condvar,
 }
 
-/// Why an operation failed: the code that CUDA would give or the nearest one, and the report.
+/// Why an operation failed: the code that CUDA would return, or the nearest one, and the report.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The code.
@@ -96,18 +96,18 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure of a report and prints it.
+    /// Makes a failure from a report, and prints the report.
     pub fn announce(status: CudaStatus, report: &Report) -> Self {
         report.print();
         Self::quietly(status, report)
     }
 
-    /// Makes a failure of a report like one that was printed already.
+    /// Makes a failure from a report like one that was already printed.
     pub(crate) fn quietly(status: CudaStatus, report: &Report) -> Self {
         Self { status, report: report.to_string().into() }
     }
 
-    /// What it is, in a line.
+    /// Returns the failure in one line.
     pub fn headline(&self) -> &str {
         self.report.lines().next().unwrap_or_default()
     }
@@ -132,18 +132,18 @@ pub struct State {
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
-    /// Copies of pinned memory that no thread has waited for.
+    /// Copies of pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
     threads: Map<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
-    /// Streams whose first operation waits for something in the stream that is the key.
+    /// Streams whose first operation waits for something in another stream, which is the key.
     waiting: Map<StreamHandle, Vec<StreamHandle>>,
     /// Whether a GPU has failed since the start.
     any_failure: bool,
     /// The sequence number of the last operation.
     enqueued: OperationNumber,
-    /// Memory that was freed, in the order of the calls, while what was enqueued before them was not done.
+    /// Memory that was freed, in the order of the calls, while operations enqueued earlier are not done.
     freed: VecDeque<free::Freed>,
     /// Operations done since the start.
     finished: u64,
@@ -154,16 +154,16 @@ pub struct State {
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: BTreeSet<ThreadKey>,
-    /// How many wait for the times of operations that are done.
+    /// Number of threads that wait for the times of operations that are done.
     waiting_for_times: usize,
-    /// As in the configuration.
+    /// The value of the configuration.
     pub timeout: Timeout,
-    /// As in the configuration.
+    /// The value of the configuration.
     pub bootstrap_timeout: Timeout,
     pub(crate) communication: &'static dyn Communication,
-    /// Streams that no clock holds any more, which other processes do not know yet.
+    /// Streams that no clock holds any more, and that have not been announced to other processes.
     forgotten_streams: Vec<StreamHandle>,
-    /// From this many threads on, those that have ended are forgotten.
+    /// Once there are this many threads, those that have ended are forgotten.
     prune_threads_at: usize,
     /// What happened before what.
     pub order: Order,
@@ -171,14 +171,15 @@ pub struct State {
     pub time: Time,
 }
 
-/// A lock's guard, also where another thread panicked while it held the lock: the state is changed only by
-/// functions that leave it consistent.
+/// Returns a lock's guard even if another thread panicked while it held the lock, because every function that changes
+/// the state leaves it consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Engine {
-    /// GPUs as `config` asks for, whose addresses start at `addresses`: [`Engine::address_space`] many are used.
+    /// Makes the GPUs that `config` requests. Their addresses start at `addresses`, and take [`Engine::address_space`]
+    /// bytes.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
         let of_gpus = (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY));
@@ -229,15 +230,16 @@ impl Engine {
         }
     }
 
-    /// Addresses that so many GPUs may use, with their managed memory.
+    /// Returns the number of addresses that this many GPUs may use, including their managed memory.
     pub fn address_space(gpus: usize) -> u64 {
         (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
-    /// Writes the trace that `VIRTUAL_GPU_TRACE` asks for, as the process ends: of all that is done by then.
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` requests, as the process ends. It contains everything that is done by
+    /// then.
     ///
     /// # Errors
-    /// A sentence that names the variable and the file.
+    /// Returns a sentence that names the variable and the file.
     pub fn write_trace(&self) -> Result<(), String> {
         let Some(path) = &self.config.trace else { return Ok(()) };
         let say = |why: &dyn std::fmt::Display| format!("VIRTUAL_GPU_TRACE={}: {why}", path.display());
@@ -252,22 +254,22 @@ impl Engine {
         Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
-    /// Sets what communicates between the GPUs. Without it, no stream comes to a call of a communicator.
+    /// Sets how the GPUs communicate. Without this, no stream reaches a call of a communicator.
     pub fn set_communication(&self, communication: &'static dyn Communication) {
         self.state().communication = communication;
     }
 
-    /// The number of GPUs.
+    /// Returns the number of GPUs.
     pub fn device_count(&self) -> usize {
         self.config.gpus
     }
 
-    /// Which of the node's GPUs the process knows by this number.
+    /// Returns the number in the node of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.config.physical(gpu)
     }
 
-    /// The configuration that the engine was made with.
+    /// Returns the configuration that the engine was made with.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -277,12 +279,12 @@ impl Engine {
         lock(&self.state)
     }
 
-    /// A GPU's memory as the program sees it.
+    /// Locks a GPU's memory, as the program sees it.
     pub fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
         self.memory_as_of(device, AFTER_ALL)
     }
 
-    /// A GPU's memory as the operation with this sequence number sees it.
+    /// Locks a GPU's memory, as the operation with this sequence number sees it.
     pub(crate) fn memory_as_of(
         &self,
         device: usize,
@@ -293,28 +295,28 @@ impl Engine {
         memory
     }
 
-    /// The GPU that hands out `address`; managed memory counts as one more after the last.
+    /// Returns the GPU that hands out `address`; managed memory counts as one more after the last GPU.
     pub fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
     }
 
-    /// The number of managed memory among the GPUs' memories.
+    /// Returns the index of managed memory among the GPUs' memories.
     pub fn managed(&self) -> usize {
         self.config.gpus
     }
 
-    /// Where a report says that the memory of this number is.
+    /// Returns where a memory is, in the words of a report.
     fn name_of(&self, device: usize) -> String {
         if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
 
-    /// Whether the address lies in a GPU's own memory, where the host has no access.
+    /// Returns whether the address lies in a GPU's own memory, which the host can't access.
     pub fn is_device_address(&self, address: u64) -> bool {
         self.device_of(address).is_some_and(|device| device != self.managed())
     }
 
-    /// Makes blocked threads look again.
+    /// Wakes blocked threads, so that they check again.
     pub fn wake_all(&self) {
         self.changed.notify_all();
     }
@@ -322,7 +324,7 @@ impl Engine {
     /// Checks that a GPU with this number exists.
     ///
     /// # Errors
-    /// `InvalidDevice`, naming the number and how many there are.
+    /// Returns `InvalidDevice`, with a message that names the number and how many GPUs exist.
     pub fn check_device(&self, ordinal: i32) -> CudaResult<usize> {
         usize::try_from(ordinal).ok().filter(|&gpu| gpu < self.config.gpus).ok_or_else(|| {
             let count = self.config.gpus;
@@ -335,20 +337,20 @@ impl Engine {
 }
 
 impl State {
-    /// A handle that nothing else has.
+    /// Returns a handle that nothing else has.
     pub fn new_handle(&mut self) -> u64 {
-        // Multiples of 16 look like pointers, and stay clear of the reserved stream handles 0, 1 and 2.
+        // Multiples of 16 look like pointers, and differ from the reserved stream handles 0, 1, and 2.
         let handle = self.next_handle * 16;
         self.next_handle += 1;
         handle
     }
 
-    /// A stream that is not gone.
+    /// Returns a stream if it is not gone.
     pub fn stream(&self, stream: StreamHandle) -> Option<&stream::Stream> {
         self.streams.get(&stream)
     }
 
-    /// Tells other processes of streams that are gone.
+    /// Announces to other processes the streams that are gone.
     fn announce_forgotten_streams(&mut self) {
         if !self.forgotten_streams.is_empty() {
             self.communication.streams_forgotten(&std::mem::take(&mut self.forgotten_streams));

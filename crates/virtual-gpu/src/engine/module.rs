@@ -1,4 +1,4 @@
-//! Modules: PTX that was read, its functions and its global variables.
+//! Modules: parsed PTX, its functions, and its global variables.
 
 use super::Engine;
 use super::State;
@@ -24,16 +24,16 @@ pub struct FunctionHandle(pub u64);
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<virtual_gpu_ptx::Module>,
-    /// Device address of each of the module's variables.
+    /// The device address of each of the module's variables.
     pub(super) globals: Arc<[u64]>,
     functions: BTreeMap<String, FunctionHandle>,
 }
 
 impl Engine {
-    /// `cuModuleLoadData` of PTX text, into the current context.
+    /// `cuModuleLoadData`: loads PTX text into the current context.
     ///
     /// # Errors
-    /// `InvalidPtx` with every line that can't be run.
+    /// Returns `InvalidPtx` with every line that can't be run.
     pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
         self.flush_current();
         let (context, device) = {
@@ -70,10 +70,10 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Reads a PTX text. Every rank loads the same ones, so the last few are kept.
+    /// Parses a PTX text. Every rank loads the same texts, so the last few are kept.
     fn parse(&self, text: &str) -> CudaResult<Arc<virtual_gpu_ptx::Module>> {
         const KEPT: usize = 32;
-        // Held while reading: ranks that come with the same text meanwhile find it read.
+        // The lock is held while parsing, so ranks that bring the same text meanwhile find it parsed.
         let mut parsed = lock(&self.parsed);
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
@@ -106,7 +106,7 @@ impl Engine {
     /// `cuModuleGetFunction`.
     ///
     /// # Errors
-    /// `NotFound`, naming the kernel that was asked for and those that there are.
+    /// Returns `NotFound`, with a message that names the requested kernel and those that exist.
     pub fn function(&self, module: ModuleHandle, name: &str) -> CudaResult<FunctionHandle> {
         let mut state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
@@ -127,10 +127,10 @@ impl Engine {
         Ok(function)
     }
 
-    /// `cuModuleGetGlobal`: address and size of a module's `.global` or `.const` variable.
+    /// `cuModuleGetGlobal`: returns the address and size of a module's `.global` or `.const` variable.
     ///
     /// # Errors
-    /// `NotFound`, naming the variable that was asked for and those that there are.
+    /// Returns `NotFound`, with a message that names the requested variable and those that exist.
     pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
         let state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
@@ -145,24 +145,24 @@ impl Engine {
         Ok((address, variable.size))
     }
 
-    /// The kernel of a function, by which a launch's parameters are read.
+    /// Returns the kernel of a function, which describes a launch's parameters.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }
 }
 
 impl State {
-    /// The PTX of a module.
+    /// Returns the PTX of a module.
     pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&virtual_gpu_ptx::Module> {
         Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
     }
 
-    /// The context that a module was loaded into.
+    /// Returns the context that a module was loaded into.
     pub(super) fn context_of(&self, module: ModuleHandle) -> CudaResult<ContextHandle> {
         Ok(self.modules.get(&module).ok_or_else(|| not_a_module(module))?.context)
     }
 
-    /// Forgets a module with its functions; returns the addresses of its variables.
+    /// Forgets a module and its functions; returns the addresses of its variables.
     pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
         self.functions.retain(|_, function| function.module != module);
         self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())

@@ -1,7 +1,7 @@
-//! Memory pools: which allocation came from which, and how much each holds.
+//! Memory pools: which allocation came from which pool, and how much each pool holds.
 //!
-//! A pool's figures are its own: an allocation takes its memory when it is made, whatever a pool holds in reserve, and
-//! `cuMemGetInfo` counts what is unused in a pool as free.
+//! A pool has figures of its own. An allocation takes its memory when it is made, no matter what a pool holds in
+//! reserve, and `cuMemGetInfo` counts a pool's unused memory as free.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolHandle(pub u64);
 
-/// A pool takes and gives back memory in pieces of so many bytes, the smallest that GPUs map.
+/// A pool takes and returns memory in pieces of this many bytes, the smallest that GPUs map.
 const PIECE: u64 = 2 << 20;
 
-/// A figure of a pool that is a number of bytes, or one of its switches.
+/// A figure of a pool: a number of bytes, or one of its switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolFigure {
-    /// `CU_MEMPOOL_ATTR_REUSE_…`: whether memory that was freed may be reused, in three ways by number.
+    /// `CU_MEMPOOL_ATTR_REUSE_…`: whether freed memory may be reused, in one of three ways, by number.
     Reuse(usize),
     /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`
     ReleaseThreshold,
@@ -36,10 +36,10 @@ pub enum PoolFigure {
 }
 
 impl PoolFigure {
-    /// The figure with this number in `cuda.h`.
+    /// Returns the figure with this number in `cuda.h`.
     ///
     /// # Errors
-    /// `InvalidValue`, naming the number.
+    /// Returns `InvalidValue`, with a message that names the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         Ok(match number {
             1..=3 => Self::Reuse(number as usize - 1),
@@ -53,7 +53,7 @@ impl PoolFigure {
     }
 }
 
-/// An amount, and the highest that it has been.
+/// An amount, and its highest value so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gauge {
     now: u64,
@@ -69,13 +69,13 @@ impl Gauge {
 
 struct Pool {
     device: usize,
-    /// Bytes that may be in use at a time.
+    /// The most bytes that may be in use at a time.
     most: u64,
     reuse: [bool; 3],
     release_threshold: u64,
     reserved: Gauge,
     used: Gauge,
-    /// It was destroyed while something of it was in use.
+    /// Whether it was destroyed while some of its memory was in use.
     destroyed: bool,
 }
 
@@ -95,27 +95,27 @@ impl Pool {
         Err(Error::new(CudaStatus::OutOfMemory, message))
     }
 
-    /// Notes bytes that an allocation has got.
+    /// Counts the bytes of a new allocation.
     fn take(&mut self, bytes: u64) {
         let used = self.used.now + bytes;
         self.used.set(used);
         self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
     }
 
-    /// Gives back what is held in reserve, as far as no more than `keep` bytes are held.
+    /// Releases memory that is held in reserve until no more than `keep` bytes are held, apart from those in use.
     fn trim(&mut self, keep: u64) {
         let needed = self.used.now.next_multiple_of(PIECE);
         self.reserved.now = needed.max(self.reserved.now.min(keep));
     }
 }
 
-/// All pools, and what came from them.
+/// All pools, and what was allocated from them.
 #[derive(Default)]
 pub(super) struct Pools {
     all: HashMap<PoolHandle, Pool>,
-    /// By GPU: the default pool and the current one.
+    /// The default pool and the current pool of each GPU.
     of_device: HashMap<usize, (PoolHandle, PoolHandle)>,
-    /// Pool and bytes of an allocation, by its address.
+    /// The pool and the size of each allocation, by its address.
     allocations: HashMap<u64, (PoolHandle, u64)>,
 }
 
@@ -133,7 +133,7 @@ impl Pools {
         }
     }
 
-    /// An allocation is gone: its bytes are the pool's again.
+    /// Returns the bytes of an allocation that is gone to its pool.
     pub(super) fn freed(&mut self, address: u64) {
         if let Some((pool, bytes)) = self.allocations.remove(&address) {
             self.return_bytes(pool, bytes);
@@ -146,7 +146,7 @@ fn invalid(message: String) -> Error<CudaStatus> {
 }
 
 impl State {
-    /// A GPU's default pool and its current one.
+    /// Returns a GPU's default pool and its current pool.
     fn pools_of(&mut self, device: usize) -> (PoolHandle, PoolHandle) {
         if let Some(&pools) = self.pools.of_device.get(&device) {
             return pools;
@@ -165,7 +165,7 @@ impl Engine {
         Ok(self.state().pools_of(device).0)
     }
 
-    /// `cuDeviceGetMemPool`: the pool that [`Engine::allocate_in`] takes from.
+    /// `cuDeviceGetMemPool`: returns the pool that [`Engine::allocate_in`] takes from.
     pub fn current_pool(&self, device: i32) -> CudaResult<PoolHandle> {
         let device = self.check_device(device)?;
         Ok(self.state().pools_of(device).1)
@@ -174,7 +174,7 @@ impl Engine {
     /// `cuDeviceSetMemPool`.
     ///
     /// # Errors
-    /// `InvalidValue` where the pool is on another GPU.
+    /// Returns `InvalidValue` if the pool is on another GPU.
     pub fn set_current_pool(&self, device: i32, pool: PoolHandle) -> CudaResult<()> {
         let device = self.check_device(device)?;
         let mut state = self.state();
@@ -188,7 +188,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemPoolCreate`, on a GPU. `most` bounds the bytes in use; 0 leaves it to the GPU's memory.
+    /// `cuMemPoolCreate`, on a GPU. `most` limits the bytes in use; 0 means that only the GPU's memory limits them.
     pub fn create_pool(&self, device: i32, most: u64) -> CudaResult<PoolHandle> {
         let device = self.check_device(device)?;
         let most = if most == 0 { u64::MAX } else { most };
@@ -198,11 +198,11 @@ impl Engine {
         Ok(pool)
     }
 
-    /// `cuMemPoolDestroy`: what is in use stays so until it is freed. Where it was its GPU's current pool, the default
-    /// one is so again.
+    /// `cuMemPoolDestroy`: memory in use stays in use until it is freed. If the pool was its GPU's current pool, the
+    /// default pool becomes current again.
     ///
     /// # Errors
-    /// `InvalidValue` for a default pool.
+    /// Returns `InvalidValue` for a default pool.
     pub fn destroy_pool(&self, pool: PoolHandle) -> CudaResult<()> {
         let mut state = self.state();
         let device = state.pools.get(pool)?.device;
@@ -224,7 +224,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What unused memory pools hold above their thresholds goes back, as at each synchronisation.
+    /// Releases the unused memory that pools hold above their thresholds, as each synchronization does.
     pub(super) fn release_unused(&self) {
         for pool in self.state().pools.all.values_mut() {
             pool.trim(pool.release_threshold);
@@ -245,10 +245,10 @@ impl Engine {
         })
     }
 
-    /// `cuMemPoolSetAttribute`. Setting a high-water mark to 0 starts it anew from what there is now.
+    /// `cuMemPoolSetAttribute`. Setting a high-water mark to 0 resets it to the current amount.
     ///
     /// # Errors
-    /// `InvalidValue` for what can only be read, and for a mark that is not 0.
+    /// Returns `InvalidValue` for attributes that can only be read, and for a mark that is not 0.
     pub fn set_pool_figure(&self, pool: PoolHandle, figure: PoolFigure, value: u64) -> CudaResult<()> {
         let mut state = self.state();
         let pool = state.pools.get(pool)?;
@@ -268,20 +268,20 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemAllocAsync`: as [`Self::allocate_from`], of the current pool of the stream's GPU.
+    /// `cuMemAllocAsync`: allocates as [`Self::allocate_from`] does, from the current pool of the stream's GPU.
     pub fn allocate_in(&self, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         let device = self.usable_stream_device(stream)?;
         let pool = self.state().pools_of(device).1;
         self.allocate_from(pool, stream, bytes)
     }
 
-    /// `cuMemAllocFromPoolAsync`: `bytes` of a pool, on its GPU. Nothing in them counts as written.
+    /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of them count as written.
     ///
-    /// The address is good at once for work enqueued later in this stream, as CUDA promises, and the engine gives no
-    /// address away again before its free has run.
+    /// Later work in this stream can use the address at once, as CUDA promises. The engine does not reuse an address
+    /// before its free has run.
     ///
     /// # Errors
-    /// `NotSupported` in a stream that is captured: memory that a graph owns.
+    /// Returns `NotSupported` in a captured stream, because a graph would own the memory.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
         let device = {

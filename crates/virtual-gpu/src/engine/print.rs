@@ -1,8 +1,8 @@
-//! What kernels print: kept in their context, shown where CUDA shows it.
+//! Kernel output: kept in the context, and shown where CUDA shows it.
 //!
-//! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronisation, blocking copies,
+//! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronization, blocking copies,
 //! module loading and unloading, context destruction, prior to a stream callback" ("CUDA C++ Programming Guide",
-//! formatted output). What is left when the program ends is lost, as there.
+//! formatted output). Output that remains when the program ends is lost, as with CUDA.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use super::{ContextHandle, Engine, State, lock};
 use virtual_gpu_core::sync::Mutex;
 use virtual_gpu_machine::Printed;
 
-/// Held while a buffer is taken and written: what one thread takes first, it writes first.
+/// Held while a buffer is taken and written, so that output is written in the order in which it is taken.
 static OUTPUT: Mutex<()> = Mutex::new(());
 
 impl Engine {
@@ -24,12 +24,12 @@ impl Engine {
         let _turn = lock(&OUTPUT);
         let taken = self.state().contexts.get_mut(&context).map(|it| std::mem::take(&mut it.printed));
         let text = taken.unwrap_or_default().concat();
-        // An output that is closed takes nothing.
+        // A closed output accepts nothing.
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&text).and_then(|()| output.flush());
     }
 
-    /// As [`Self::flush_printed`], of the calling thread's current context, if it has one.
+    /// Does the same as [`Self::flush_printed`] for the calling thread's current context, if it has one.
     pub(super) fn flush_current(&self) {
         let current = self.state().current_context();
         if let Ok(context) = current {
@@ -39,7 +39,7 @@ impl Engine {
 }
 
 impl State {
-    /// Adds what a kernel has printed to its context's buffer of `capacity` bytes.
+    /// Adds a kernel's output to its context's buffer of `capacity` bytes.
     pub(super) fn add_printed(&mut self, context: ContextHandle, printed: Printed, capacity: u64) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.printed.append(printed, capacity);

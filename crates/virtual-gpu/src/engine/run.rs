@@ -1,4 +1,4 @@
-//! Running: operations whose turn has come, taken out of their streams and run without the lock.
+//! Takes operations whose turn has come out of their streams, and runs them without the lock.
 
 use super::communication::CommunicationJob;
 use super::stream::Op;
@@ -19,9 +19,9 @@ enum Job {
     Communication(CommunicationJob),
 }
 
-/// What an operation knows of itself whose turn has come.
+/// The context in which an operation runs when its turn has come.
 pub(super) struct Turn {
-    /// That of its stream.
+    /// The GPU of its stream.
     pub(super) device: usize,
     pub(super) call_site: CallSite,
     /// Its sequence number.
@@ -42,12 +42,12 @@ impl Turn {
 }
 
 impl Engine {
-    /// Runs whatever is ready, on this thread, until nothing is.
+    /// Runs ready work on this thread until none is left.
     pub fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.forget_threads();
         let before = state.finished;
         while let Some(job) = state.take_ready() {
-            // Other threads may find more that is ready.
+            // Other threads may find more ready work.
             if !state.blocked.is_empty() && !state.runnable.is_empty() {
                 self.changed.notify_one();
             }
@@ -89,7 +89,7 @@ impl Engine {
 }
 
 impl State {
-    /// Takes the next work that can run; operations that only mark a point are done here.
+    /// Takes the next work that can run. Operations that only mark a point are finished here.
     fn take_ready(&mut self) -> Option<Job> {
         while let Some(handle) = self.runnable.pop_front() {
             let Some(stream) = self.streams.get(&handle) else { continue };
@@ -126,7 +126,7 @@ impl State {
                     return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) });
                 }
                 Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
-                // A GPU that has failed does nothing more.
+                // A GPU that has failed does no more work.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {
                     op.work = Work::Host(None);
@@ -139,14 +139,15 @@ impl State {
         None
     }
 
-    /// Takes the first operation of a stream away, as done.
+    /// Removes the first operation of a stream, as done.
     pub fn finish(&mut self, handle: StreamHandle) {
         self.finish_after(handle, &View::default(), Cost::Nothing);
     }
 
-    /// As [`Self::finish`], of an operation that also comes after all that `others` knows, and that has cost something.
+    /// Does the same as [`Self::finish`], for an operation that also comes after everything that `others` knows, and
+    /// that has a cost.
     pub fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
-        // A stream whose context was destroyed in the meantime is gone.
+        // A stream whose context was destroyed meanwhile is gone.
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.busy = false;
         stream.done += 1;
@@ -155,7 +156,7 @@ impl State {
             op.view.join(others);
             op.view.advance(handle, stream.done);
             stream.view.clone_from(&op.view);
-            // Set once: an operation is done once.
+            // This succeeds, because an operation is done only once.
             let _ = op.done.set(op.view);
             self.time.finish(op.ticket, cost);
         }
@@ -168,25 +169,26 @@ impl State {
         self.runnable.extend(freed);
     }
 
-    /// The thread that enqueued `op`, which is the first operation of its stream, and what had happened when its turn came.
+    /// Returns the thread that enqueued `op`, and what had happened when its turn came. `op` must be the first
+    /// operation of its stream.
     pub fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| (first.thread, first.view.clone()))
     }
 
-    /// The ticket of `op`, which is the first operation of its stream.
+    /// Returns the ticket of `op`, which must be the first operation of its stream.
     pub fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.ticket.clone())
     }
 
-    /// Where `op`, which is the first operation of its stream, was enqueued.
+    /// Returns the call site where `op` was enqueued. `op` must be the first operation of its stream.
     pub(super) fn call_site_of(&self, op: OpRef) -> Option<CallSite> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.call_site.clone())
     }
 
-    /// What will have happened when the first operation of its stream, `op`, is done.
+    /// Returns what will have happened when `op`, the first operation of its stream, is done.
     pub fn view_at_end_of(&self, op: OpRef) -> Option<View> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         let mut view = stream.queue.front()?.view.clone();
@@ -194,8 +196,8 @@ impl State {
         Some(view)
     }
 
-    /// What an operation that is not done waits for: the operations that the first one of its stream waits for,
-    /// or the collective that it is. `None` where it is running or about to run.
+    /// Returns what an unfinished operation waits for: an operation that the first one of its stream waits for, or the
+    /// collective or host function that the first one is. Returns `None` if the first one is running or about to run.
     pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
         let stream = self.streams.get(&op.stream)?;
         let first = stream.queue.front()?;
@@ -207,7 +209,7 @@ impl State {
         }
     }
 
-    /// The threads that are blocked, with what they wait for.
+    /// Returns what a thread is blocked on, if it is blocked.
     pub(super) fn blocked(&self, thread: ThreadKey) -> Option<&Blocked> {
         self.threads.get(&thread)?.blocked.as_ref()
     }

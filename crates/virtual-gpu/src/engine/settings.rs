@@ -1,7 +1,7 @@
-//! What a program may ask of a context: flags, limits, the preferred split of cache and shared memory.
+//! The settings of a context: flags, limits, and the preferred split of cache and shared memory.
 //!
-//! They are kept and given back. None of them changes which values result; where the virtual GPU has nothing that a
-//! setting could act on, it says so or keeps the setting at 0.
+//! They are stored and returned. None of them changes the results. If the virtual GPU has nothing that a setting could
+//! act on, it returns an error or keeps the setting at 0.
 
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
@@ -10,17 +10,17 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// `CU_CTX_SCHED_MASK`: how a thread waits. At most one of its bits is set.
 const SCHEDULING: u32 = 0x07;
-/// `CU_CTX_MAP_HOST` and `CU_CTX_LMEM_RESIZE_TO_MAX`: both without effect since CUDA 11.
+/// `CU_CTX_MAP_HOST` and `CU_CTX_LMEM_RESIZE_TO_MAX`, which have had no effect since CUDA 11.
 const WITHOUT_EFFECT: u32 = 0x18;
 /// `CU_CTX_COREDUMP_ENABLE` and `CU_CTX_USER_COREDUMP_ENABLE`
 const CORE_DUMPS: u32 = 0x60;
 /// `CU_CTX_SYNC_MEMOPS`
 const SYNC_MEMOPS: u32 = 0x80;
 
-/// Local memory of one thread at most ("CUDA C++ Programming Guide", technical specifications).
+/// The most local memory of one thread ("CUDA C++ Programming Guide", technical specifications).
 const MOST_STACK: u64 = 512 << 10;
 
-/// Which of L1 cache and shared memory is to be the larger (`CUfunc_cache`).
+/// Whether the L1 cache or shared memory is to be the larger (`CUfunc_cache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CachePreference {
@@ -36,10 +36,10 @@ pub enum CachePreference {
 }
 
 impl CachePreference {
-    /// The preference with this number in C.
+    /// Returns the preference with this number in C.
     ///
     /// # Errors
-    /// `InvalidValue`, naming the number.
+    /// Returns `InvalidValue`, with a message that names the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         Ok(match number {
             0 => Self::None,
@@ -51,7 +51,7 @@ impl CachePreference {
     }
 }
 
-/// A context's flags, limits and preferences.
+/// A context's flags, limits, and preferences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) flags: u32,
@@ -63,8 +63,8 @@ pub(super) struct Settings {
 }
 
 impl Default for Settings {
-    /// What a driver begins with: the figures of the "CUDA C++ Programming Guide" for `printf`, `malloc` and dynamic
-    /// parallelism, and 1 KiB of stack.
+    /// Returns a driver's initial settings: the figures of the "CUDA C++ Programming Guide" for `printf`, `malloc`, and
+    /// dynamic parallelism, and 1 KiB of stack.
     fn default() -> Self {
         Self {
             flags: 0,
@@ -84,7 +84,7 @@ fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
 /// Checks the flags of a context.
 ///
 /// # Errors
-/// `InvalidValue` for bits that mean nothing or exclude each other, `NotSupported` for core dumps.
+/// Returns `InvalidValue` for bits that mean nothing or exclude each other, and `NotSupported` for core dumps.
 pub(super) fn check_flags(flags: u32) -> CudaResult<()> {
     if flags & !(SCHEDULING | WITHOUT_EFFECT | CORE_DUMPS | SYNC_MEMOPS) != 0 {
         return Err(invalid(format!("{flags:#x} are no flags of a context")));
@@ -114,10 +114,10 @@ impl Settings {
             0 => self.stack,
             1 => self.printf_buffer,
             2 => self.heap,
-            // Only to set it is refused; its default is two levels.
+            // Only setting it is refused; its default is two levels.
             3 => 2,
             4 => self.pending_launches,
-            // There is no L2 cache whose fetches or persisting lines could be bounded.
+            // There is no L2 cache whose fetches or persisting lines could be limited.
             5 | 6 => 0,
             7 | 9 => return Err(unsupported_limit(number, GRAPHICS)),
             // No context is shared with graphics.
@@ -184,7 +184,7 @@ impl Engine {
         })
     }
 
-    /// Whether the current context asks for copies and memsets without a stream to be done when they return
+    /// Returns whether the current context wants copies and memsets without a stream to be done when they return
     /// (`CU_CTX_SYNC_MEMOPS`).
     pub fn has_synchronous_copies(&self) -> CudaResult<bool> {
         self.with_settings(|settings| Ok(settings.flags & SYNC_MEMOPS != 0))
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_exclude_each_other_or_mean_nothing() {
+    fn flags_that_exclude_each_other_or_mean_nothing_are_refused() {
         for flags in [0, 1, 2, 4, 0x08, 0x14, 0x80] {
             assert!(check_flags(flags).is_ok(), "{flags:#x}");
         }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_keeps_what_it_is_given_or_says_why_not() {
+    fn each_limit_is_stored_or_refused_with_a_reason() {
         let mut settings = Settings::default();
         settings.set_limit(0, 5000).unwrap();
         assert_eq!(settings.limit(0).unwrap(), 5008);

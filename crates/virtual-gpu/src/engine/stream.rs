@@ -1,4 +1,4 @@
-//! Streams: what is enqueued, and what it waits for.
+//! Streams: their operations, and what these wait for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -29,13 +29,13 @@ pub struct Awaited {
     pub when: When,
 }
 
-/// A `CUstream`: operations that are done one after the other.
+/// A `CUstream`: operations that run one after another.
 pub struct Stream {
     /// The context that it was made in.
     pub context: ContextHandle,
     /// The GPU.
     pub device: usize,
-    /// Whether it waits for the legacy default stream, and that one for it (not `CU_STREAM_NON_BLOCKING`).
+    /// Whether it and the legacy default stream wait for each other (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
     pub(super) legacy: bool,
     /// Its name in reports.
@@ -45,29 +45,29 @@ pub struct Stream {
     pub(super) done: u64,
     /// The operation that was enqueued last.
     pub(super) last: Awaited,
-    /// What had happened when the last one was done.
+    /// What had happened when the last finished operation was done.
     pub(super) view: View,
-    /// The last operation that touched memory which may still be there.
+    /// The last operation that touched memory that may still exist.
     pub(super) last_touch: u64,
-    /// The first operation is being run, or is a collective whose other ranks have not come.
+    /// Whether the first operation is running, or is a collective whose other ranks have not come.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
-    /// A graph's own: what is enqueued is part of the graph's launch, no call of its own.
+    /// Whether it belongs to a graph: its operations are part of the graph's launch, not calls of their own.
     pub(super) of_graph: bool,
-    /// Its part in a capture: what is enqueued goes into a graph.
+    /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,
 }
 
-/// Why a stream is made.
+/// What a stream is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
-    /// Its context: the legacy default stream.
+    /// A context, as its legacy default stream.
     Legacy,
-    /// A thread's first use of its own default stream.
+    /// A thread that uses its own default stream for the first time.
     OfThread,
     /// The program.
     Made,
-    /// A graph that is launched: it does the work that was captured in the stream of this name.
+    /// The launch of a graph: the stream runs the work that was captured in the stream of this name.
     OfGraph(Arc<str>),
 }
 
@@ -78,21 +78,21 @@ pub(super) struct Op {
     pub(super) thread: ThreadKey,
     /// Its sequence number.
     pub(super) enqueued: OperationNumber,
-    /// What its thread knew when it enqueued it; once it runs, also what its predecessors knew.
+    /// What its thread knew when it enqueued the operation; once the operation runs, also what its predecessors knew.
     pub(super) view: View,
     pub(super) done: Arc<OnceLock<View>>,
     pub(super) ticket: Ticket,
 }
 
 impl Stream {
-    /// Whether the stream has come to `op`, which is its first operation now.
+    /// Returns whether the stream has reached `op`, which is then its first operation.
     pub fn is_at(&self, op: OpRef) -> bool {
         self.busy && self.done + 1 == op.number
     }
 }
 
 impl Engine {
-    /// `cuStreamCreate`, in the current context.
+    /// `cuStreamCreate`: creates a stream in the current context.
     pub fn create_stream(&self, non_blocking: bool) -> CudaResult<StreamHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
@@ -101,10 +101,10 @@ impl Engine {
         Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
     }
 
-    /// Names a stream by its role, such as `compute`: reports call it the compute stream.
+    /// Names a stream by its role, such as `compute`, so that reports call it the compute stream.
     ///
     /// # Errors
-    /// `InvalidHandle` where there is no such stream.
+    /// Returns `InvalidHandle` if there is no such stream.
     pub fn name_stream(&self, stream: StreamHandle, role: &str) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -114,7 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamDestroy`: returns at once; what is enqueued is still done.
+    /// `cuStreamDestroy`: returns at once; enqueued work still runs.
     pub fn destroy_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         if stream.0 <= 2 {
             let message = "a default stream belongs to its context and can't be destroyed";
@@ -149,7 +149,7 @@ impl Engine {
         done
     }
 
-    /// `cuStreamQuery`: whether everything enqueued so far is done.
+    /// `cuStreamQuery`: returns whether everything enqueued so far is done.
     pub fn query_stream(&self, stream: StreamHandle) -> CudaResult<bool> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -220,7 +220,7 @@ impl State {
         handle
     }
 
-    /// Takes a stream away once what is enqueued is done.
+    /// Removes a stream once its enqueued work is done.
     pub(super) fn retire_stream(&mut self, stream: StreamHandle) {
         let Some(entry) = self.streams.get_mut(&stream) else { return };
         entry.destroyed = true;
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Takes a stream away that has nothing left to do; `last_touch` is its last operation that anything can race with.
+    /// Removes a stream that has nothing left to do; `last_touch` is its last operation that anything can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
         let Some(stream) = self.streams.remove(&handle) else { return };
@@ -242,12 +242,12 @@ impl State {
         } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
             context.retired.push((stream.blocking, stream.last));
         }
-        // What waited for it goes on.
+        // Work that waited for it can continue.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
         self.runnable.extend(freed);
     }
 
-    /// Forgets a stream in every clock; `false` where something can still race with it.
+    /// Forgets a stream in every clock. Returns `false` if something can still race with it.
     pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
         let gone = self.order.forget_stream(handle, last_touch);
         if let Some(gone) = gone {
@@ -256,14 +256,15 @@ impl State {
         gone.is_some()
     }
 
-    /// The stream that a C handle stands for.
+    /// Returns the stream that a C handle stands for.
     pub(crate) fn resolve_stream(&mut self, stream: StreamHandle) -> CudaResult<StreamHandle> {
         let is_default = matches!(stream.0, 0..=2);
         let context = if is_default { Some(self.current_context()?) } else { None };
         self.resolve_stream_in(stream, context)
     }
 
-    /// As [`Self::resolve_stream`], of a call that works on `device` whichever GPU is current: a default stream is that GPU's.
+    /// Does the same as [`Self::resolve_stream`], for a call that works on `device` whichever GPU is current: a default
+    /// stream is that of `device`.
     pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
         let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
@@ -288,8 +289,8 @@ impl State {
         }
     }
 
-    /// The default stream of the calling thread in a context (`CU_STREAM_PER_THREAD`), made at its first use: one that waits
-    /// for the legacy default stream, and that one for it.
+    /// Returns the calling thread's default stream in a context (`CU_STREAM_PER_THREAD`), which is made at its first
+    /// use. It and the legacy default stream wait for each other.
     fn stream_of_thread(&mut self, context: ContextHandle) -> CudaResult<StreamHandle> {
         let key = (self.current_thread(), context);
         if let Some(&stream) = self.streams_of_threads.get(&key) {
@@ -301,13 +302,13 @@ impl State {
         Ok(stream)
     }
 
-    /// The stream's context and its last operation.
+    /// Returns the stream's context and its last operation.
     pub fn last_of(&self, stream: StreamHandle) -> CudaResult<(ContextHandle, Awaited)> {
         let entry = self.streams.get(&stream).ok_or_else(|| not_a_stream(stream))?;
         Ok((entry.context, entry.last.clone()))
     }
 
-    /// The last operation of every stream of `context`.
+    /// Returns the last operation of every stream of `context`.
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
         self.streams
             .values()
@@ -317,7 +318,8 @@ impl State {
             .collect()
     }
 
-    /// Of the destroyed streams of a context that no thread has waited for: whether they were blocking ones, and their ends.
+    /// Returns the destroyed streams of a context that no thread has waited for: whether each was a blocking one, and
+    /// its end.
     pub(super) fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
         self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
     }
@@ -334,14 +336,14 @@ impl State {
         }
     }
 
-    /// The calling thread has waited for operations: what had happened then, it knows.
+    /// Notes that the calling thread has waited for operations, and so knows what had happened when they were done.
     pub(super) fn saw(&mut self, awaited: Vec<Awaited>, caller: &str) {
         let thread = self.current_thread();
         self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when), caller);
         self.knows(awaited);
     }
 
-    /// The calling thread knows that operations are done.
+    /// Notes that the calling thread knows that operations are done.
     pub(super) fn knows(&mut self, done: impl IntoIterator<Item = Awaited>) {
         let thread = self.current_thread();
         for view in done.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
@@ -351,7 +353,8 @@ impl State {
         self.open_seen();
     }
 
-    /// Whether an operation is done. What was in a stream that is gone will never come, and nothing waits for it.
+    /// Returns whether an operation is done. An operation of a stream that is gone never runs, and nothing waits for
+    /// it.
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }

@@ -1,4 +1,4 @@
-//! The host threads that call.
+//! The host threads that call the engine.
 
 use std::collections::HashMap;
 
@@ -11,18 +11,18 @@ use virtual_gpu_core::thread::{Life, ThreadKey};
 /// This many threads are always remembered.
 pub(super) const FEW_THREADS: usize = 64;
 
-/// What the engine knows of a host thread.
+/// What the engine knows about a host thread.
 pub(super) struct Thread {
     pub(crate) life: Life,
-    /// The current context is the last one.
+    /// The contexts of the thread; the last one is current.
     pub(super) contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<Blocked>,
-    /// What queries have said "not yet" of, by stream.
+    /// The operations that queries have answered with "not ready", by stream.
     pub(super) polled: HashMap<StreamHandle, Polled>,
 }
 
 impl State {
-    /// The calling thread's key; it has an entry from now on.
+    /// Returns the calling thread's key, after making an entry for the thread.
     pub fn current_thread(&mut self) -> ThreadKey {
         self.thread();
         ThreadKey::current()
@@ -40,7 +40,7 @@ impl State {
         self.prune_threads_at = FEW_THREADS.max(2 * threads.len());
     }
 
-    /// The calling thread's entry.
+    /// Returns the calling thread's entry.
     pub(super) fn thread(&mut self) -> &mut Thread {
         self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
             life: Life::of_current(),

@@ -1,4 +1,4 @@
-//! What operations touched, and what order has to say about it.
+//! Records what operations touched, and reports accesses that nothing orders.
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;
@@ -9,10 +9,10 @@ use virtual_gpu_core::memory::{Allocation, AllocationId};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 
-/// What running an operation comes to.
+/// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
-/// What an operation touched and cost.
+/// What an operation touched, and what it cost.
 pub(super) struct Done {
     pub(super) touched: Vec<Touched>,
     pub(super) cost: Cost,
@@ -29,7 +29,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// One range of an allocation.
+    /// Makes the entry for one range of an allocation.
     pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
         let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {
@@ -43,8 +43,8 @@ impl Touched {
 }
 
 impl Engine {
-    /// Tells [`Order`](crate::order::Order) what the first operation of `stream` has touched. What nothing orders
-    /// is reported, and fails both GPUs' contexts unless reports are only to be printed.
+    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An access that
+    /// nothing orders is reported, and fails both GPUs' contexts unless reports are only printed.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -93,7 +93,7 @@ impl Engine {
     }
 }
 
-/// What an operation both reads and writes is one access to it.
+/// Merges the entries of each allocation, so that an operation that both reads and writes it accesses it once.
 fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
     for next in touched {

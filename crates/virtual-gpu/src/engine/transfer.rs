@@ -1,4 +1,4 @@
-//! Memory calls: allocate, free, copy, set.
+//! Memory calls: allocate, free, copy, and set.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use virtual_gpu_core::sync::Mutex;
 const LEGACY: StreamHandle = StreamHandle(0);
 
 impl Engine {
-    /// `cuMemAlloc`: `bytes` on the current context's GPU. Nothing in them counts as written.
+    /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. None of them count as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
         self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
@@ -30,7 +30,7 @@ impl Engine {
         Ok(address)
     }
 
-    /// Makes an allocation go with the current context.
+    /// Makes the current context the owner of an allocation.
     pub(super) fn own(&self, device: usize, address: u64) -> CudaResult<()> {
         let made = self.memory(device).range(address, 1).ok().map(|(allocation, _)| allocation.id());
         made.map_or(Ok(()), |allocation| self.state().own(address, allocation))
@@ -46,13 +46,13 @@ impl Engine {
         })
     }
 
-    /// `cuMemGetInfo`: free and total bytes of the current context's GPU.
+    /// `cuMemGetInfo`: returns the free and total bytes of the current context's GPU.
     pub fn memory_info(&self) -> CudaResult<(u64, u64)> {
         let memory = self.memory(self.current_device()?);
         Ok((memory.free_bytes(), memory.capacity()))
     }
 
-    /// `cuMemcpyHtoDAsync`: of `len` bytes that `read` gives.
+    /// `cuMemcpyHtoDAsync`: copies the `len` bytes that `read` returns.
     pub fn copy_from_host(
         &self,
         stream: StreamHandle,
@@ -74,7 +74,8 @@ impl Engine {
         self.submit(stream, work, call_site)
     }
 
-    /// As [`Self::submit`], of a copy of pinned memory. Where it is captured, its memory stays open.
+    /// Does the same as [`Self::submit`], for a copy of pinned memory. If the stream is captured, the memory stays
+    /// open.
     fn submit_guarded(
         &self,
         stream: StreamHandle,
@@ -96,7 +97,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemcpyHtoD`: returns when it is done.
+    /// `cuMemcpyHtoD`: returns when the copy is done.
     pub fn copy_from_host_now(&self, to: u64, len: u64, read: impl FnOnce() -> Vec<u8>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
@@ -104,8 +105,8 @@ impl Engine {
         self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, call_site, "cuMemcpyHtoD")
     }
 
-    /// `cuMemcpyDtoHAsync`: `write` gets the bytes when the copy's turn comes; this returns then, where the memory is
-    /// pageable.
+    /// `cuMemcpyDtoHAsync`: passes the bytes to `write` when the copy's turn comes. If the memory is pageable, the call
+    /// returns only then.
     pub fn copy_to_host(
         &self,
         stream: StreamHandle,
@@ -128,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// `cuMemcpyDtoH`: the bytes, once they are there.
+    /// `cuMemcpyDtoH`: returns the bytes when the copy is done.
     pub fn copy_to_host_now(&self, from: u64, len: u64) -> CudaResult<Vec<u8>> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
@@ -136,7 +137,7 @@ impl Engine {
         self.download(LEGACY, from, len, call_site)
     }
 
-    /// The bytes go by way of a slot, since a wait that times out leaves the copy unfinished.
+    /// Copies bytes to the host by way of a slot, because a wait that times out leaves the copy unfinished.
     fn download(
         &self,
         stream: StreamHandle,
@@ -150,7 +151,7 @@ impl Engine {
         Ok(std::mem::take(&mut *lock(&into)))
     }
 
-    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay so.
+    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay unwritten.
     pub fn copy(&self, stream: StreamHandle, to: u64, from: u64, len: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_range("copy from", from, len, &call_site)?;
@@ -158,10 +159,10 @@ impl Engine {
         self.submit(stream, Work::Copy { from, to, len }, call_site)
     }
 
-    /// `cuMemsetD8Async`, and for 16 and 32 bits: the bytes of `element`, so many times.
+    /// `cuMemsetD8Async`, and its forms for 16 and 32 bits: writes the bytes of `element` `count` times.
     ///
     /// # Errors
-    /// `InvalidValue` where the address is no multiple of the element's size, or the range is in no allocation.
+    /// Returns `InvalidValue` if the address is not a multiple of the element's size, or the range is in no allocation.
     pub fn set<const SIZE: usize>(
         &self,
         stream: StreamHandle,
@@ -181,7 +182,7 @@ impl Engine {
         self.submit(stream, Work::Set { at, len, pattern }, call_site)
     }
 
-    /// The GPU of a stream whose context can still be used.
+    /// Returns the GPU of a stream whose context can still be used.
     pub(super) fn usable_stream_device(&self, stream: StreamHandle) -> CudaResult<usize> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -334,7 +335,7 @@ impl Engine {
         let mut touched = vec![read];
         let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
         starts.insert(0, 0);
-        // The written bytes between two unwritten ones, or all of them.
+        // The written bytes between two unwritten bytes, or all of them.
         for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
             let part = &bytes[start as usize..end as usize];
             touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);
@@ -343,8 +344,7 @@ impl Engine {
     }
 }
 
-/// A range that was there at the call and is not any more.
-/// Repeats a pattern to the end, where it may be cut.
+/// Repeats a pattern to the end, where it may be cut off.
 fn fill(out: &mut [u8], pattern: [u8; 4]) {
     match pattern {
         [byte, ..] if pattern == [byte; 4] => out.fill(byte),
@@ -352,13 +352,14 @@ fn fill(out: &mut [u8], pattern: [u8; 4]) {
     }
 }
 
+/// Returns the failure of a copy whose range existed at the call and has been freed since.
 fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site: &CallSite) -> Failure {
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
 }
 
-/// Says what is wrong with `len` bytes at `address` on `device`.
+/// Reports what is wrong with `len` bytes at `address` on `device`.
 pub fn address_report(
     headline: &str,
     memory: &DeviceMemory,
@@ -370,7 +371,7 @@ pub fn address_report(
     let report = Report::new(headline);
     let report = match &bad {
         BadAddress::OutOfBounds { size: whole, offset, .. } => {
-            // Wide enough for any number of bytes that a caller may give.
+            // Wide enough for any number of bytes that a caller may pass.
             let (start, end) = (i128::from(*offset), i128::from(*offset) + i128::from(len));
             let over = (end - i128::from(*whole)).max(-start).max(0);
             report.fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))
@@ -384,7 +385,7 @@ pub fn address_report(
     owner(report, &bad, address, device)
 }
 
-/// Adds the buffer that an address belongs to, or the nearest one.
+/// Adds the buffer that an address belongs to, or the nearest buffer.
 pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usize) -> Report {
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {

@@ -1,8 +1,8 @@
-//! Host threads that wait, and how it is known that what they wait for will never come.
+//! Blocks host threads, and finds out when what they wait for will never come.
 //!
-//! A thread waits for operations, an operation for others or for the ranks of its collective, a missing rank for
-//! the thread that drives it. A wait is deadlocked when everything it still needs has ended, or waits in the same
-//! cycle. Nothing in this looks at a clock but the last resort, [`Config::timeout`](crate::config::Config).
+//! A thread waits for operations. An operation waits for others, or for the ranks of its collective. A missing rank
+//! waits for the thread that drives it. A wait is deadlocked if everything it still needs has ended, or waits in the
+//! same cycle. Nothing here looks at a clock, except for the last resort, [`Config::timeout`](crate::config::Config).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,18 +21,18 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How often a blocked thread looks whether a thread that it waits for has ended.
+/// How often a blocked thread checks whether a thread that it waits for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A loop over a query may have a deadline of its own, and is given so many times the timeout of a wait.
+/// A loop over a query may have a deadline of its own, so it gets this many times the timeout of a wait.
 const POLLING: u32 = 3;
 
-/// What a blocked thread waits for: all of it.
+/// What a blocked thread waits for. It needs all of it.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// Operations.
     Ops(Vec<OpRef>),
-    /// Communicators of this thread that are being made, split or finalized.
+    /// Communicators of this thread that are being made, split, or finalized.
     Communicators(Vec<Awaiting>),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Blocked {
     pub(crate) call_site: CallSite,
 }
 
-/// What a thread asks of a stream, again and again.
+/// A query that a thread repeats on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Polled {
     /// The operation that isn't done.
@@ -55,8 +55,8 @@ pub(crate) struct Polled {
 }
 
 impl Engine {
-    /// Blocks the calling thread until `wait` is over, running whatever gets ready meanwhile. What would block for
-    /// ever is made to fail, so that this always returns.
+    /// Blocks the calling thread until `wait` is over, and runs whatever becomes ready meanwhile. A wait that would
+    /// never end is made to fail, so this always returns.
     pub fn block_on<'a>(
         &'a self,
         wait: Wait,
@@ -70,7 +70,7 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
-        // While something runs, the thread that is waited for may be running it.
+        // Time while something runs does not count, because the awaited thread may be running it.
         let mut idle = Duration::ZERO;
         let timeout = match &wait {
             Wait::Ops(_) => state.timeout,
@@ -105,8 +105,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Blocks until the times of operations that are done are known: what they share a GPU with may still be run by
-    /// another thread.
+    /// Blocks until the times of finished operations are known. Another thread may still be running operations that
+    /// share a GPU with them.
     pub(super) fn wait_for_times<'a>(
         &'a self,
         done: &[Awaited],
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// Why a wait that can't be decided has ended.
+/// Returns why a wait that can't be decided has ended.
 pub fn given_up(timeout: Timeout) -> String {
     format!("(not proved: given up after {} s, {})", timeout.duration.as_secs_f64(), timeout.variable)
 }
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// Makes the streams fail that are at one of these calls.
+    /// Fails the streams that have reached one of these calls.
     fn fail_streams_at(&mut self, calls: &Deadlocked, failure: &Failure) {
         let is_at = |stream: &Stream| match stream.queue.front().map(|op| &op.work) {
             Some(Work::Collective(call)) => stream.busy && calls.contains(call),
@@ -161,14 +161,15 @@ impl State {
         }
     }
 
-    /// Whether a blocked thread can go on.
+    /// Returns whether a blocked thread can continue.
     pub(super) fn is_a_wait_over(&self) -> bool {
         let blocked = self.blocked.iter().filter_map(|&thread| self.blocked(thread));
         blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 
-    /// The calls that keep a blocked thread waiting for ever, if that is certain: those that wait for nothing but each other
-    /// and what will never come. What waits for them in turn may go on once they have failed, whichever thread looks first.
+    /// Returns the calls that certainly keep a blocked thread waiting forever: those that wait only for each other and
+    /// for what will never come. Calls that in turn wait for these may continue once these have failed, whichever
+    /// thread looks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
         let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;
@@ -181,7 +182,7 @@ impl State {
         Some(calls)
     }
 
-    /// The calls among `all` that a call waits for, directly or not.
+    /// Returns the calls among `all` that a call waits for, directly or indirectly.
     fn reachable(&self, call: CallKey, all: &Deadlocked) -> Deadlocked {
         let mut seen = Deadlocked::new();
         let mut next = vec![call];
@@ -208,8 +209,8 @@ impl State {
         seen
     }
 
-    /// Ends a wait that can't be decided but has lasted too long. `false` where nothing but a running kernel
-    /// holds it up: that will end, so the wait goes on.
+    /// Ends a wait that can't be decided but has lasted too long. Returns `false` if only a running kernel delays it:
+    /// the kernel will end, so the wait continues.
     fn give_up(&mut self, thread: ThreadKey) -> bool {
         let timeout = self.timeout;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
@@ -230,7 +231,8 @@ impl State {
         true
     }
 
-    /// As [`Self::give_up`], of a thread that asks again and again whether an operation is done, with nothing under way.
+    /// Does the same as [`Self::give_up`], for a thread that repeatedly queries an operation while nothing is under
+    /// way.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
         let (timeout, busy, now) = (self.timeout.duration, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
@@ -252,9 +254,9 @@ impl State {
         true
     }
 
-    /// The collective that an operation waits for in the end.
+    /// Returns the collective that an operation ultimately waits for.
     fn collective_ahead(&self, mut op: OpRef) -> Option<CallKey> {
-        // Each step leads to an operation enqueued earlier, so that this ends.
+        // Each step leads to an operation that was enqueued earlier, so the loop ends.
         loop {
             match self.obstacle(op)? {
                 Obstacle::Collective(call) => return Some(call),
@@ -265,7 +267,7 @@ impl State {
     }
 }
 
-/// A walk along the wait-for edges. What is met again while it is still open closes a cycle: it counts as stuck.
+/// A walk along the wait-for edges. Meeting a node that is still open closes a cycle, and the node counts as stuck.
 struct Search<'a> {
     state: &'a State,
     open: Vec<Node>,
@@ -287,14 +289,14 @@ impl Search<'_> {
         let before = self.deadlocked.clone();
         let stuck = look(self);
         if !stuck {
-            // What was found below rested on this node being stuck.
+            // The calls found below counted as stuck only because this node did.
             self.deadlocked = before;
         }
         self.open.pop();
         stuck
     }
 
-    /// Whether a thread will never go on by itself.
+    /// Returns whether a thread will never continue by itself.
     fn thread_is_stuck(&mut self, thread: ThreadKey) -> bool {
         let Some(entry) = self.state.threads.get(&thread) else { return false };
         match &entry.blocked {
@@ -319,7 +321,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether every rank that has not come to a collective will never come.
+    /// Returns whether none of the ranks that have not reached a collective will ever reach it.
     fn call_is_stuck(&mut self, call: CallKey) -> bool {
         if self.deadlocked.contains(&call) {
             return true;
@@ -335,7 +337,7 @@ impl Search<'_> {
                     !search.state.streams.contains_key(&op.stream) || search.op_is_stuck(op)
                 }
                 Missing::NotCalled(thread) => search.thread_is_stuck(thread),
-                // Another thread may come for it, once this one has ended.
+                // Another thread may take over the rank once this thread has ended.
                 Missing::Handed { thread, has_used } => {
                     has_used && search.state.blocked(thread).is_some() && search.thread_is_stuck(thread)
                 }

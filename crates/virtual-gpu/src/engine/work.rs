@@ -1,4 +1,4 @@
-//! What operations do, and what a trace and the clock see of that.
+//! What operations do, and how a trace and the clock see them.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use virtual_gpu_core::sync::Mutex;
 /// What an operation does when its turn has come.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Its position in the stream is all that matters.
+    /// Only its position in the stream matters.
     Nothing,
     /// Records an event.
     Record,
     /// Waits for an event.
     Wait,
-    /// Host bytes, taken at the call, to the device.
+    /// Copies host bytes, taken at the call, to the device.
     Upload {
         to: u64,
         bytes: Vec<u8>,
     },
-    /// Device bytes to the slot that the caller waits for.
+    /// Copies device bytes to the slot that the caller waits for.
     Download {
         from: u64,
         len: u64,
         into: Arc<Mutex<Vec<u8>>>,
     },
-    /// Host bytes, read when their turn comes, to the device.
+    /// Copies host bytes, read when the operation's turn comes, to the device.
     UploadLater {
         to: u64,
         len: u64,
         read: HostRead,
     },
-    /// Device bytes to the host, which waits for them or not.
+    /// Copies device bytes to the host, which may or may not wait for them.
     DownloadLater {
         from: u64,
         len: u64,
@@ -50,21 +50,21 @@ pub(super) enum Work {
     Set {
         at: u64,
         len: u64,
-        /// What is there four bytes at a time.
+        /// The four bytes that are repeated.
         pattern: [u8; 4],
     },
     Free {
         at: u64,
     },
     Kernel(Box<KernelLaunch>),
-    /// A call of the program's code; none once it is with the thread that runs it.
+    /// A call of the program's code; `None` once the thread that runs it has taken it.
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
 }
 
 impl Work {
-    /// What a trace calls it; none where it shows nothing.
+    /// Returns its label in a trace; `None` if a trace does not show it.
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
@@ -82,7 +82,7 @@ impl Work {
         }
     }
 
-    /// What it is to the clock.
+    /// Returns how the clock treats it.
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Nothing | Self::Free { .. } => Class::Nothing,
@@ -102,7 +102,7 @@ impl Work {
 }
 
 impl std::fmt::Display for Work {
-    /// The operation as a report names it.
+    /// Writes the operation as a report names it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),

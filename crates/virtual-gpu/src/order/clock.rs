@@ -4,17 +4,17 @@ use std::collections::HashSet;
 
 use virtual_gpu_core::handle::StreamHandle;
 
-/// For each stream the number of its last operation that has happened. Sorted by stream.
+/// For each stream, the number of its last operation that has happened. Sorted by stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(Vec<(StreamHandle, u64)>);
 
 impl Clock {
-    /// Whether the `number`th operation of `stream` has happened.
+    /// Returns whether the `number`th operation of `stream` has happened.
     pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
         self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
     }
 
-    /// Notes that the `number`th operation of `stream` has happened, and so all before it.
+    /// Notes that the `number`th operation of `stream` has happened, and so have all operations before it.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
         match self.0.binary_search_by_key(&stream, |entry| entry.0) {
             Ok(at) => self.0[at].1 = self.0[at].1.max(number),
@@ -22,7 +22,7 @@ impl Clock {
         }
     }
 
-    /// Takes over all that `other` knows.
+    /// Adds everything that `other` knows.
     pub(crate) fn join(&mut self, other: &Self) {
         if self.0.is_empty() {
             self.0.clone_from(&other.0);
@@ -33,21 +33,21 @@ impl Clock {
         }
     }
 
-    /// Its streams with their numbers.
+    /// Returns its streams with their numbers.
     pub fn entries(&self) -> &[(StreamHandle, u64)] {
         &self.0
     }
 
-    /// Forgets streams that are gone: nothing will ask for them again.
+    /// Forgets streams that are gone, because nothing will ask for them again.
     pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
         self.0.retain(|entry| !gone.contains(&entry.0));
     }
 }
 
-/// What had happened when an operation was enqueued, or has when it is done.
+/// What had happened when an operation was enqueued, or when it is done.
 ///
-/// A driver can't see how host threads synchronise. So accesses that one thread enqueued are ordered by what that
-/// thread has seen, and accesses of different threads by what any thread has.
+/// A driver can't see how host threads synchronize. So accesses that one thread enqueued are ordered by what that
+/// thread has seen, and accesses of different threads by what any thread has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// As far as the enqueuing thread knows.

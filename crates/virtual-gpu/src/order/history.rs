@@ -1,4 +1,4 @@
-//! The accesses to the bytes of an allocation: the last write and the reads since, by ranges.
+//! The accesses to the bytes of an allocation: the last write and the reads since then, by ranges.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -24,13 +24,13 @@ pub(crate) struct Accessor {
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// From the first byte of the allocation that it touches to the last.
+    /// The range from the first byte of the allocation that it touches to the last.
     pub(crate) extent: Range<u64>,
-    /// It gives the memory back.
+    /// Whether it frees the memory.
     pub(crate) frees: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
-    /// The GPU that the stream is of.
+    /// The GPU of the stream.
     pub(crate) stream_device: usize,
     pub(crate) call_site: CallSite,
 }
@@ -41,12 +41,12 @@ pub struct Touch {
     /// Offsets, from low to high.
     pub(crate) ranges: Vec<Range<u64>>,
     pub writes: bool,
-    /// By atomic instructions only, which don't race with one another.
+    /// Whether only atomic instructions access the bytes. These don't race with each other.
     pub(crate) atomic: bool,
 }
 
 impl Touch {
-    /// An access to one range, by ordinary instructions or none.
+    /// Makes an access to one range, without atomic instructions.
     pub(crate) fn of(range: Range<u64>, writes: bool) -> Self {
         Self { ranges: iter::once(range).collect(), writes, atomic: false }
     }
@@ -56,7 +56,7 @@ impl Touch {
 #[derive(Debug)]
 pub(super) struct Conflict {
     pub(super) range: Range<u64>,
-    /// The one that was noted before.
+    /// The access that was noted before.
     pub(super) other: Arc<Accessor>,
 }
 
@@ -68,10 +68,10 @@ pub(super) struct Now<'a> {
     pub(super) atomic: bool,
 }
 
-/// The last write of some bytes, and the reads since.
+/// The last write of some bytes, and the reads since then.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Last {
-    /// With whether it was atomic.
+    /// The write, and whether it was atomic.
     write: Option<(Arc<Accessor>, bool)>,
     /// At most one per stream: the last.
     reads: Vec<Arc<Accessor>>,
@@ -83,13 +83,13 @@ struct Segment {
     last: Last,
 }
 
-/// The last accesses to the bytes of one allocation. Where many short ranges lie close together, a [`Page`] replaces
-/// their segments, which would take more memory.
+/// The last accesses to the bytes of one allocation. If many short ranges lie close together, a [`Page`] replaces their
+/// segments, which would take more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// By their first byte. They don't overlap; bytes in no segment and no page were never touched.
+    /// Segments by their first byte. They don't overlap; bytes in no segment and no page were never touched.
     segments: BTreeMap<u64, Segment>,
-    /// By their first byte.
+    /// Pages by their first byte.
     pages: BTreeMap<u64, Page>,
 }
 
@@ -129,7 +129,7 @@ impl History {
         self.pages.values_mut().for_each(|page| page.forget(stream));
     }
 
-    /// A range of any length: the pages in it, and the segments between them.
+    /// Notes an access to a range of any length: to the pages in it, and to the segments between them.
     fn touch_range(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
         let first = start / PAGE * PAGE;
         let pages: Vec<u64> = self.pages.range(first..end).map(|(&page, _)| page).collect();
@@ -141,7 +141,7 @@ impl History {
             let Some(page) = self.pages.get_mut(&base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
             if now.writes && part.end - part.start == PAGE {
-                // Its bytes have the same history now: a segment will do.
+                // All its bytes have the same history now, so a segment is enough.
                 self.pages.remove(&base);
                 continue;
             }
@@ -196,7 +196,7 @@ impl History {
         }
     }
 
-    /// Makes one segment of a range that one operation has just written.
+    /// Merges a range that one operation has just written into one segment.
     fn merge(&mut self, range: Range<u64>) {
         let inside: Vec<u64> = self.segments.range(range.clone()).map(|(&at, _)| at).skip(1).collect();
         for at in inside {
@@ -207,7 +207,7 @@ impl History {
         }
     }
 
-    /// Moves the segments of `page` into one.
+    /// Replaces the segments of `page` with a page.
     fn make_page(&mut self, page: Range<u64>) {
         self.split(page.start);
         self.split(page.end);
@@ -221,7 +221,7 @@ impl History {
 }
 
 impl Last {
-    /// The conflict of an access with what was noted before, in the bytes of `range`, which this is of.
+    /// Returns the conflict of an access with what was noted before, in the bytes of `range`, whose history this is.
     pub(super) fn conflict(&self, range: Range<u64>, now: &Now) -> Option<Conflict> {
         let found = |other: &Arc<Accessor>| Conflict { range, other: other.clone() };
         if let Some((write, atomic)) = &self.write
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_view_covers_is_ordered() {
+    fn operations_that_the_view_covers_are_ordered() {
         let mut history = History::default();
         let mut view = View::default();
         history.touch(&by(16, 1), &view, &write(0..8));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_don_t_conflict_and_atomics_neither() {
+    fn reads_don_t_conflict_and_neither_do_atomics() {
         let mut history = History::default();
         let nothing = View::default();
         history.touch(&by(16, 1), &nothing, &read(0..8));
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// What a history has to answer, byte by byte.
+    /// Returns what a history must answer, computed byte by byte.
     fn touch_bytes(
         bytes: &mut [Last],
         by: &Arc<Accessor>,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn random_touches_are_answered_as_byte_by_byte() {
+    fn random_touches_give_the_same_answers_as_byte_by_byte() {
         const BYTES: u64 = 5 * PAGE + 77;
         let mut pages_seen = 0;
         for seed in 0..20 {
@@ -399,7 +399,7 @@ mod tests {
             history.touch(&by(16, number), &nothing, &every_second_float);
         }
         assert_eq!((history.pages.len(), history.segments.len()), (16, 0));
-        assert!(history.pages.values().all(|page| page.len() < 256), "what no byte has is kept");
+        assert!(history.pages.values().all(|page| page.len() < 256), "histories that no byte has are kept");
         history.touch(&by(16, 1000), &nothing, &write(0..16 * PAGE));
         assert_eq!((history.pages.len(), history.segments.len()), (0, 1));
     }

@@ -1,8 +1,8 @@
-//! Order: which accesses to the same bytes nothing orders.
+//! Order: finds accesses to the same bytes that nothing orders.
 //!
-//! An event is a snapshot of its stream's clock, a wait a maximum, a collective a join of its ranks' streams, a
-//! synchronise a join with the host thread. It reads what was enqueued and the bytes that were touched, and never
-//! when something ran.
+//! An event is a snapshot of its stream's clock, a wait is a maximum, a collective is a join of its ranks' streams, and
+//! a synchronization is a join with the host thread. This module reads what was enqueued and which bytes were touched,
+//! and never when something ran.
 
 mod clock;
 mod history;
@@ -23,27 +23,27 @@ use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What host threads have seen, and who touched which bytes last.
+/// What host threads have seen, and which operations touched which bytes last.
 #[derive(Default)]
 pub struct Order {
     seen_by: Map<ThreadKey, Clock>,
-    /// Streams that were forgotten. A clock that was kept may bring them back.
+    /// Streams that were forgotten. They are kept because a stored clock may bring them back.
     gone: HashSet<StreamHandle>,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
-/// Ends the name of a stream that does the work of a graph's branch.
+/// The end of the name of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
-/// Ends the name of a stream that is called by its role.
+/// The end of the name of a stream that is named by its role.
 pub(crate) const OF_A_ROLE: &str = " stream";
 
-/// Two accesses to the same bytes, of which one writes, and which nothing orders.
+/// Two accesses to the same bytes that nothing orders. At least one of them writes.
 pub(crate) struct Race {
     pub(crate) report: Report,
-    /// Whether it is the first between its two source lines.
+    /// Whether it is the first race between its two source lines.
     pub(crate) is_new: bool,
     /// The sequence numbers of its calls, the later one first.
     pub(crate) calls: [OperationNumber; 2],
@@ -51,7 +51,7 @@ pub(crate) struct Race {
     pub(crate) other: StreamHandle,
 }
 
-/// The allocation that an access was to, for a report.
+/// The allocation that was accessed, for a report.
 pub(crate) struct TouchedBuffer<'a> {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
@@ -60,26 +60,26 @@ pub(crate) struct TouchedBuffer<'a> {
 }
 
 impl Order {
-    /// What `thread` knows to have happened. A new thread knows all that was complete.
+    /// Returns what `thread` knows to have happened. A new thread knows everything that was complete by then.
     pub fn view_of(&mut self, thread: ThreadKey) -> View {
         let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
         View { own, any: self.seen.clone() }
     }
 
-    /// A thread has waited for an operation.
+    /// Notes that a thread has waited for an operation.
     pub(crate) fn saw(&mut self, thread: ThreadKey, done: &View) {
         let seen = &self.seen;
         self.seen_by.entry(thread).or_insert_with(|| seen.clone()).join(&done.own);
         self.seen.join(&done.any);
     }
 
-    /// Whether some thread has seen the `number`th operation of a stream.
+    /// Returns whether some thread has seen the `number`th operation of a stream.
     pub(crate) fn is_seen(&self, stream: StreamHandle, number: u64) -> bool {
         self.seen.covers(stream, number)
     }
 
-    /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still be there:
-    /// nothing that comes later can race with it. Returns all streams that are forgotten; none where no thread has.
+    /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still exist, because
+    /// no later access can race with it. Returns all forgotten streams; `None` if no thread has seen that access.
     pub(crate) fn forget_stream(
         &mut self,
         stream: StreamHandle,
@@ -95,7 +95,7 @@ impl Order {
         Some(&self.gone)
     }
 
-    /// Forgets what threads have seen that have ended.
+    /// Forgets what threads that have ended have seen.
     pub(crate) fn forget_threads(&mut self, is_known: impl Fn(ThreadKey) -> bool) {
         self.seen_by.retain(|&thread, _| is_known(thread));
     }
@@ -105,7 +105,8 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
-    /// Notes accesses of one operation to one allocation. Returns the first race with what touched the same bytes before.
+    /// Notes accesses of one operation to one allocation. Returns the first race with an earlier access to the same
+    /// bytes.
     pub(crate) fn touch(
         &mut self,
         buffer: &TouchedBuffer,
@@ -130,21 +131,21 @@ impl Order {
         lines.sort();
         let is_new = self.reported.insert(lines);
         let mut calls = [conflict.other.enqueued, by.enqueued];
-        // The later one decides.
+        // The later call decides.
         calls.sort_unstable_by(|one, other| other.cmp(one));
         let (report, other) = (race_report(buffer, &by, &conflict), conflict.other.stream);
         Some(Race { report, is_new, calls, other })
     }
 }
 
-/// From the first byte to the last.
+/// Returns the range from the first byte to the last.
 fn extent(touches: &[Touch]) -> Range<u64> {
     let ranges = || touches.iter().flat_map(|touch| &touch.ranges);
     let first = ranges().map(|range| range.start).min().unwrap_or_default();
     first..ranges().map(|range| range.end).max().unwrap_or_default()
 }
 
-/// The two sides stand in the order in which they were enqueued, whichever ran first.
+/// Reports a race. The two sides are in the order in which they were enqueued, whichever ran first.
 fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Report {
     let Conflict { range, other } = conflict;
     let mut sides = [other.as_ref(), by];
@@ -154,12 +155,12 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
     }
     let [earlier, later] = sides;
     let of_two_gpus = earlier.stream_device != later.stream_device;
-    // Two GPUs have a stream 1 each.
+    // Each of the two GPUs has a stream 1.
     let name = |side: &Accessor| match of_two_gpus {
         true => format!("{} of GPU {}", side.stream_name, side.stream_device),
         false => side.stream_name.to_string(),
     };
-    // Which bytes these are tells something only where the two access different parts.
+    // The bytes are only of interest if the two operations access different parts.
     let allocated = match earlier.extent == later.extent {
         true => "the buffer was allocated here".to_owned(),
         false => format!(
@@ -182,7 +183,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // A line that is not the program's own is no place to change.
+    // A line outside the program's own sources is no place to change.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,
@@ -229,7 +230,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             "{first_place} was enqueued first, then {later_place}, as in the next round of a loop"
         ));
     }
-    // Roles are likely the names of the program's variables, too. The default stream has none.
+    // Roles are probably also the names of the program's variables. The default stream has no variable.
     let role = |side: &Accessor| {
         let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
         let role = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default")?;

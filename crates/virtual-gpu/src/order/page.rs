@@ -1,4 +1,4 @@
-//! The history of bytes that were touched in many short ranges: two bytes for each.
+//! The history of bytes that were touched in many short ranges: it takes two bytes for each byte.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ pub(super) const PAGE: u64 = 4096;
 /// The last accesses to each byte of a page.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// The histories that its bytes have.
+    /// The different histories of its bytes.
     lasts: Vec<Last>,
-    /// For each byte, the index of its own in `lasts`.
+    /// For each byte, the index of its history in `lasts`.
     of: Box<[u16; PAGE as usize]>,
-    /// How many `lasts` there may be before those without bytes are sought.
+    /// The number of `lasts` above which those that no byte has are removed.
     room: usize,
 }
 
 impl Page {
-    /// A page with what was noted of parts of it, by offsets in it.
+    /// Makes a page from the histories of its parts, which are given by their offsets in it.
     pub(super) fn of(parts: impl Iterator<Item = (Range<u64>, Last)>) -> Self {
         let mut page = Self { lasts: vec![Last::default()], of: Box::new([0; PAGE as usize]), room: 0 };
         for (range, last) in parts {
@@ -37,7 +37,7 @@ impl Page {
             self.clean();
         }
         let mut conflict = None;
-        // What each of `lasts` has become.
+        // The index of what each of `lasts` has become.
         let mut became: Vec<Option<u16>> = vec![None; self.lasts.len()];
         for range in ranges {
             let (mut at, end) = ((range.start - base) as usize, (range.end - base) as usize);
@@ -70,7 +70,7 @@ impl Page {
         self.lasts.len()
     }
 
-    /// Keeps only those of `lasts` that bytes have.
+    /// Keeps only the histories that some byte has.
     fn clean(&mut self) {
         let mut moved: Vec<Option<u16>> = vec![None; self.lasts.len()];
         let mut kept = Vec::new();

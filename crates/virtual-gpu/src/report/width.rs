@@ -1,26 +1,27 @@
-//! Reports on a narrow terminal: source lines are cut around what is marked in them.
+//! Reports on a narrow terminal: source lines are cut around their marks.
 
 use std::ops::Range;
 
 /// Columns by which a report may be indented where it is shown: below its headline, and within the message of a check.
 const INDENT: usize = 8;
 
-/// Stands for what is cut off a line.
+/// Stands for the text that is cut off a line.
 const CUT: &str = "…";
 
-/// The columns that a report has where it is shown, if `COLUMNS` gives those of a terminal.
+/// Returns the columns that are left for a report, if `COLUMNS` gives the width of a terminal.
 pub(super) fn of_terminal() -> Option<usize> {
     let columns = std::env::var("COLUMNS").ok()?.parse().ok();
     columns.filter(|columns| (40..=400).contains(columns)).map(|columns: usize| columns - INDENT)
 }
 
-/// Cuts each line of a source so that it fits behind the line numbers. What `spans` mark stays, and they are moved with it.
+/// Cuts each line of a source so that it fits behind the line numbers. The text that `spans` mark stays, and the spans
+/// move with it.
 pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: usize) -> String {
     let digits = text.lines().count().to_string().len();
     let room = width.saturating_sub(digits + " | ".len());
     let mut shown = String::new();
     let mut at = 0;
-    // A span that was moved must not be taken for one of a later line.
+    // A span that was moved must not be mistaken for a span of a later line.
     spans.sort_by_key(|span| span.start);
     let mut spans = spans.into_iter().peekable();
     for line in text.split_inclusive('\n') {
@@ -49,7 +50,8 @@ pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: us
     shown
 }
 
-/// The part of a line that is shown in `room` columns: the whole of it, or what lies around `marked`, cut between words.
+/// Returns the part of a line that is shown in `room` columns: the whole line, or the part around `marked`, cut between
+/// words.
 fn kept(line: &str, marked: Range<usize>, room: usize) -> Range<usize> {
     let columns = |range: Range<usize>| line[range].chars().count();
     if columns(0..line.len()) <= room {
@@ -62,7 +64,7 @@ fn kept(line: &str, marked: Range<usize>, room: usize) -> Range<usize> {
         !(before.ends_with(is_of_word) && after.starts_with(is_of_word))
     };
     let places = || line.char_indices().map(|(at, _)| at).chain([line.len()]).filter(is_between);
-    // If the mark itself is too long, its beginning is shown.
+    // If the mark itself is too long, only its beginning is shown.
     let begins = |&start: &usize| start == 0 || line[start..].starts_with(is_of_word);
     let start = places().filter(begins).find(|&start| columns(start..marked.end.max(start)) <= room);
     let start = start.unwrap_or(0).min(marked.start);
@@ -76,7 +78,7 @@ mod tests {
 
     const LINE: &str = "    let sums = stream.clone_htod(&values[first..last]).context(\"no room\")?;";
 
-    /// `LINE` cut to `room` columns, and the part of `marked` that is still marked.
+    /// Returns `LINE` cut to `room` columns, and the part of `marked` that is still marked.
     fn cut(marked: &str, room: usize) -> (String, String) {
         let at = LINE.find(marked).unwrap();
         let mut span = at..at + marked.len();

@@ -1,14 +1,14 @@
-//! `NCCL_ALGO` and `NCCL_PROTO`: what a program lets NCCL choose from, read as NCCL reads them (`parseList` in
+//! `NCCL_ALGO` and `NCCL_PROTO`: what a program lets NCCL choose from, parsed as NCCL parses it (`parseList` in
 //! `graph/tuning.cc`, NCCL 2.30).
 
 use std::sync::OnceLock;
 
 use super::tuning::{ALGORITHMS, Algorithm, FUNCTIONS, Function, PROTOCOLS, Protocol};
 
-/// Algorithms that NCCL knows and that no modeled node can use.
+/// Algorithms that NCCL knows but that no modeled node can use.
 const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
 
-/// What is switched on, by function.
+/// The enabled algorithms and protocols, by function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
     algorithms: [[bool; ALGORITHMS.len()]; FUNCTIONS.len()],
@@ -18,7 +18,7 @@ pub struct Enabled {
 }
 
 impl Default for Enabled {
-    /// Everything.
+    /// Enables everything.
     fn default() -> Self {
         let (algorithms, protocols) = (Default::default(), Default::default());
         let mut all = Self { algorithms, protocols, given: [None, None] };
@@ -32,7 +32,7 @@ impl Enabled {
     /// Reads the environment, once.
     ///
     /// # Errors
-    /// NCCL's sentence, with the variable's name in front.
+    /// Returns NCCL's sentence, with the variable's name in front.
     pub fn from_env() -> Result<&'static Self, &'static str> {
         static ENABLED: OnceLock<Result<Enabled, String>> = OnceLock::new();
         let enabled = ENABLED.get_or_init(|| {
@@ -42,7 +42,7 @@ impl Enabled {
         enabled.as_ref().map_err(String::as_str)
     }
 
-    /// As [`Self::from_env`], of the two variables' values.
+    /// Parses the values of the two variables, as [`Self::from_env`] does.
     pub(crate) fn parse(algorithms: Option<&str>, protocols: Option<&str>) -> Result<Self, String> {
         let mut enabled =
             Self { given: [algorithms, protocols].map(|value| value.map(str::to_owned)), ..Self::default() };
@@ -66,7 +66,7 @@ impl Enabled {
             && self.protocols[function as usize][protocol as usize]
     }
 
-    /// What to say where nothing is left.
+    /// Returns the message for a function that has nothing left to choose.
     pub fn none_left(&self, function: Function, data_type: &str) -> String {
         let name = FUNCTIONS[function as usize].0;
         let mut text =
@@ -80,8 +80,8 @@ impl Enabled {
     }
 }
 
-/// Reads `[function:][^]name,name;function:[^]name`: without a function it counts for all of them, which only the first
-/// entry may; `^` means all but those. Names are read in any case.
+/// Parses `[function:][^]name,name;function:[^]name`. Only the first entry may omit the function, and then it applies
+/// to all functions. `^` means all but the listed names. Names are case-insensitive.
 fn parse_list<const N: usize>(
     variable: &str,
     text: &str,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_nccl_s_comment_says() {
+    fn lists_are_parsed_as_nccl_s_comment_describes() {
         assert_eq!(allowed("ring", Function::AllReduce), ["Ring"]);
         assert_eq!(allowed("^Tree,NVLS", Function::AllGather), ["Ring", "NVLSTree"]);
         let text = "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring";
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_does_not_know_is_refused_with_its_words() {
+    fn unknown_words_are_refused_with_nccl_s_message() {
         let error = |text| Enabled::parse(Some(text), None).unwrap_err();
         assert_eq!(error("Rng"), "NCCL_ALGO: Unrecognized element token \"Rng\" when parsing \"Rng\"");
         assert_eq!(
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_left_is_said_with_what_was_set() {
+    fn the_message_for_an_empty_choice_names_what_was_set() {
         let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
         assert_eq!(
             enabled.none_left(Function::AllGather, "ncclFloat32"),

@@ -1,7 +1,7 @@
-//! What overlaps with what on one GPU: multiprocessors, memory, copy engines.
+//! What overlaps on one GPU: multiprocessors, memory, and copy engines.
 //!
-//! What was enqueued earlier keeps what it got; a newcomer gets what is left. So the GPU as a whole is never used twice,
-//! and a time that a thread has seen never changes.
+//! An operation that was enqueued earlier keeps what it got; a later one gets what is left. So nothing on the GPU is
+//! used twice, and a time that a thread has seen never changes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::horizon::Horizon;
 use super::preset::Preset;
 use super::{Cost, Span, When};
 
-/// Something that does one thing at a time.
+/// An engine that does one thing at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Engine {
     Upload,
@@ -17,19 +17,19 @@ enum Engine {
     Peer,
 }
 
-/// What an operation needs of its GPU.
+/// What an operation needs from its GPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     engine: Option<Engine>,
-    /// Part of the GPU's room for blocks, held from start to end.
+    /// The share of the GPU's room for blocks, held from start to end.
     room: f64,
     /// Nanoseconds before the work begins.
     lead: u64,
-    /// Nanoseconds that it takes at least, of which none depends on what overlaps with it.
+    /// The least number of nanoseconds that it takes, which does not depend on what overlaps with it.
     least: u64,
-    /// Nanoseconds that the work takes where nothing else runs.
+    /// Nanoseconds that the work takes if nothing else runs.
     work: f64,
-    /// Parts of all multiprocessors' and of the memory's throughput that the work uses at that speed.
+    /// The shares of all multiprocessors' throughput and of the memory's throughput that the work uses at that speed.
     compute: f64,
     memory: f64,
 }
@@ -46,7 +46,7 @@ struct Used {
     memory: f64,
 }
 
-/// A communication on this GPU, from when its own stream has come to it.
+/// A communication on this GPU, from the time when its own stream reaches it.
 #[derive(Clone, Debug)]
 struct Window {
     index: u64,
@@ -61,34 +61,34 @@ pub(super) struct Pending {
     pub(super) reaches_gpu: u64,
     pub(super) after: Vec<When>,
     pub(super) when: When,
-    /// How long a communication takes once all ranks are ready. None: a kernel or a copy.
+    /// How long a communication takes once all ranks are ready; `None` for a kernel or a copy.
     pub(super) communicates: Option<u64>,
 }
 
-/// One GPU's engines, and what they have done and are to do.
+/// One GPU's engines, with their past and pending operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gpu {
     /// Operations enqueued so far.
     pub(super) issued: u64,
-    /// The latest time that a host thread has seen of it.
+    /// The latest time of this GPU that a host thread has seen.
     pub(super) seen: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// Both in the order of their ends.
+    /// `used` and `windows` are in the order of their ends.
     used: Vec<Used>,
     windows: Vec<Window>,
-    /// How many of both make it look for old ones.
+    /// The number of both at which old ones are removed.
     full: usize,
 }
 
-/// How many operations a GPU remembers before it looks for old ones.
+/// How many operations a GPU remembers before it removes old ones.
 const REMEMBERED: usize = 1024;
 
-/// Less of a throughput than this is none.
+/// A smaller part of a throughput than this counts as none.
 const NONE_LEFT: f64 = 1e-6;
 
 impl Gpu {
-    /// The time that has to be known before an operation can be placed: of one that was enqueued before it and is over no
-    /// later. `None`: it can be placed.
+    /// Returns a time that must be known before an operation can be placed: that of an operation that was enqueued
+    /// before it and ends no later. Returns `None` if the operation can be placed.
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
         for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {
@@ -106,7 +106,7 @@ impl Gpu {
         None
     }
 
-    /// A communication holds the GPU from `start`, when its own stream comes to it.
+    /// Makes a communication hold the GPU from `start`, when its own stream reaches it.
     pub(super) fn communicated(&mut self, index: u64, start: u64) {
         let Some(Pending { before, communicates: Some(duration), .. }) = self.pending.remove(&index) else {
             return;
@@ -143,7 +143,7 @@ impl Gpu {
                 let span = Span { start, end: demand.end(start, &overlapping, &slow, slowdown) };
                 demand.fits(span, &overlapping).then_some(span)
             })
-            // After the last one nothing overlaps with it.
+            // After the end of the last one, nothing overlaps with it.
             .unwrap_or(Span { start: ready, end: ready });
         self.pending.remove(&index);
         let length = (span.end - span.start) as f64;
@@ -157,7 +157,7 @@ impl Gpu {
         span
     }
 
-    /// Forgets what nothing can overlap with any more: no operation starts before `clock`.
+    /// Forgets operations that nothing can overlap with any more, because no operation starts before `clock`.
     pub(super) fn forget(&mut self, clock: u64) {
         if self.used.len() + self.windows.len() < self.full.max(REMEMBERED) {
             return;
@@ -169,7 +169,7 @@ impl Gpu {
     }
 }
 
-/// What an operation needs, from what it did.
+/// Returns what an operation needs, based on what it did.
 fn demand(preset: &Preset, cost: &Cost) -> Demand {
     let nanoseconds = |amount: u64, per_second: f64| amount as f64 * preset.stands_for / per_second * 1e9;
     let copy = |engine: Engine, bytes: u64, per_second: f64| Demand {
@@ -186,13 +186,13 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
         Cost::Kernel { blocks, resident, instructions, bytes, longest_thread } => {
-            // The busiest multiprocessor does so many blocks, and the others as many or one less.
+            // The busiest multiprocessor runs `each` blocks, rounded up, and the others run as many or one less.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
             let share = each / each.ceil().max(1.0);
             let instructions = nanoseconds(instructions, preset.instructions);
             let drawn = (preset.multiprocessor_bytes * preset.multiprocessors * each.min(1.0))
                 .min(preset.memory_bytes);
-            // A roofline: whatever takes longest.
+            // A roofline: the slowest part decides.
             let work = (instructions / share).max(nanoseconds(bytes, drawn));
             let part = |alone: f64| if work > 0.0 { alone / work } else { 0.0 };
             Demand {
@@ -209,7 +209,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// When an operation ends that starts at `start`: it makes progress with what overlapping operations leave.
+    /// Returns when an operation that starts at `start` ends. It progresses with what overlapping operations leave.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
@@ -228,12 +228,12 @@ impl Demand {
             left -= (until - now) * speed;
             now = until;
         }
-        // After the last change nothing overlaps with it.
+        // After the last change, nothing overlaps with it.
         let end = now + left / self.speed(now, overlapping, slow, slowdown).max(NONE_LEFT);
         least.max(end.round() as u64)
     }
 
-    /// How quickly the work goes on at a time, 1 where nothing overlaps with it.
+    /// Returns how fast the work progresses at a time; 1 if nothing overlaps with it.
     fn speed(&self, now: f64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> f64 {
         let is_in = |span: &Span| span.start as f64 <= now && now < span.end as f64;
         let (compute, memory) = overlapping
@@ -246,13 +246,13 @@ impl Demand {
         if slow.iter().any(is_in) { speed / slowdown } else { speed }
     }
 
-    /// Whether its engine is free, and there is room for its blocks.
+    /// Returns whether its engine is free and there is room for its blocks.
     fn fits(&self, span: Span, overlapping: &[&Used]) -> bool {
         let meets = |used: &&&Used| used.span.start < span.end && span.start < used.span.end;
         if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // Least room is left where another operation begins, or at the start.
+        // The least room is left where another operation begins, or at the start.
         let taken_at = |at: u64| -> f64 {
             let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
             running.map(|used| used.room).sum()

@@ -7,13 +7,14 @@ use virtual_gpu_core::handle::StreamHandle;
 
 /// Communications and host functions, by stream: all up to a number.
 ///
-/// What does not depend on more of them than another operation is sure to be over when that one is, whatever other
-/// threads do meanwhile. So only that may count for its time; otherwise two runs could differ.
+/// If an operation depends on no more of them than another operation does, it is certain to be over when the other is,
+/// whatever other threads do meanwhile. Only such operations may affect the other's time; otherwise two runs could
+/// differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Horizon(Arc<BTreeMap<StreamHandle, u64>>);
 
 impl Horizon {
-    /// Adds what another one holds.
+    /// Adds what another horizon holds.
     pub(super) fn join(&mut self, other: &Self) {
         if Arc::ptr_eq(&self.0, &other.0) || other.is_within(self) {
             return;
@@ -29,14 +30,14 @@ impl Horizon {
         }
     }
 
-    /// With one more: the `number`th operation of its GPU.
+    /// Returns this horizon with one more: the `number`th operation of its GPU.
     pub(super) fn with(&self, stream: StreamHandle, number: u64) -> Self {
         let mut more = self.clone();
         Arc::make_mut(&mut more.0).insert(stream, number);
         more
     }
 
-    /// Whether the other one holds all of this.
+    /// Returns whether the other horizon holds all of this one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
             || self.0.iter().all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))

@@ -1,12 +1,12 @@
 //! Time: when operations happen, by a virtual clock in nanoseconds; never by the wall clock.
 //!
-//! An operation starts when its stream's last one has ended, what it waits for has ended, its launch has reached the
-//! GPU, and the engine it needs is free. Times are computed when a thread asks, for all that is done by then. They say
-//! nothing about values, and nothing about order.
+//! An operation starts when the previous operation of its stream and everything it waits for have ended, its launch has
+//! reached the GPU, and the engine it needs is free. Times are computed when a thread asks, for everything that is done
+//! by then. They reveal nothing about values, and nothing about order.
 //!
-//! They don't depend on who looks when. What an operation finds on its GPU is what was enqueued there before it and is
-//! certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same times on
-//! every run, however they are scheduled.
+//! Times don't depend on which thread looks when. On its GPU, an operation meets only what was enqueued there before it
+//! and is certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same
+//! times on every run, however they are scheduled.
 
 pub mod choice;
 mod gpu;
@@ -41,7 +41,7 @@ pub(crate) struct Span {
 #[derive(Debug)]
 pub struct Moment {
     key: Key,
-    /// What it comes after, and what it is itself of that.
+    /// The communications and host functions that it comes after, and itself if it is one.
     horizon: Horizon,
     span: OnceLock<Span>,
 }
@@ -50,7 +50,7 @@ pub struct Moment {
 pub(crate) type When = Arc<Moment>;
 
 impl Moment {
-    /// The beginning of time, on a GPU.
+    /// Returns the beginning of time on a GPU.
     pub(crate) fn start(gpu: usize) -> When {
         let span = OnceLock::from(Span::default());
         Arc::new(Self { key: (gpu, 0), horizon: Horizon::default(), span })
@@ -61,7 +61,7 @@ impl Moment {
     }
 }
 
-/// What an operation is to the clock.
+/// How the clock treats an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// It takes no time: a free, a join of streams.
@@ -70,7 +70,7 @@ pub(crate) enum Class {
     Record,
     /// The stream waits for an event.
     Wait,
-    /// A kernel or a copy: it shares the GPU with others.
+    /// A kernel or a copy, which shares the GPU with others.
     Engine,
     /// It needs other ranks.
     Communication,
@@ -78,10 +78,10 @@ pub(crate) enum Class {
     Host,
 }
 
-/// What an operation needs of its GPU.
+/// What an operation needs from its GPU.
 #[derive(Clone, Debug)]
 pub enum Cost {
-    /// What its class says.
+    /// What its class implies.
     Nothing,
     /// A kernel that has run.
     Kernel {
@@ -93,7 +93,7 @@ pub enum Cost {
         instructions: u64,
         /// Bytes of device memory that it read and wrote.
         bytes: u64,
-        /// Nanoseconds of the thread that took longest, at one instruction each.
+        /// Nanoseconds of the thread that took longest, at one nanosecond per instruction.
         longest_thread: u64,
     },
     /// Bytes copied from the host.
@@ -107,9 +107,9 @@ pub enum Cost {
     },
     /// Bytes copied to or from another GPU.
     Peer(u64),
-    /// One rank's part of a collective, which takes so many nanoseconds once all `ranks` are ready.
+    /// One rank's part of a collective, which takes `duration` nanoseconds once all ranks are ready.
     ///
-    /// `ranks` are those of this process. The others are ready at `others_ready`.
+    /// `ranks` counts those of this process. The others are ready at `others_ready`.
     Collective {
         /// The collective.
         call: CollectiveId,
@@ -120,20 +120,20 @@ pub enum Cost {
         /// Nanoseconds.
         duration: u64,
     },
-    /// Messages that move once both ends are ready: each with the other end, and the nanoseconds that it takes.
+    /// Messages, each of which moves once both its ends are ready.
     PointToPoint {
-        /// Each other end, and the nanoseconds of its message.
+        /// The other end of each message, and the nanoseconds that it takes.
         partners: Vec<(Ticket, u64)>,
     },
 }
 
-/// What is known of an operation when it is enqueued.
+/// What is known about an operation when it is enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     class: Class,
-    /// When the GPU can start it at the earliest.
+    /// The earliest time at which the GPU can start it.
     reaches_gpu: u64,
-    /// The last one is its predecessor in its stream.
+    /// What it comes after; the last entry is its predecessor in its stream.
     after: Vec<When>,
     before: Horizon,
     pub(crate) when: When,
@@ -144,31 +144,31 @@ pub struct Time {
     preset: Preset,
     hosts: Map<ThreadKey, Host>,
     gpus: Vec<Gpu>,
-    /// Operations that are done and have no time yet.
+    /// Finished operations that have no time yet.
     done: BTreeMap<Key, (Ticket, Cost)>,
-    /// Those of them to look at: new ones, and ones that may have a time now.
+    /// Operations of `done` to look at: new ones, and those that may have a time now.
     look_at: BTreeSet<Key>,
-    /// Those that wait for another's time, by that one.
+    /// Operations of `done` that wait for another operation's time, by that operation.
     waiting: Map<Key, Vec<Key>>,
-    /// Parts of collectives that could start, with when.
+    /// Parts of collectives that could start, with the time when they could.
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
-    /// What is to be written when the process ends.
+    /// The trace to write when the process ends.
     trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its index in the order of enqueuing there.
+/// An operation's GPU, and its index in the order of enqueuing on that GPU.
 type Key = (usize, u64);
 
 /// A host thread.
 #[derive(Clone, Debug, Default)]
 struct Host {
     clock: u64,
-    /// What it has waited for.
+    /// What the thread has waited for.
     known: Horizon,
 }
 
 impl Ticket {
-    /// The ticket of an operation in another process, which is ready at `ready` nanoseconds.
+    /// Returns the ticket of an operation in another process that is ready at `ready` nanoseconds.
     pub fn elsewhere(ready: u64) -> Self {
         let (after, before) = (Vec::new(), Horizon::default());
         Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
@@ -189,17 +189,18 @@ impl Time {
         }
     }
 
-    /// The figures that it counts with.
+    /// Returns the figures that it uses.
     pub fn preset(&self) -> &Preset {
         &self.preset
     }
 
-    /// A thread makes a call for a GPU. Its clock is never earlier than what any thread has seen of that GPU.
+    /// Notes that a thread makes a call for a GPU. Its clock is never earlier than what any thread has seen of that
+    /// GPU.
     pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
         self.advance(thread, gpu, 0, what);
     }
 
-    /// A call of a thread returns, at `end` at the earliest.
+    /// Notes that a call of a thread returns, at `end` at the earliest.
     fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
         let host = self.hosts.entry(thread).or_default();
         let seen = &mut self.gpus[gpu].seen;
@@ -211,7 +212,8 @@ impl Time {
         }
     }
 
-    /// A thread enqueues an operation on a GPU, to come after others, of which the last is the one before it in its stream.
+    /// Notes that a thread enqueues an operation on a GPU, after others. The last of these is its predecessor in its
+    /// stream.
     pub(crate) fn enqueue(
         &mut self,
         thread: ThreadKey,
@@ -240,8 +242,8 @@ impl Time {
         Ticket { class, reaches_gpu, after, before, when }
     }
 
-    /// A communication that was just enqueued takes so long once all its ranks are ready. Until then it holds its GPU's
-    /// multiprocessors, too.
+    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. Until they are, it
+    /// holds its GPU's multiprocessors, too.
     pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
@@ -252,7 +254,7 @@ impl Time {
         }
     }
 
-    /// Says what an operation is, for the trace, in a stream of this name.
+    /// Describes an operation for the trace, in a stream of this name.
     pub(crate) fn describe(
         &mut self,
         ticket: &Ticket,
@@ -268,40 +270,40 @@ impl Time {
         trace.enqueued(ticket.when.key, stream, label, others.iter().map(|when| when.key).collect());
     }
 
-    /// Writes what happened, if that was asked for.
+    /// Writes what happened, if a trace was requested.
     ///
     /// # Errors
-    /// Why the file can't be written.
+    /// Returns why the file can't be written.
     pub(crate) fn write_trace(&mut self, path: &Path) -> io::Result<()> {
         self.settle();
         self.trace.as_ref().map_or(Ok(()), |trace| trace.write(path, &self.preset.name))
     }
 
-    /// When an operation may start at the earliest, as `%globaltimer` gives it.
+    /// Returns the earliest time at which an operation may start, as `%globaltimer` returns it.
     pub(crate) fn start_of(ticket: &Ticket) -> u64 {
         ticket.reaches_gpu
     }
 
-    /// An operation is done, and this is what it did.
+    /// Notes that an operation is done, and what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
         let key = ticket.when.key;
         self.look_at.insert(key);
         self.done.insert(key, (ticket, cost));
     }
 
-    /// When an operation could start whose predecessors are all done.
+    /// Returns when an operation whose predecessors are all done could start.
     pub fn ready_at(&mut self, ticket: &Ticket) -> u64 {
         self.settle();
         ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
     }
 
-    /// Whether the times of operations that are done are known. What they share a GPU with may still run.
+    /// Returns whether the times of finished operations are known. Operations that share a GPU with them may still run.
     pub(crate) fn is_known<'a>(&mut self, mut whens: impl Iterator<Item = &'a When>) -> bool {
         self.settle();
         whens.all(|when| when.get().is_some())
     }
 
-    /// A thread has waited for operations: it goes on when they have ended.
+    /// Notes that a thread has waited for operations: it continues when they have ended.
     pub(crate) fn wait<'a>(
         &mut self,
         thread: ThreadKey,
@@ -316,7 +318,7 @@ impl Time {
         whens.for_each(|when| host.known.join(&when.horizon));
     }
 
-    /// A thread asks whether an operation has ended, which takes it a moment.
+    /// Returns whether an operation has ended. The query itself takes the thread a moment.
     pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
         self.settle();
         self.advance(thread, when.key.0, 0, || QUERY.to_owned());
@@ -328,7 +330,7 @@ impl Time {
         ended
     }
 
-    /// Works out the times of all that is done, where they can be known.
+    /// Computes the times of finished operations, as far as they can be known.
     pub(crate) fn settle(&mut self) {
         while let Some(key) = self.look_at.pop_first() {
             if let Err(unknown) = self.settle_one(key) {
@@ -340,7 +342,7 @@ impl Time {
     /// Gives an operation its time.
     ///
     /// # Errors
-    /// The time that has to be known first.
+    /// Returns the time that must be known first.
     fn settle_one(&mut self, key: Key) -> Result<(), When> {
         let Some((ticket, cost)) = self.done.get(&key) else { return Ok(()) };
         let own = ready(ticket.reaches_gpu, &ticket.after).map_err(When::clone)?;
@@ -383,7 +385,7 @@ impl Time {
         Ok(())
     }
 
-    /// A communication that is done: its own stream came to it at this time.
+    /// Notes that a communication is done, and when its own stream reached it.
     fn came(&mut self, key: Key, at: u64) {
         self.gpus[key.0].communicated(key.1, at);
         if let Some(trace) = &mut self.trace {
@@ -391,7 +393,7 @@ impl Time {
         }
     }
 
-    /// All ranks of a collective start together, when the last one is ready.
+    /// Starts all ranks of a collective together, when the last one is ready.
     fn settle_collective(&mut self, call: CollectiveId, duration: u64) {
         let parts = self.parts.remove(&call).unwrap_or_default();
         let start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
@@ -400,10 +402,10 @@ impl Time {
         }
     }
 
-    /// An operation has its time: what waits for that is looked at again.
+    /// Sets an operation's time, and looks again at the operations that wait for it.
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
-        // Set once: the entry is gone now.
+        // This succeeds, because the entry existed until now.
         let _ = ticket.when.span.set(span);
         if let Some(trace) = &mut self.trace {
             trace.ran(key, span);
@@ -412,12 +414,12 @@ impl Time {
     }
 }
 
-/// When all that an operation comes after has ended, or a time that is not known yet.
+/// Returns when everything that an operation comes after has ended, or a time that is not known yet.
 fn ready(reaches_gpu: u64, after: &[When]) -> Result<u64, &When> {
     after.iter().try_fold(reaches_gpu, |latest, when| Ok(latest.max(when.get().ok_or(when)?.end)))
 }
 
-/// When its stream comes to an operation that is ready.
+/// Returns when the stream of an operation that is ready reaches it.
 fn turn(ticket: &Ticket) -> u64 {
     ready(ticket.reaches_gpu, ticket.after.last().map_or(&[], std::slice::from_ref))
         .unwrap_or(ticket.reaches_gpu)

@@ -1,6 +1,6 @@
 //! The figures of NCCL's tuning model (NCCL 2.30, `graph/tuning.cc`).
 
-/// Latencies in µs, for LL, LL128 and Simple: `baseLatencies` and `hwLatencies` of `ncclTunerConstantsDefaults`.
+/// Latencies in µs, for LL, LL128, and Simple: `baseLatencies` and `hwLatencies` of `ncclTunerConstantsDefaults`.
 pub(super) struct Latencies {
     pub(super) base: [f64; 3],
     pub(super) nvlink: [f64; 3],
@@ -25,15 +25,15 @@ pub(super) const NVLS: Latencies =
 pub(super) const NVLS_TREE: Latencies =
     Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
 
-/// Bandwidths that a generation reaches at most, in GB/s, on one node, on two, and on more.
+/// The highest bandwidths that a generation reaches, in GB/s, on one node, on two, and on more.
 pub(super) struct Caps {
-    /// With LL, over all channels, on one node. On several the CPUs decide.
+    /// With LL, over all channels, on one node. On several nodes, the CPUs decide.
     pub(super) ll: f64,
     pub(super) ring_ll128: [f64; 3],
     pub(super) tree_ll128: [f64; 3],
     pub(super) tree: [f64; 3],
     pub(super) nvls_tree: [f64; 3],
-    /// What of the switches' bandwidth is reached.
+    /// The fraction of the switches' bandwidth that is reached.
     pub(super) nvls_efficiency: f64,
 }
 
@@ -73,7 +73,7 @@ pub(super) const BLACKWELL: Caps = Caps {
     nvls_efficiency: 0.74,
 };
 
-/// `treeCorrectionFactor`: what of a tree's bandwidth is reached, by powers of two from 64 bytes on.
+/// `treeCorrectionFactor`: the fraction of a tree's bandwidth that is reached, by powers of two from 64 bytes on.
 pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
@@ -92,9 +92,9 @@ pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
 /// Bytes per channel and rank from which rings over several nodes show a plateau, with the factor on their latency.
 pub(super) const RING_PLATEAU: (f64, f64) = (64.0, 1.4);
 
-/// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three of it with
-/// Simple.
+/// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three times as much
+/// with Simple.
 pub(super) const NETWORK_OVERHEAD: f64 = 2.0;
 
-/// Bytes up to which point to point uses LL (`NCCL_P2P_LL_THRESHOLD`).
+/// The most bytes for which point-to-point uses LL (`NCCL_P2P_LL_THRESHOLD`).
 pub(super) const POINT_TO_POINT_LL: f64 = 16_384.0;

@@ -1,4 +1,4 @@
-//! The machines that can be modeled: figures from a TOML file, which says where each comes from.
+//! The machines that can be modeled: figures from a TOML file, which names the source of each.
 
 use std::path::Path;
 
@@ -15,35 +15,35 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("2x8-h100", include_str!("../../presets/2x8-h100.toml")),
 ];
 
-/// Figures of nodes of equal GPUs. Rates are per second; times are in nanoseconds.
+/// Figures of nodes with equal GPUs. Rates are per second; times are in nanoseconds.
 ///
-/// A program's data stands for [`Self::stands_for`] times as much: throughput costs count so many times its bytes and
-/// instructions, and latencies are as they are.
+/// A program's data stands for [`Self::stands_for`] times as much: throughput costs multiply its bytes and instructions
+/// by this number, and latencies stay as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
     /// Its name, which every modeled figure carries.
     pub name: String,
     /// How many times more data a program's data stands for.
     pub stands_for: f64,
-    /// GPUs of all nodes, where `VIRTUAL_GPU_COUNT` says nothing else.
+    /// GPUs of all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
     pub gpus: usize,
-    /// GPUs of a node; those beyond it are on further nodes.
+    /// GPUs of a node; GPUs beyond these are on further nodes.
     pub gpus_per_node: usize,
     /// Streaming multiprocessors.
     pub multiprocessors: f64,
-    /// Instructions of single threads, by all multiprocessors together.
+    /// Instructions of single threads, for all multiprocessors together.
     pub instructions: f64,
     /// Bytes between the multiprocessors and memory.
     pub memory_bytes: f64,
-    /// Bytes that one multiprocessor can draw at most.
+    /// The most bytes that one multiprocessor can draw.
     pub multiprocessor_bytes: f64,
-    /// A call on the host.
+    /// The time of a call on the host.
     pub call_ns: u64,
-    /// From a call's return until the GPU can start what it enqueued.
+    /// The time from a call's return until the GPU can start what it enqueued.
     pub launch_ns: u64,
-    /// Recording an event, or the step over one that is waited for.
+    /// The time to record an event, or to step over an event that is waited for.
     pub event_ns: u64,
-    /// Before a copy's first byte moves.
+    /// The time before a copy's first byte moves.
     pub copy_latency_ns: u64,
     /// Bytes from the host to the device.
     pub upload_bytes: f64,
@@ -51,26 +51,26 @@ pub struct Preset {
     pub download_bytes: f64,
     /// Bytes to or from a peer, by copies.
     pub peer_bytes: f64,
-    /// What NCCL's tuning model reads.
+    /// The figures that NCCL's tuning model reads.
     pub links: Links,
 }
 
-/// What NCCL knows of a node's GPUs and how they are connected.
+/// What NCCL knows about a node's GPUs and their connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
-    /// Which of its tables apply.
+    /// Which of NCCL's tables apply.
     pub generation: Generation,
     /// How the GPUs of a node are connected.
     pub kind: LinkKind,
     /// Channels of rings and trees.
     pub channels: f64,
-    /// Bytes a second of each channel.
+    /// Bytes per second of each channel.
     pub channel_bytes: f64,
-    /// What part of the bus bandwidth is reached, above 0 and at most 1.
+    /// The fraction of the bus bandwidth that is reached, above 0 and at most 1.
     pub efficiency: f64,
-    /// Bytes a second of each GPU's channel of in-switch reductions (NVLS); 0 where there are none.
+    /// Bytes per second of each GPU's channel of in-switch reductions (NVLS); 0 if there are none.
     pub switch_channel_bytes: f64,
-    /// Bytes a second of all of a node's adapters.
+    /// Bytes per second of all of a node's adapters.
     pub network_bytes: f64,
     /// How many times longer compute takes while a collective runs.
     pub compute_slowdown: f64,
@@ -81,11 +81,11 @@ pub struct Links {
 pub enum Generation {
     /// Compute capability 7.
     Volta,
-    /// 8.
+    /// Compute capability 8.
     Ampere,
-    /// 9.
+    /// Compute capability 9.
     Hopper,
-    /// 10.
+    /// Compute capability 10.
     Blackwell,
 }
 
@@ -99,15 +99,15 @@ pub enum LinkKind {
 }
 
 impl Preset {
-    /// The presets that come with the virtual GPU.
+    /// Returns the names of the presets that come with the virtual GPU.
     pub fn names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// The preset of this name, or of the file at this path where it ends in `.toml`.
+    /// Returns the preset with this name, or reads the file at this path if it ends in `.toml`.
     ///
     /// # Errors
-    /// A sentence that names the preset, or the file and the key.
+    /// Returns a sentence that names the preset, or the file and the key.
     pub fn find(asked: &str) -> Result<Self, String> {
         if let Some(text) = built_in(asked) {
             return Self::from_toml(text);
@@ -126,7 +126,7 @@ impl Preset {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// A sentence that names the key, or the line where it is no TOML.
+    /// Returns a sentence that names the key, or the line that is not TOML.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let mut whole = Figures { table: with_defaults(text)?, path: String::new() };
         let mut gpu = whole.part("gpu")?;
@@ -177,7 +177,7 @@ fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// A file's table, with the keys that it lacks from the preset that it is `like`.
+/// Parses a file's table. Keys that it lacks come from the preset that it is `like`.
 fn with_defaults(text: &str) -> Result<Table, String> {
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| format!("is no TOML: {error}"))?;
     let Some(like) = table.remove("like") else {
@@ -203,7 +203,7 @@ fn with_defaults(text: &str) -> Result<Table, String> {
     Ok(table)
 }
 
-/// A value as an error shows it.
+/// Formats a value for an error.
 fn show(value: &Value) -> String {
     match value {
         Value::String(text) => format!("\"{text}\""),
@@ -214,10 +214,10 @@ fn show(value: &Value) -> String {
     }
 }
 
-/// A part of a file whose keys are taken out one by one; what is left is unknown.
+/// A part of a file whose keys are taken out one by one; any key that is left is unknown.
 struct Figures {
     table: Table,
-    /// `part.`, in front of each key.
+    /// `part.`, the prefix of each key.
     path: String,
 }
 
@@ -255,12 +255,12 @@ impl Figures {
         self.within(key, 0.0, 1e9).map(|number| number as u64)
     }
 
-    /// A whole number from 1 on.
+    /// Takes a whole number of at least 1.
     fn count(&mut self, key: &str) -> Result<f64, String> {
         self.count_to(key, 1e6)
     }
 
-    /// A whole number from 1 to `most`.
+    /// Takes a whole number from 1 to `most`.
     fn count_to(&mut self, key: &str, most: f64) -> Result<f64, String> {
         let number = self.within(key, 1.0, most)?;
         if number.fract() != 0.0 {
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_reads_and_has_its_name() {
+    fn every_preset_can_be_read_and_has_its_name() {
         for name in Preset::names() {
             assert_eq!(Preset::find(name).unwrap().name, name);
         }

@@ -1,4 +1,4 @@
-//! The model compared with published figures: the table in `MODEL.md`, which this keeps true.
+//! Compares the model with published figures, and keeps the table in `MODEL.md` up to date.
 
 use super::choice::Enabled;
 use super::preset::Preset;
@@ -12,7 +12,7 @@ struct Published {
     algorithm: Option<&'static str>,
     bytes: u64,
     measured: Measured,
-    /// By how much the model may miss it. None: the table says by how much it does.
+    /// The largest error that the model may have. `None`: the table only states the error.
     within: Option<f64>,
     source: &'static str,
 }
@@ -24,7 +24,7 @@ enum Measured {
     Microseconds(f64),
 }
 
-/// Three nodes whose adapters are half of a DGX A100's.
+/// Three nodes, each with half of a DGX A100's adapters.
 const FOUR_ADAPTERS: &str =
     "name = \"a100-4xhdr\"\nlike = \"dgx-a100\"\n[nccl]\nnetwork_bytes_per_s = 96e9\n";
 
@@ -119,7 +119,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8,
         measured: Measured::Microseconds(25.207),
         within: Some(0.25),
-        source: "what NCCL's own log says of its model",
+        source: "NCCL's own log of its model",
     },
     Published {
         machine: "8 RTX 4090 on PCIe, `NCCL_ALGO=Tree`",
@@ -140,7 +140,7 @@ impl Published {
         choose(&preset, &enabled, Function::AllReduce, self.world, self.bytes, true).unwrap()
     }
 
-    /// The model's figure, and the published one.
+    /// Returns the model's figure, and the published one.
     fn figures(&self, choice: Choice) -> (f64, f64) {
         let nanoseconds = choice.nanoseconds as f64;
         match self.measured {
@@ -180,7 +180,7 @@ const BEGIN: &str = "<!-- table: `BLESS=1 cargo test -p virtual-gpu --lib publis
 const END: &str = "<!-- end of table -->";
 
 #[test]
-fn the_model_is_as_near_to_what_was_measured_as_it_says() {
+fn the_model_is_within_the_errors_that_it_allows() {
     for published in &PUBLISHED {
         let (modeled, measured) = published.figures(published.choice());
         if let Some(within) = published.within {
@@ -190,7 +190,7 @@ fn the_model_is_as_near_to_what_was_measured_as_it_says() {
 }
 
 #[test]
-fn the_table_in_model_md_is_the_model_s() {
+fn the_table_in_model_md_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/MODEL.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the table's beginning is marked");

@@ -1,17 +1,17 @@
 use super::*;
 use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
-/// A clock whose figures are those of a DGX H100.
+/// Returns a clock with the figures of a DGX H100.
 fn dgx(gpus: usize) -> Time {
     Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
 }
 
-/// Takes so long, and uses next to nothing of the GPU.
+/// Returns the cost of a kernel that takes this long and uses next to nothing of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
     Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
 
-/// Fills `blocks` multiprocessors and draws so many bytes.
+/// Returns the cost of a kernel that fills `blocks` multiprocessors and draws this many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
     Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
 }
@@ -28,7 +28,7 @@ fn length(when: &When) -> u64 {
     span(when).end - span(when).start
 }
 
-/// The times of two operations in two streams of one GPU.
+/// Returns the times of two operations in two streams of one GPU.
 fn side_by_side(costs: [Cost; 2]) -> [When; 2] {
     let mut time = dgx(1);
     let tickets = [1, 2].map(|stream| engine(&mut time, 0, stream, vec![]));
@@ -47,13 +47,13 @@ fn small_kernels_of_two_streams_overlap_and_full_ones_don_t() {
 }
 
 #[test]
-fn kernels_side_by_side_share_the_memory_and_lose_nothing_of_it() {
+fn concurrent_kernels_share_the_memory_and_lose_none_of_its_throughput() {
     let bytes = 3_350_000_000;
     let [alone, _] = side_by_side([reader(132, bytes), kernel(1, 1)]);
     assert_eq!(length(&alone), 1_000_000);
     let [first, second] = side_by_side([reader(132, bytes), reader(132, bytes)]);
     assert_eq!((length(&first), span(&second).end - span(&first).start), (1_000_000, 2_000_000));
-    // Ten multiprocessors can't draw all of it: the other kernel has the rest.
+    // Ten multiprocessors can't draw all of it: the other kernel gets the rest.
     let [few, many] = side_by_side([reader(10, bytes), reader(1320, bytes)]);
     let few_alone = 3.35 / (10.0 * 0.1267) * 1e6;
     assert!((length(&few) as f64 / few_alone - 1.0).abs() < 1e-3, "{} ns", length(&few));
@@ -62,7 +62,7 @@ fn kernels_side_by_side_share_the_memory_and_lose_nothing_of_it() {
 }
 
 #[test]
-fn a_wave_that_is_not_full_takes_as_long_as_a_full_one() {
+fn a_partial_wave_takes_as_long_as_a_full_one() {
     let cost = |blocks| Cost::Kernel {
         blocks,
         resident: 1,
@@ -76,7 +76,7 @@ fn a_wave_that_is_not_full_takes_as_long_as_a_full_one() {
 }
 
 #[test]
-fn copies_of_one_direction_wait_for_each_other_and_of_two_don_t() {
+fn only_copies_in_the_same_direction_wait_for_each_other() {
     let [first, second] = side_by_side([Cost::Upload(55_000), Cost::Upload(55_000)]);
     assert_eq!(span(&second).start, span(&first).end);
     let [first, second] = side_by_side([Cost::Upload(55_000), Cost::Download(53_000)]);
@@ -96,19 +96,20 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     time.finish(meanwhile, reader(132, 3_350_000_000));
     time.finish(waits, kernel(1, 700_000));
     time.settle();
-    // The collective is not done; other ranks may come late. It holds its share from its own stream's coming on.
+    // The collective is not done; other ranks may come late. It holds its share from the time when its own stream
+    // reaches it.
     let done_beside = 500_000.0 / 1.19;
     assert_eq!(length(&slow), 500_000 + (1_000_000.0 - done_beside) as u64 + 1);
-    assert_eq!(length(&spin), 700_000, "what only waits is no slower");
+    assert_eq!(length(&spin), 700_000, "work that only waits takes no longer");
 }
 
 #[test]
-fn an_operation_starts_behind_all_that_it_waits_for() {
+fn an_operation_starts_after_all_that_it_waits_for() {
     let mut time = dgx(2);
     let first = engine(&mut time, 0, 1, vec![]);
     let second = engine(&mut time, 1, 2, vec![first.when.clone()]);
     let (a, b) = (first.when.clone(), second.when.clone());
-    // Done in the other order: the times are the same.
+    // The operations are done in the other order, but the times are the same.
     time.finish(second, Cost::Upload(1_000));
     time.settle();
     assert!(b.get().is_none());
@@ -118,7 +119,7 @@ fn an_operation_starts_behind_all_that_it_waits_for() {
 }
 
 #[test]
-fn a_poll_says_no_until_the_host_s_clock_has_come_there() {
+fn a_poll_answers_no_until_the_host_s_clock_has_reached_the_end() {
     let mut time = dgx(1);
     let (call, launch) = (time.preset().call_ns, time.preset().launch_ns);
     let ticket = engine(&mut time, 0, 1, vec![]);
@@ -162,10 +163,10 @@ fn recording_and_waiting_take_a_microsecond_together() {
     }
     time.settle();
     assert_eq!(span(&waited).end - span(&ran).end, 1_000);
-    assert_eq!(span(&waited).start, time.preset().launch_ns, "its stream comes to it at once");
+    assert_eq!(span(&waited).start, time.preset().launch_ns, "its stream reaches it at once");
 }
 
-/// Numbers that look random, the same ones for a seed.
+/// Numbers that look random, and are the same for the same seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -175,11 +176,11 @@ impl Numbers {
     }
 }
 
-/// An operation of a made-up program.
+/// An operation of a generated program.
 struct Made {
     ticket: Ticket,
     cost: Cost,
-    /// Operations that run before it does, by their places.
+    /// Operations that run before it does, by their indices.
     behind: Vec<usize>,
     /// The other rank's part of a collective.
     with: Option<usize>,
@@ -193,7 +194,7 @@ fn some_thread() -> ThreadKey {
     std::thread::spawn(ThreadKey::current).join().unwrap()
 }
 
-/// A program as it enqueues.
+/// A program that enqueues operations.
 struct Program<'a> {
     time: &'a mut Time,
     made: Vec<Made>,
@@ -219,7 +220,7 @@ impl Program<'_> {
     }
 }
 
-/// Kernels, copies, waits for the other stream, and collectives of both GPUs.
+/// Generates kernels, copies, waits for the other stream, and collectives of both GPUs.
 fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     let mut numbers = Numbers(seed);
     let mut program =
@@ -249,9 +250,9 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     program.made
 }
 
-/// Whoever runs what first, and whoever looks when: the times are the same.
+/// The times are the same, whichever operation runs first, and whenever a thread looks.
 #[test]
-fn times_do_not_depend_on_who_looks_when() {
+fn times_do_not_depend_on_which_operation_runs_first_or_when_a_thread_looks() {
     for seed in 0..200 {
         let mut seen: Option<Vec<Span>> = None;
         for order in 0..5 {

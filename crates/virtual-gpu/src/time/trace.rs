@@ -2,8 +2,8 @@
 //! Format").
 //!
 //! Each GPU is a process and each of its streams a track; the host is a process with a track for each thread. Arrows go
-//! from where an event was recorded to where a stream waited for it. Numbers are in the order of the program, so that
-//! two runs write the same bytes.
+//! from the record of an event to the waits for it. Numbers are in program order, so that two runs write the same
+//! bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufWriter, Write};
@@ -16,29 +16,29 @@ use super::{Key, Span};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// The host's process; a GPU has the number after its own.
+/// The process number of the host. GPU `n` has the number `FIRST_GPU + n`.
 const HOST: usize = 1;
 const FIRST_GPU: usize = 2;
 
-/// What a call is named that asks whether something is over.
+/// The name of a call that asks whether something is over.
 pub(super) const QUERY: &str = "query";
 
-/// What an operation is, in words.
+/// The description of an operation.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// Its kind: what Perfetto colours and filters by.
+    /// Its kind, by which Perfetto colors and filters.
     pub(crate) category: &'static str,
     pub(crate) name: String,
     pub(crate) arguments: Map<String, Value>,
 }
 
 impl Label {
-    /// A label without arguments.
+    /// Makes a label without arguments.
     pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.arguments.insert(name.to_owned(), value.into());
         self
@@ -52,7 +52,7 @@ struct Operation {
     /// The operations of other streams that it waits for.
     waits_for: Vec<Key>,
     ran: Option<Span>,
-    /// When a communication's own stream came to it.
+    /// When a communication's own stream reached it.
     came: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ struct Operation {
 struct Call {
     span: Span,
     name: String,
-    /// How often, one right after the other.
+    /// How often the call was made in direct succession.
     times: u64,
 }
 
@@ -71,11 +71,11 @@ pub(crate) struct Trace {
     streams: HashMap<(usize, StreamHandle), Arc<str>>,
     /// Calls by thread.
     calls: HashMap<ThreadKey, Vec<Call>>,
-    /// The GPU that each thread used first, and how many had used it before.
+    /// The GPU that each thread used first, and how many threads had used it before.
     threads: HashMap<ThreadKey, (usize, usize)>,
 }
 
-/// The tracks of a trace: host threads, and then the streams of all GPUs.
+/// The tracks of a trace: the host threads, and then the streams of all GPUs.
 struct Tracks {
     threads: Vec<ThreadKey>,
     streams: Vec<(usize, StreamHandle)>,
@@ -123,7 +123,7 @@ impl Trace {
         self.threads.entry(thread).or_insert((gpu, before));
         let calls = self.calls.entry(thread).or_default();
         match calls.last_mut() {
-            // A thread that polls asks again and again.
+            // A thread that polls repeats its query.
             Some(last) if last.name == name && last.name == QUERY && last.span.end == span.start => {
                 last.span.end = span.end;
                 last.times += 1;
@@ -132,7 +132,7 @@ impl Trace {
         }
     }
 
-    /// All events, in the order of the file.
+    /// Returns all events, in the order of the file.
     fn events(&self, preset: &str) -> Vec<Value> {
         let mut threads: Vec<ThreadKey> = self.threads.keys().copied().collect();
         threads.sort_by_key(|thread| self.threads[thread]);
@@ -153,7 +153,7 @@ impl Trace {
         events
     }
 
-    /// The names of processes and tracks.
+    /// Returns the names of processes and tracks.
     fn names(&self, preset: &str, tracks: &Tracks) -> Vec<Value> {
         let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modeled: {preset})"))];
         for (index, thread) in tracks.threads.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Trace {
         events
     }
 
-    /// The calls of host threads.
+    /// Returns the calls of host threads.
     fn calls_of_threads(&self, tracks: &Tracks) -> Vec<Event> {
         let mut timed = Vec::new();
         for (index, thread) in tracks.threads.iter().enumerate() {
@@ -189,7 +189,7 @@ impl Trace {
         timed
     }
 
-    /// The operations of streams, with arrows from what they waited for.
+    /// Returns the operations of streams, with arrows from what they waited for.
     fn operations_of_streams(&self, tracks: &Tracks) -> Vec<Event> {
         let mut timed = Vec::new();
         let mut arrows = 0;
@@ -222,12 +222,12 @@ impl Trace {
         timed
     }
 
-    /// Writes the whole trace to a temporary file and renames it, so that no half of it is ever seen.
+    /// Writes the whole trace to a temporary file and renames it, so that a partial trace is never visible.
     pub(super) fn write(&self, path: &Path, preset: &str) -> io::Result<()> {
         let temporary = temporary(path);
         let written = self.write_to(&temporary, preset).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
-            // It may not be there.
+            // The file may not exist.
             let _ = std::fs::remove_file(&temporary);
         }
         written
@@ -245,10 +245,10 @@ impl Trace {
     }
 }
 
-/// Whether a trace can be written to a path.
+/// Checks that a trace can be written to a path.
 ///
 /// # Errors
-/// Why not.
+/// Returns why it can't.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -258,7 +258,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     std::fs::remove_file(&temporary)
 }
 
-/// Where the file is written before it is renamed.
+/// Returns where the file is written before it is renamed.
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
@@ -279,7 +279,7 @@ struct Event {
     at: Track,
     /// Nanoseconds.
     time: u64,
-    /// Nanoseconds; none for an arrow's end.
+    /// Nanoseconds; `None` for an end of an arrow.
     length: Option<u64>,
     arrow: u64,
     rest: Map<String, Value>,
@@ -297,7 +297,7 @@ impl Track {
         Event { at: self, time: span.start, length: Some(span.end - span.start), arrow: 0, rest }
     }
 
-    /// An end of an arrow: `s` starts it, `f` finishes it. It belongs to the slice around it.
+    /// Returns an end of an arrow: `s` starts it, `f` finishes it. It belongs to the slice around it.
     fn arrow(self, end: &str, time: u64, arrow: u64) -> Event {
         let mut rest = Map::new();
         rest.insert("ph".to_owned(), end.into());

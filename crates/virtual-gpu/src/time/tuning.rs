@@ -1,5 +1,5 @@
-//! How long NCCL takes for a collective, and with which algorithm and protocol: its own tuning model (NCCL 2.30,
-//! `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, the quickest that is allowed.
+//! How long NCCL takes for a collective, and with which algorithm and protocol, by its own tuning model (NCCL 2.30,
+//! `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, for the fastest combination that is allowed.
 
 use super::choice::Enabled;
 use super::nccl_figures::AMPERE;
@@ -34,7 +34,7 @@ pub enum Function {
     AllReduce,
 }
 
-/// How a collective moves its data, in the order of NCCL's tables. Others exist there and are for other hardware.
+/// How a collective moves its data, in the order of NCCL's tables. NCCL has more algorithms, for other hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// A double binary tree.
@@ -43,18 +43,18 @@ pub enum Algorithm {
     Ring,
     /// Reductions in the switches of a node (NVLink SHARP).
     Nvls,
-    /// The same inside of nodes, and a tree between them.
+    /// The same within nodes, and a tree between them.
     NvlsTree,
 }
 
-/// How it tells that data has come: a flag in each word, in each 128 bytes, or apart.
+/// How the arrival of data is signaled: by a flag in each word, by a flag in each 128 bytes, or by separate flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// A flag in each word (low latency).
     Ll,
     /// A flag in each 128 bytes.
     Ll128,
-    /// Flags apart from the data.
+    /// Flags separate from the data.
     Simple,
 }
 
@@ -75,14 +75,14 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 3] =
     [("LL", Protocol::Ll), ("LL128", Protocol::Ll128), ("Simple", Protocol::Simple)];
 
 impl Algorithm {
-    /// As `NCCL_ALGO` names it.
+    /// Returns its name in `NCCL_ALGO`.
     pub fn name(self) -> &'static str {
         ALGORITHMS[self as usize].0
     }
 }
 
 impl Protocol {
-    /// As `NCCL_PROTO` names it.
+    /// Returns its name in `NCCL_PROTO`.
     pub fn name(self) -> &'static str {
         PROTOCOLS[self as usize].0
     }
@@ -93,12 +93,12 @@ impl Protocol {
 pub struct World {
     /// The number of ranks.
     pub ranks: usize,
-    /// Nodes that they are on.
+    /// The number of nodes that they are on.
     pub(crate) nodes: usize,
 }
 
 impl World {
-    /// Of ranks on these GPUs.
+    /// Returns the world of the ranks on these GPUs.
     pub fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
         let mut nodes = Vec::new();
         let mut ranks = 0;
@@ -123,8 +123,8 @@ pub struct Choice {
     pub nanoseconds: u64,
 }
 
-/// What NCCL chooses for a collective whose large side has so many bytes; none where everything that exists is switched
-/// off. `in_switch`: whether the switches can reduce these data.
+/// Returns what NCCL chooses for a collective whose larger side has this many bytes; `None` if every combination that
+/// exists is switched off. `in_switch` is true if the switches can reduce this data.
 pub fn choose(
     preset: &Preset,
     enabled: &Enabled,
@@ -135,7 +135,7 @@ pub fn choose(
 ) -> Option<Choice> {
     let bytes = bytes as f64 * preset.stands_for;
     if world.ranks < 2 {
-        // A copy; its launch costs what any costs.
+        // A copy, whose launch costs what any launch costs.
         let nanoseconds = RING.base[0] * 1e3 + 2.0 * bytes / preset.memory_bytes * 1e9;
         let (algorithm, protocol) = (Algorithm::Ring, Protocol::Simple);
         return Some(Choice { algorithm, protocol, nanoseconds: nanoseconds as u64 });
@@ -158,7 +158,7 @@ pub fn choose(
     best
 }
 
-/// Nanoseconds of messages that move `bytes` through one GPU's links, to or from peers of its node.
+/// Returns the nanoseconds of messages that move `bytes` through one GPU's links, to or from peers on its node.
 pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
     let bytes = bytes as f64 * preset.stands_for;
     let links = &preset.links;
@@ -169,7 +169,7 @@ pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
 }
 
 impl Links {
-    /// Bytes a second of all channels.
+    /// Returns the bytes per second of all channels.
     fn bus(&self) -> f64 {
         self.channels * self.channel_bytes * self.efficiency
     }
@@ -216,7 +216,7 @@ impl Model<'_> {
         Some(latency + bytes / bandwidth * 1e6)
     }
 
-    /// Steps around the ring.
+    /// Returns the number of steps around the ring.
     fn steps(&self) -> f64 {
         let ranks = self.world.ranks as f64;
         match self.function {
@@ -226,13 +226,13 @@ impl Model<'_> {
         }
     }
 
-    /// Bytes a second of the result (NCCL's algorithm bandwidth); none where the algorithm can't do it.
+    /// Returns the bytes per second of the result (NCCL's algorithm bandwidth); `None` if the algorithm can't do it.
     fn bandwidth(&self, algorithm: Algorithm, protocol: Protocol) -> Option<f64> {
         let World { ranks, nodes } = self.world;
         let (links, caps, of_nodes) = (self.links, self.links.caps(), nodes.min(3) - 1);
         let all_reduce = self.function == Function::AllReduce;
         let ring_share = ranks as f64 / self.steps();
-        // A ring or tree over nodes is as quick as its slower part.
+        // A ring or tree over several nodes is as fast as its slower part.
         let bus = if nodes > 1 { links.bus().min(links.network_bytes) } else { links.bus() };
         let per_channel = |cap: f64| cap * 1e9 * links.channels;
         let ll_cap = 1e9 * if nodes == 1 { caps.ll } else { LL_CAP_OF_NODES[of_nodes - 1] };
@@ -258,7 +258,7 @@ impl Model<'_> {
             }
             Algorithm::Nvls | Algorithm::NvlsTree if protocol == Protocol::Simple => {
                 let is_tree = algorithm == Algorithm::NvlsTree;
-                // Each GPU of a node is the head of a channel. Two are not worth it.
+                // Each GPU of a node is the head of a channel. Two heads are not worth it.
                 let heads = (ranks / nodes) as f64;
                 let one_sided = matches!(self.function, Function::AllGather | Function::ReduceScatter);
                 if heads <= 2.0 || is_tree != (nodes > 1) || !(all_reduce || (one_sided && !is_tree)) {
@@ -279,7 +279,7 @@ impl Model<'_> {
         }
     }
 
-    /// Microseconds before the data's own time.
+    /// Returns the microseconds before the data's own time.
     fn latency(&self, algorithm: Algorithm, protocol: Protocol) -> f64 {
         let World { ranks, nodes } = self.world;
         let latencies = match algorithm {
@@ -290,7 +290,7 @@ impl Model<'_> {
         };
         let at = protocol as usize;
         let (base, inside) = (latencies.base[at], self.links.hop(latencies, protocol));
-        // With one GPU per node nothing hides the network's latency.
+        // With one GPU per node, nothing hides the network's latency.
         let between = if ranks == nodes { TREE.network[at] } else { latencies.network[at] };
         let levels = f64::from(nodes.ilog2());
         match (algorithm, self.function) {
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_tree_of_two_nodes_has_the_latency_that_nccl_prints() {
-        // A log of two nodes of eight H100: 25.207 µs for a few bytes, Tree and LL.
+        // A log of two nodes of eight H100 gives 25.207 µs for a few bytes, with Tree and LL.
         let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
         let preset = Preset::find("dgx-h100").unwrap();
         let world = World { ranks: 16, nodes: 2 };
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_classroom_is_slower_by_its_factor_and_no_quicker_to_start() {
+    fn the_classroom_divides_the_throughput_and_keeps_the_latency() {
         assert_eq!(chosen("classroom", NODE, 1 << 20), chosen("dgx-h100", NODE, 10_000 << 20));
         assert_eq!(chosen("classroom", NODE, 0), chosen("dgx-h100", NODE, 0));
         let [classroom, dgx] = ["classroom", "dgx-h100"].map(|name| Preset::find(name).unwrap());
@@ -369,14 +369,14 @@ mod tests {
                     assert_eq!(choice.algorithm, algorithm);
                     Some(choice.nanoseconds)
                 };
-                // Large sizes: at medium ones a tree's correction factor jumps.
+                // Only large sizes, because a tree's correction factor jumps at medium ones.
                 assert!((28..36).all(|log| of(1 << log) <= of(1 << (log + 1))), "{pair} {protocol}");
             }
         }
     }
 
     #[test]
-    fn what_is_switched_off_or_can_t_be_done_is_not_chosen() {
+    fn combinations_that_are_switched_off_or_impossible_are_not_chosen() {
         let preset = Preset::find("dgx-h100").unwrap();
         let of = |algorithm, protocol, function, in_switch| {
             let enabled = Enabled::parse(algorithm, protocol).unwrap();
