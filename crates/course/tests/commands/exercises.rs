@@ -162,7 +162,7 @@ How the solution does it: cargo course diff ID
     assert!(student.says(&["list"]).contains("3 of 3\n"));
     assert!(student.says(&["next"]).contains("You have finished the course."));
     assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
-    // A check counts for the answer that it saw.
+    // A verdict only counts for the answer that was checked.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));
     assert!(student.says(&["list"]).contains("written  two/third"));
 }
