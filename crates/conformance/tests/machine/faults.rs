@@ -1,4 +1,4 @@
-//! Mistakes of a student, and their reports.
+//! Faults that students cause, and their reports.
 
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_core::source_location::CallSite;
@@ -84,13 +84,13 @@ fn a_barrier_that_some_threads_pass_by_is_a_fault() {
 
 #[test]
 fn threads_that_come_to_different_barriers_are_a_fault() {
-    // The first warp comes to both, the second one to the second only.
+    // The first warp reaches both barriers, the second warp reaches only the second.
     let mut gpu = Gpu::new(&barriers(
         "setp.ge.u32 %p1, %r1, 32; @%p1 bra SECOND; bar.sync 0; SECOND: bar.sync 0; add.u32 %r2, %r1, 1; ret;",
     ));
     let fault = gpu.fault("test", 1, 64, arguments!(0_u64));
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, expected: 64, .. }), "{fault}");
-    // In one warp, each half comes to one of its own.
+    // Within one warp, each half reaches a different barrier.
     let mut gpu = Gpu::new(&barriers(
         "setp.ge.u32 %p1, %r1, 16; @%p1 bra OTHER; bar.sync 0; ret; OTHER: bar.sync 0; ret;",
     ));
@@ -116,7 +116,7 @@ fn a_thread_that_has_returned_holds_up_no_barrier() {
     gpu.run("early_return", 1, 64, arguments!(x, 50_u32));
     let expected: Vec<i32> = (0..64).map(|i| if i < 50 { 49 - i } else { i }).collect();
     assert_eq!(gpu.read::<i32>(x), expected);
-    // Whether they return before or while others wait; `bar.red` counts those that come.
+    // Threads may return before others wait, or while they wait; `bar.red` counts the threads that arrive.
     for early in ["ret", "bra LATER"] {
         let mut gpu = Gpu::new(&barriers(&format!(
             "setp.ge.u32 %p1, %r1, 50; @%p1 {early}; setp.lt.u32 %p2, %r1, 20; bar.red.popc.u32 %r2, 0, %p2;

@@ -1,4 +1,4 @@
-//! What kernels print, and what they assert.
+//! The output and the assertions of kernels.
 
 use virtual_gpu_machine::FaultKind;
 

@@ -1,4 +1,4 @@
-//! What the reader accepts, and its errors about the rest.
+//! The PTX that the reader accepts, and its errors about all other PTX.
 
 use virtual_gpu_ptx::{self as ptx, LoadError};
 

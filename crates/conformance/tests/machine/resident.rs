@@ -1,4 +1,4 @@
-//! Blocks that wait for one another, and blocks that wait forever.
+//! Blocks that wait for each other, and blocks that wait forever.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 
 const COOPERATIVE: &str = include_str!("../ptx/cooperative.ptx");
 
-/// A GPU whose launches are cooperative.
+/// Returns a GPU whose launches are cooperative.
 fn cooperative() -> Gpu {
     let mut gpu = Gpu::new(COOPERATIVE);
     gpu.workspace = gpu.buffer(&[8_u32, 0]);
@@ -55,7 +55,7 @@ fn a_barrier_by_hand_holds_as_many_blocks_as_are_resident() {
 #[test]
 fn an_earlier_block_waits_for_a_later_one() {
     let mut gpu = Gpu::new(COOPERATIVE);
-    // Far more than are resident: only the first waits.
+    // There are far more blocks than can be resident, and only the first one waits.
     for blocks in [2, 100, 3000] {
         let (flag, out) = (gpu.buffer(&[0_i32]), gpu.buffer(&vec![0_i32; blocks]));
         gpu.run("first_waits_for_last", blocks as u32, 32, arguments!(flag, out));
