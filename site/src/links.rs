@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_code_is_no_link() {
+    fn a_link_in_code_is_not_a_link() {
         let text = "```text\n[a](b.md)\n```\n`[a](b.md)`\n";
         assert_eq!(rewrite(text, |_| anyhow::bail!("no link")).unwrap(), text);
     }

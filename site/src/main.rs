@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_somebody_else_is_not_emptied() {
+    fn a_folder_that_was_not_made_here_is_not_emptied() {
         let folder = std::env::temp_dir().join(format!("site_folder_{}", std::process::id()));
         let make = |to: &Path| {
             fs::create_dir_all(to)?;

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_no_slide_is_named_with_its_own() {
+    fn a_broken_link_is_named_with_its_slide() {
         let good = [slide("a", "<a href=\"#/b\">b</a> <a href=\"https://x.org/#/c\">c</a>"), slide("b", "")];
         assert!(ensure_places(&good).is_ok());
         let said = |slides: &[Slide]| ensure_places(slides).unwrap_err().to_string();

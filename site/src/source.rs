@@ -79,7 +79,7 @@ mod tests {
         "a\n    // ANCHOR: x\n    one\n\n        two\n    // ANCHOR_END: x\nb\n// ANCHOR: y\nc\n";
 
     #[test]
-    fn a_region_is_what_lies_between_its_marks() {
+    fn a_region_is_the_text_between_its_marks() {
         assert_eq!(region(TEXT, "x").unwrap(), "one\n\n    two\n");
         assert_eq!(region(TEXT, "z").unwrap_err().to_string(), "there is no anchor `z`; there are x, y");
         assert_eq!(region(TEXT, "y").unwrap_err().to_string(), "the anchor `y` is never closed");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_seen_from_the_file_that_names_it() {
+    fn a_path_is_relative_to_the_file_that_names_it() {
         assert_eq!(resolve("site/book/src/a.md", "../../../docs/x.md").unwrap(), "docs/x.md");
         assert_eq!(resolve("docs/seeds.md", "profiling.md").unwrap(), "docs/profiling.md");
         assert!(resolve("a.md", "../x.md").is_err());

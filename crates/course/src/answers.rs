@@ -179,7 +179,7 @@ mod tests {
     use crate::syllabus::tests::an_exercise;
 
     #[test]
-    fn what_is_overwritten_is_kept() {
+    fn overwritten_files_are_kept() {
         let root = std::env::temp_dir().join(format!("course_backup_{}", std::process::id()));
         let exercise = an_exercise();
         replace(&exercise.starter(&root), "mine").unwrap();

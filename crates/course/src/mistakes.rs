@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_gives_the_check_and_its_words() {
+    fn a_head_names_the_check_and_its_words() {
         let mistake = good();
         assert_eq!((mistake.exercise.as_str(), mistake.name.as_str()), ("init/devices", "wrong"));
         assert_eq!(
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_strange_line_is_an_error() {
+    fn a_missing_or_unknown_line_is_an_error() {
         for (from, to, words) in [
             ("mistake: it's wrong\n", "", "no `mistake"),
             ("fails: devices::it_works\n", "", "no `fails"),

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_named() {
+    fn invalid_numbers_are_named() {
         let said = |plan: Plan| show(&plan).unwrap_err().to_string();
         assert!(said(Plan { parameters: 0.0, ..plan() }).contains("--parameters 0"));
         assert!(said(Plan { memory: f64::NAN, ..plan() }).contains("--memory"));

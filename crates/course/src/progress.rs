@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_todo_in_a_comment_is_none() {
+    fn a_todo_in_a_comment_does_not_count() {
         assert_eq!(todos("fn f() {\n    todo!(\"this\")\n}"), 1);
         assert_eq!(todos("fn f() {\n    // was: todo!(\"this\")\n    1\n}"), 0);
     }
 
     #[test]
-    fn a_verdict_is_of_one_answer() {
+    fn a_verdict_applies_to_one_answer() {
         let (root, exercise) = (a_root("verdict", "todo!()"), an_exercise());
         let file = exercise.starter(&root);
         let (mut progress, told) = Progress::read(&root).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_keep_what_either_notes() {
+    fn concurrent_writers_keep_each_others_changes() {
         let root = a_root("two", "1");
         let exercises = ["init/one", "init/two"].map(|id| Exercise { id: id.to_owned(), ..an_exercise() });
         let [(mut one, _), (mut other, _)] = [(); 2].map(|()| Progress::read(&root).unwrap());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_put_aside() {
+    fn a_damaged_file_is_set_aside() {
         let root = a_root("damaged", "1");
         let file = folder(&root).join("progress.json");
         for damaged in ["{\"init/devices\": {", "[]", "{\"init/devices\": {\"done\": true}}"] {

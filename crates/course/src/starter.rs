@@ -195,7 +195,7 @@ pub fn two() -> u32 {
     }
 
     #[test]
-    fn a_path_ends_no_sentence() {
+    fn a_path_does_not_end_a_sentence() {
         assert_eq!(first_sentence("Call `Comm::new()`. Then go."), "Call `Comm::new()`");
         assert_eq!(first_sentence("Do one thing: this"), "Do one thing");
         assert_eq!(first_sentence("Do it."), "Do it");

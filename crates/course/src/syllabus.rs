@@ -193,7 +193,7 @@ pub(crate) mod tests {
     "#;
 
     #[test]
-    fn a_misspelt_key_is_an_error_that_names_it() {
+    fn a_misspelled_key_is_an_error_that_names_it() {
         let error = format!("{:#}", Course::parse(&GOOD.replace("minutes", "minuts")).unwrap_err());
         assert!(error.contains("minuts"), "{error}");
     }

@@ -151,7 +151,7 @@ verdict: a group of GPUs
 }
 
 #[test]
-fn the_doctor_tells_what_there_is() {
+fn the_doctor_reports_what_is_installed() {
     assert_data_eq!(
         says(&["doctor"]),
         str![[r#"

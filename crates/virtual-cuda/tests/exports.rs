@@ -156,7 +156,7 @@ macro_rules! compare_all {
 }
 
 #[test]
-fn every_function_has_the_signature_that_cudarc_gives_it() {
+fn every_function_has_the_signature_that_cudarc_declares() {
     virtual_cuda::exports!(compare_all);
 }
 
@@ -173,7 +173,7 @@ macro_rules! call_unsupported {
 }
 
 #[test]
-fn every_function_that_is_not_there_answers_with_an_error() {
+fn every_unsupported_function_returns_an_error() {
     virtual_cuda::exports!(call_unsupported);
 }
 

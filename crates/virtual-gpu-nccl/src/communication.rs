@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_whose_communicator_goes_meanwhile() {
+    fn a_wait_ends_when_its_communicator_is_gone() {
         let (nccl, stream) = nccl();
         let comms = nccl.init_all(&[0, 1]).unwrap();
         let buffer = nccl.engine.allocate(4).unwrap();

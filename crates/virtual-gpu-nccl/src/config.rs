@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_a_version_does_not_have_are_not_looked_at() {
+    fn fields_that_a_version_does_not_have_are_ignored() {
         assert_eq!(CommConfig::from_bytes(&config(21_300, &[(16, 0)])), Ok(CommConfig::default()));
         assert!(CommConfig::from_bytes(&config(21_700, &[(56, 7)])).is_ok());
         assert!(CommConfig::from_bytes(&config(22_700, &[(56, 7)])).is_err());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         let status = |bytes| UniqueId::from_bytes(bytes).unwrap_err().status;
         assert_eq!(status([0; 128]), NcclStatus::InvalidArgument);
         assert_eq!(status([0xa5; 128]), NcclStatus::InvalidArgument);

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_summed_from_the_rank_behind_its_number() {
+    fn a_piece_is_summed_from_the_rank_after_its_number() {
         let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
         // The first two pieces have two elements each, the third has the last one, and the fourth rank's piece is
         // empty.

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read_and_no_prefix_of_it() {
+    fn written_values_can_be_read_but_their_prefixes_cannot() {
         let operation = Operation {
             collective: Collective::Reduce { operator: Operator::PreMulSum, root: Rank(3) },
             count: 1 << 40,
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_allocates_nothing() {
+    fn a_length_without_its_bytes_allocates_nothing() {
         let mut writer = Writer::default();
         writer.put(&u64::MAX).put(&7u8);
         let bytes = writer.finish();

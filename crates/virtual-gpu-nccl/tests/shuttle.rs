@@ -172,7 +172,7 @@ impl Rank {
 }
 
 #[test]
-fn two_ranks_add_up_twice() {
+fn two_ranks_reduce_twice() {
     check(|machine| {
         in_ranks(machine, 2, |rank| {
             let at = rank.gpu.buffer(1 + rank.rank as u32);
@@ -214,7 +214,7 @@ fn three_ranks_pass_a_number_round() {
 }
 
 #[test]
-fn host_functions_run_in_their_turn_and_free_waiting_threads() {
+fn host_functions_run_in_order_and_release_waiting_threads() {
     check(|machine| {
         let threads = [0, 1].map(|number| {
             thread::spawn(move || {
@@ -313,7 +313,7 @@ fn three_ranks_that_all_receive_first_are_reported_at_once() {
 }
 
 #[test]
-fn a_failure_is_handed_on_from_rank_to_rank() {
+fn a_failure_is_passed_on_from_rank_to_rank() {
     check(|machine| {
         in_ranks(machine, 3, |rank| {
             if rank.rank > 0 {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ellipsis_stands_for_any_lines_and_for_the_rest_of_one() {
+    fn an_ellipsis_matches_any_lines_and_the_rest_of_a_line() {
         let printed = "tier: virtual\na\nb\nc\nthe end\n";
         let differs = |shown: &str| difference(&pattern(shown), printed).is_some();
         assert!(!differs("tier: …\na\n…\nthe end\n") && !differs("tier: …\na\n"));
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn an_example_is_a_command_with_what_stands_below() {
+    fn an_example_is_a_command_and_its_output() {
         let lesson = "\n```console\n$ cargo run -p m01_init\n```\n```text\nx\ny\n```\n\n```console\n$ ls\n```\n```text\nz\n```\n";
         assert_eq!(examples(lesson), [("cargo run -p m01_init".to_owned(), "x\ny".to_owned())]);
     }
 
     #[test]
-    fn a_number_or_a_name_of_checks_that_is_wrong_is_told() {
+    fn a_wrong_number_or_name_of_checks_is_reported() {
         let listed = ["a::b", "a::c"].map(str::to_owned);
         let shown =
             "running 2 tests\ntest a::b ... ok\n…\n\ntest result: ok. 1 passed; 0 failed; 1 ignored\n";

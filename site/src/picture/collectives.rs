@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_all_to_all_twice_is_nothing() {
+    fn two_all_to_alls_cancel_out() {
         let before = Operation::AllToAll.before();
         assert_ne!(after(Operation::AllToAll), before);
         assert_eq!(Operation::AllToAll.after(&after(Operation::AllToAll)), before);

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_all_reduce_takes_twice_all_others_steps_on_any_ring() {
+    fn an_all_reduce_takes_two_steps_per_other_rank_on_any_ring() {
         for n in 2..9 {
             let steps = play(n).unwrap();
             assert_eq!(steps.len(), 2 * (n - 1));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_room_or_is_named() {
+    fn everything_fits_or_is_named() {
         assert_eq!(problem("", ""), "");
         assert!(problem("work", &"work ".repeat(20)).contains("too long for its box"));
         assert!(
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_reader_hears_the_rows() {
+    fn a_screen_reader_reads_the_rows() {
         let picture: Picture = toml::from_str(GOOD).unwrap();
         assert_eq!(picture.description(), "one: work, waits. two: .");
         assert!(picture.draw().contains("work"));

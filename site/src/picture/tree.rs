@@ -155,7 +155,7 @@ mod tests {
 
     /// The expected trees are those in the comments of NCCL's source.
     #[test]
-    fn twelve_ranks_stand_as_in_nccl() {
+    fn twelve_ranks_are_arranged_as_in_nccl() {
         let some =
             |parents: [usize; 12]| -> Tree { parents.iter().map(|&p| (p < 12).then_some(p)).collect() };
         assert_eq!(first(12), some([12, 2, 4, 2, 8, 6, 4, 6, 0, 10, 8, 10]));

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_in_front_is_the_task() {
+    fn the_leading_comment_is_the_task() {
         let (task, code) = task_and_code("// Do it.\n// And that.\n\nlet x = 1;\n// why\nx\n");
         assert_eq!((task.as_str(), code.as_str()), ("Do it. And that.", "let x = 1;\n// why\nx"));
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_of_code_alone() {
+    fn a_difference_shows_only_code() {
         let from = "use a::{\n    b,\n};\n\n/// f\nfn f() {\n    one();\n    two();\n    three();\n}\n";
         let to = "fn f() {\n    one();\n    three();\n}\n";
         let lines = difference(from, to, 3).unwrap();

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minutes_are_told_by_the_clock() {
+    fn minutes_are_shown_as_clock_time() {
         assert_eq!(capitalised("the `x`"), "The `x`");
         assert_eq!(clock(0), "0:00");
         assert_eq!(clock(125), "2:05");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_lies_in_the_section_of_the_slide_before() {
+    fn a_slide_below_is_in_the_section_of_the_slide_before_it() {
         let slide = |id: &str, below| Slide {
             id: id.to_owned(),
             from: String::new(),

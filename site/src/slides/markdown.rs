@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slides_stand_between_lines_and_notes_behind_their_word() {
+    fn lines_separate_slides_and_a_word_begins_the_notes() {
         let text =
             "# A\na\n\nNote: say\nthis\n\n---\n\n<!-- exercise: init/devices -->\n## B\n```text\n---\n```\n";
         let slides = split(text);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_see_it_is_told_its_words() {
+    fn a_picture_is_described_by_its_words() {
         let html = html(&output("\x1b[91m<\"red\">\x1b[0m\n\nend\n".to_owned()), "deck/index.html").unwrap();
         assert!(html.starts_with("<img class=\"recording\" src=\"../recordings/a-1.svg\""), "{html}");
         assert!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn output_that_does_not_fit_is_named() {
         let said = |text: String| html(&output(text), "index.html").unwrap_err().to_string();
         assert_eq!(said("x".repeat(95)), "`cargo course` prints 95 columns, and a slide has room for 94");
         assert!(said("x\n".repeat(20)).contains("more lines than a slide"));

@@ -104,7 +104,7 @@ fn initial_values_without_end() {
 }
 
 #[test]
-fn names_that_are_missing_or_twice_there() {
+fn missing_and_duplicate_names() {
     assert_refused(&kernel("bra NOWHERE;"), 6, "NOWHERE");
     assert_refused(&kernel(".reg .b32 a;\n.reg .f32 a;"), 7, "`a` is declared twice");
     assert_refused(&kernel(".reg .b32 %r<3>;\n.reg .b64 %r<5>;"), 7, "`%r` is declared twice");

@@ -53,7 +53,7 @@ fn a_thread_that_has_waited_sees_what_it_copied() {
 }
 
 #[test]
-fn a_neighbour_needs_a_barrier_behind_the_wait() {
+fn a_neighbor_needs_a_barrier_after_the_wait() {
     let (done, got) = copies("cp.async.wait_all; bar.sync 0; ld.shared.u32 %r4, [%r5];");
     assert!(done.race.is_none() && done.unwritten.is_none());
     assert_eq!(got, numbers(true));
@@ -97,7 +97,7 @@ fn a_copy_races_with_stores_and_other_copies() {
 }
 
 #[test]
-fn what_is_not_committed_is_in_no_group() {
+fn copies_that_are_not_committed_are_in_no_group() {
     let body = "cp.async.wait_all; cp.async.ca.shared.global [%r2], [%d1], 4;";
     let (done, _) = copies(&format!("{body} cp.async.wait_group 0; ld.shared.u32 %r4, [%r2];"));
     assert!(done.race.expect("it was not committed").under_way);

@@ -156,7 +156,7 @@ impl Form {
 }
 
 #[test]
-fn products_of_small_whole_numbers_are_exact() {
+fn products_of_small_integers_are_exact() {
     let mut numbers = Numbers(5);
     for form in FORMS {
         let mut whole = |count: usize| -> Vec<f64> {
@@ -271,7 +271,7 @@ fn matrices_are_loaded_by_rows_or_by_columns() {
 }
 
 #[test]
-fn a_matrix_is_read_behind_a_barrier() {
+fn a_matrix_is_read_after_a_barrier() {
     let (.., outcome) = load_matrices("x4.shared", 4, 32, "");
     assert!(outcome.contains("read after write") && outcome.contains("reads 16 bytes"), "{outcome}");
     let (.., outcome) = load_matrices("x4.shared", 4, 32, "bar.warp.sync -1;");

@@ -15,7 +15,7 @@ fn cooperative() -> Gpu {
 }
 
 #[test]
-fn a_grid_synchronises_as_often_as_it_likes() {
+fn a_grid_synchronizes_any_number_of_times() {
     for (blocks, threads) in [(1, 32), (7, 33), (264, 64), (2000, 1)] {
         let mut gpu = cooperative();
         gpu.resident = 4224;
@@ -67,7 +67,7 @@ fn an_earlier_block_waits_for_a_later_one() {
 }
 
 #[test]
-fn what_can_never_end_is_reported_at_once() {
+fn a_kernel_that_can_never_end_is_reported_at_once() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let fault = gpu.fault("for_ever", 3, 64, &[]);
     assert!(matches!(fault.kind, FaultKind::WaitsForever { waiting: 1, unstarted: 0 }), "{fault}");
@@ -88,7 +88,7 @@ fn what_can_never_end_is_reported_at_once() {
 }
 
 #[test]
-fn what_only_takes_long_is_left_alone() {
+fn a_kernel_that_only_takes_long_is_not_reported() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let (flag, turns) = (gpu.buffer(&[0_i32]), gpu.buffer(&[0_i32]));
     gpu.run("gives_up", 3, 32, arguments!(flag, turns));

@@ -62,7 +62,7 @@ fn volatile_orders_nothing_and_a_warp_barrier_orders_its_warp() {
 }
 
 #[test]
-fn a_named_barrier_orders_those_that_take_part() {
+fn a_named_barrier_orders_its_participants() {
     assert_eq!(race("between_warps", 0), None);
     let found = race("between_warps", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");
@@ -70,7 +70,7 @@ fn a_named_barrier_orders_those_that_take_part() {
 }
 
 #[test]
-fn atomics_race_with_plain_accesses_alone() {
+fn atomics_race_only_with_plain_accesses() {
     assert_eq!(race("counts", 0), None);
     let found = race("counts", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");
@@ -121,7 +121,7 @@ fn a_shuffle_orders_no_memory() {
 }
 
 #[test]
-fn correct_kernels_have_none() {
+fn correct_kernels_have_no_races() {
     let mut gpu = Gpu::new(include_str!("../ptx/training.ptx"));
     gpu.dynamic_shared = 4 * 256;
     let (a, b, c) =

@@ -34,7 +34,7 @@ fn every_lane_gets_a_spinlock_in_turn() {
 }
 
 #[test]
-fn a_lane_that_waits_for_its_neighbour_lets_it_run() {
+fn a_lane_that_waits_for_its_neighbor_lets_it_run() {
     let mut gpu = Gpu::new(WAITING);
     let (flag, seen) = (gpu.buffer(&[0_i32]), gpu.buffer(&[0_i32]));
     gpu.run("wait_for_lane", 1, 32, arguments!(flag, seen));

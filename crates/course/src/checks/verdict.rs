@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_check_s_failure_leads() {
+    fn the_failure_of_the_first_check_comes_first() {
         let failed = |name: &str, text: &str| check(name, "failed", Some(text));
         let checked = [
             failed("devices::simple", "a sum is wrong"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_cut_short_is_no_pass() {
+    fn an_interrupted_run_is_not_a_pass() {
         let skipped = Checked { name: "devices::two".to_owned(), outcome: Outcome::Skipped };
         let verdict =
             verdict(&an_exercise(), &[check("devices::one", "failed", Some("too long")), skipped]).unwrap();

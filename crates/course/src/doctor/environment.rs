@@ -86,7 +86,7 @@ pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)
 #[cfg(test)]
 mod tests {
     #[test]
-    fn each_variable_is_told_with_what_it_does() {
+    fn each_variable_is_reported_with_its_effect() {
         let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
         let diagnoses = super::diagnoses(set.map(|(name, value)| (name.into(), value.into())));
         let told: Vec<_> = diagnoses.iter().map(|diagnosis| diagnosis.what.as_str()).collect();

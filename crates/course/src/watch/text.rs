@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paragraphs_are_broken_where_the_terminal_ends() {
+    fn paragraphs_are_wrapped_at_the_width_of_the_terminal() {
         let source =
             "//! One two\n//! three.\n//!\n//! ```text\n//! a  b\n//! c\n//! ```\n//! End.\n\n//! no more\n";
         assert_eq!(contract(source), ["One two three.", "", "```text", "a  b", "c", "```", "End."]);

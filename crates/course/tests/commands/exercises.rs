@@ -231,7 +231,7 @@ fn the_solution_shows_once_the_answer_is_right() {
 }
 
 #[test]
-fn any_folder_of_a_course_will_do() {
+fn commands_work_in_any_folder_of_a_course() {
     let student = Student::new("folder");
     let output = Command::new(env!("CARGO_BIN_EXE_course"))
         .args(["list", "--path", "short"])

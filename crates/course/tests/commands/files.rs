@@ -8,7 +8,7 @@ use snapbox::{assert_data_eq, str};
 use crate::student::Student;
 
 #[test]
-fn nothing_of_a_student_s_is_lost() {
+fn no_work_of_a_student_is_lost() {
     let student = Student::new("reset");
     let file = "modules/01_one/src/first.rs";
     let starter = student.read(file);
@@ -52,7 +52,7 @@ fn nothing_of_a_student_s_is_lost() {
 }
 
 #[test]
-fn interrupted_at_any_point_it_has_kept_what_it_overwrote() {
+fn an_interruption_at_any_point_loses_no_file() {
     let student = Student::new("interrupted");
     let files = ["01_one/src/first.rs", "01_one/src/second.rs"];
     let mut overwritten = 0;

@@ -149,7 +149,7 @@ fn floats_in_shared_memory() {
 }
 
 #[test]
-fn the_last_block_adds_up() {
+fn the_last_block_sums() {
     let a: Vec<f32> = (0..64 * 7).map(|i| (i % 13) as f32).collect();
     for source in BUILDS {
         let mut gpu = Gpu::new(source);

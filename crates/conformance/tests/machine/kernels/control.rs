@@ -118,7 +118,7 @@ fn functions_with_tables_in_local_memory() {
 }
 
 #[test]
-fn loops_that_each_lane_leaves_at_another_time() {
+fn loops_that_lanes_leave_at_different_times() {
     let mut numbers = Numbers(4);
     let a: Vec<i32> = (0..400).map(|_| (numbers.next() >> (32 + numbers.next() % 28)) as i32).collect();
     let expected = |mut x: i32| {

@@ -260,7 +260,7 @@ fn angles_far_beyond_a_circle() {
 }
 
 #[test]
-fn classes_and_comparisons_of_odd_numbers() {
+fn classes_and_comparisons_of_special_numbers() {
     let odd = [0.0, -0.0, 1.0, -1.0, 1e-40, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MAX];
     let a: Vec<f32> = (0..100).map(|i| odd[i / 10]).collect();
     let b: Vec<f64> = (0..100).map(|i| f64::from(odd[i % 10])).collect();

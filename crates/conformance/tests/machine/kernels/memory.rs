@@ -187,7 +187,7 @@ fn one_function_works_on_every_state_space() {
 }
 
 #[test]
-fn loads_and_stores_with_hints_about_caches() {
+fn loads_and_stores_with_cache_hints() {
     let a = Numbers(10).floats(4 * N);
     for source in BUILDS {
         let mut gpu = Gpu::new(source);
