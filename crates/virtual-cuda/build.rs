@@ -1,7 +1,7 @@
-//! Gives the library the SONAME under which cudarc asks for the driver.
+//! Gives the library the SONAME under which cudarc looks for the driver.
 //!
-//! glibc answers `dlopen("libcuda.so")` with a library that is already loaded under that SONAME. The real driver's
-//! is `libcuda.so.1`, so the two never stand in each other's way.
+//! For `dlopen("libcuda.so")`, glibc returns a library that is already loaded under that SONAME. The real driver's
+//! SONAME is `libcuda.so.1`, so the two never collide.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

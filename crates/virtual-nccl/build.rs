@@ -1,4 +1,4 @@
-//! Links the stub library to the virtual driver, which exports NCCL's symbols, too.
+//! Links the stub library to the virtual driver, which also exports NCCL's symbols.
 
 mod stub_library;
 

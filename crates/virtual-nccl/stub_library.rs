@@ -1,13 +1,15 @@
-//! Build step of a stub library: no code, only the name `libnccl.so` and a dependency that has the symbols.
+//! Build step of a stub library, which has no code, but the name `libnccl.so` and a dependency that exports the
+//! symbols.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Links the library so that `dlopen("libnccl.so")` finds it, and `dlsym` on it finds what `dependency` exports.
+/// Links the library so that `dlopen("libnccl.so")` finds it, and `dlsym` on it finds the symbols that `dependency`
+/// exports.
 pub(crate) fn link_to(dependency: &str) {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // A library of that SONAME is all the linker needs to see; at run time the loaded one takes its place.
+    // To link, a library with that SONAME is enough; at run time, the loaded library takes its place.
     let stub = out.join(dependency);
     let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let status = Command::new(&linker)

@@ -1,4 +1,4 @@
-//! The book: mdBook over `site/book/`, with a page for each exercise, and a look at every link of what came out.
+//! The book: renders `site/book/` with mdBook, adds the pages of each exercise, and checks every link of the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::exercise;
 use crate::output::Outputs;
 use crate::page::{Pages, output_as_text};
 
-/// Pages that show a file of the repository as a whole.
+/// Pages that show a complete file of the repository.
 const SHOWN: [(&str, &str); 4] = [
     ("README.md", "index.md"),
     ("CONTRIBUTING.md", "authors.md"),
@@ -26,7 +26,7 @@ const SHOWN: [(&str, &str); 4] = [
 /// Makes the book in the folder `to`.
 ///
 /// # Errors
-/// A page asks for something that isn't there, or a link leads nowhere.
+/// If a page asks for something that doesn't exist, or if a link leads nowhere.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let mut book = MDBook::load(root.join("site/book"))?;
     book.config.build.build_dir = to.to_owned();
@@ -36,7 +36,7 @@ pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     Ok(format!("{pages} pages are in {}", to.display()))
 }
 
-/// Fills the pages in.
+/// A preprocessor that fills in the pages.
 struct Fill {
     root: PathBuf,
 }
@@ -64,7 +64,7 @@ impl Preprocessor for Fill {
     }
 }
 
-/// Which page shows which file of the repository.
+/// Returns which page shows which file of the repository.
 fn shown(course: &Course, book: &Book) -> BTreeMap<String, String> {
     let mut shown: BTreeMap<String, String> =
         SHOWN.iter().map(|&(file, page)| (file.to_owned(), page.to_owned())).collect();
@@ -97,7 +97,7 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
         let text = exercise::text(pages, exercise).with_context(|| exercise.id.clone())?;
         let parents = [&chapter.parent_names[..], std::slice::from_ref(&chapter.name)].concat();
         let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents.clone());
-        // It lies in no file of mdBook's.
+        // The page has no file in mdBook's folder.
         page.source_path = None;
         page.number = chapter.number.clone().map(|mut place| {
             place.push(number);
@@ -117,14 +117,14 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
     Ok(())
 }
 
-/// Every link of every page leads to a file that is there, and to a place in it that is there; nothing is asked of another host.
-/// Returns how many pages there are.
+/// Checks that every link of every page leads to an existing file and to an existing place in it, and that no page
+/// loads anything from another host. Returns the number of pages.
 fn check_links(book: &Path) -> anyhow::Result<usize> {
     let pages = read_pages(book)?;
     let places: BTreeMap<&Path, BTreeSet<&str>> =
         pages.iter().map(|(path, text)| (path.as_path(), attributes(text, "id").collect())).collect();
     let mut broken = Vec::new();
-    // The page for addresses that don't exist, and the one to print, have addresses of their own kind.
+    // The addresses in the page for missing addresses and in the page for printing work differently.
     let usual = pages.iter().filter(|(path, _)| !path.ends_with("404.html") && !path.ends_with("print.html"));
     for (path, text) in usual {
         let name = path.strip_prefix(book)?.display();
@@ -153,7 +153,7 @@ fn check_links(book: &Path) -> anyhow::Result<usize> {
     Ok(pages.len())
 }
 
-/// Every page of the book, by its path.
+/// Reads every page of the book, by its path.
 fn read_pages(book: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut pages = BTreeMap::new();
     let mut folders = vec![book.to_owned()];
@@ -171,7 +171,7 @@ fn read_pages(book: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(pages)
 }
 
-/// The values of an attribute in a page that mdBook wrote: always in double quotes.
+/// Returns the values of an attribute in a page that mdBook wrote, which always uses double quotes.
 fn attributes<'t>(html: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let start = format!(" {name}=\"");
     let starts: Vec<usize> = html.match_indices(&start).map(|(at, _)| at + start.len()).collect();
@@ -182,7 +182,7 @@ fn is_far(link: &str) -> bool {
     link.contains("://") || link.starts_with("data:") || link.starts_with("mailto:")
 }
 
-/// A path without `..`.
+/// Returns a path without `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut parts = PathBuf::new();
     for part in path.components() {

@@ -1,5 +1,5 @@
-//! The pages of an exercise. The first one has its lesson, the starter, and, folded, hints and the solution. The second one is for
-//! afterwards, and also lists the known mistakes.
+//! The pages of an exercise. The first page has its lesson, its starter, and, folded, its hints and solution. The
+//! second page is for afterwards, and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,21 +12,21 @@ use course::syllabus::{Course, Exercise};
 use crate::page::{Pages, fenced, up};
 use crate::source;
 
-/// Where the page lies in the book.
+/// Returns the path of the exercise's page in the book.
 pub(crate) fn path(exercise: &Exercise) -> String {
     let name = Path::new(&exercise.file).file_stem().unwrap_or_default().to_string_lossy();
     format!("{}/{name}.md", exercise.folder())
 }
 
-/// Where the page for afterwards lies in the book.
+/// Returns the path of the page for afterwards in the book.
 pub(crate) fn path_after(exercise: &Exercise) -> String {
     path(exercise).replace(".md", ".after.md")
 }
 
-/// The page before the exercise.
+/// Makes the page before the exercise.
 ///
 /// # Errors
-/// Its lesson or solution can't be read, or the solution has no regions to take out.
+/// If its lesson or solution can't be read, or if the solution has no regions to remove.
 pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<String> {
     let page = path(exercise);
     let solution = answers::solution(pages.root, exercise)?;
@@ -58,10 +58,10 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
     Ok(text)
 }
 
-/// The page after the exercise, with the mistakes that its checks are known to catch.
+/// Makes the page after the exercise, with the mistakes that its checks are known to catch.
 ///
 /// # Errors
-/// It can't be read, or asks for something that isn't there.
+/// If the page can't be read, or if it asks for something that doesn't exist.
 pub(crate) fn text_after(
     pages: &Pages<'_>,
     exercise: &Exercise,
@@ -85,13 +85,14 @@ pub(crate) fn text_after(
     Ok(text)
 }
 
-/// A lesson as the book shows it: with drawn figures.
+/// Converts a lesson for the book: with pictures in place of figures made of characters.
 fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> {
     let text = pages.text(&file.display().to_string(), page)?;
     drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
 }
 
-/// What stands before a figure made of characters that the book shows as a picture: `<!-- picture: FILE.svg: what it shows -->`.
+/// The start of a comment before a figure made of characters that the book shows as a picture: `<!-- picture: FILE.svg:
+/// what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
 /// Replaces figures made of characters by pictures.
@@ -116,7 +117,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// What comes before it, and what it runs on.
+/// Describes what comes before the exercise, and what it runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,
@@ -137,7 +138,7 @@ fn facts(
     facts.join(" ")
 }
 
-/// A first letter as at the start of a sentence, for HTML.
+/// Capitalizes the first letter of a text, and converts the text to HTML.
 fn sentence(text: &str) -> String {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
     let mut parts = escaped.splitn(3, '`');
@@ -145,7 +146,7 @@ fn sentence(text: &str) -> String {
     let first: String = letters.next().map(|letter| letter.to_uppercase().collect()).unwrap_or_default();
     let head = first + letters.as_str();
     let rest: Vec<&str> = escaped.split('`').skip(1).collect();
-    // Markdown isn't read in a summary.
+    // Markdown is not processed inside a summary.
     rest.iter().enumerate().fold(head, |text, (index, part)| match index % 2 {
         0 => text + "<code>" + part + "</code>",
         _ => text + part,

@@ -1,23 +1,24 @@
-//! Links of a text that is shown elsewhere than where it lies.
+//! Adapts the links of a text that is shown on a page in another place.
 
 use std::ops::Range;
 
 use anyhow::Context;
 use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
 
-/// Where a link leads in the pages.
+/// Where a link leads on the pages.
 pub(crate) enum Target {
     /// To this address.
     Page(String),
-    /// To a file of the repository that no page shows: the words stay, the link goes. A picture stays as it is.
+    /// To a file of the repository that no page shows. The link is removed and its text stays. A picture stays
+    /// unchanged.
     Nowhere,
 }
 
-/// Replaces the target of each link and picture of a Markdown text by what `target` makes of it. Addresses with a scheme and
-/// links inside of the page stay.
+/// Replaces the target of each link and picture in a Markdown text according to `target`. Addresses with a scheme and
+/// links within the page stay unchanged.
 ///
 /// # Errors
-/// Those of `target`, with the link.
+/// The errors of `target`, with the link.
 pub(crate) fn rewrite(
     text: &str,
     mut target: impl FnMut(&str) -> anyhow::Result<Target>,
@@ -30,7 +31,7 @@ pub(crate) fn rewrite(
             continue;
         }
         let at = position(text, &definition.span, &definition.dest)?;
-        // A definition can't go without its uses.
+        // A link definition can't be removed without its uses.
         if let Target::Page(page) = change(&mut target, &definition.dest)? {
             changes.push((at, page));
         }
@@ -46,7 +47,7 @@ pub(crate) fn rewrite(
         }
         match change(&mut target, dest_url)? {
             Target::Page(page) => changes.push((position(text, &span, dest_url)?, page)),
-            // It lies next to its page, and comes with it.
+            // A picture is next to its page, and is copied with it.
             Target::Nowhere if matches!(event, Event::Start(Tag::Image { .. })) => {}
             Target::Nowhere => {
                 let words = text[span.clone()].rsplit_once("](").map_or("", |(words, _)| words);
@@ -62,7 +63,7 @@ pub(crate) fn rewrite(
     Ok(rewritten)
 }
 
-/// Whether the link has a scheme, or stays on its page.
+/// Whether the link has a scheme or stays on its page.
 fn is_elsewhere(dest: &str) -> bool {
     dest.starts_with('#') || dest.contains("://") || dest.starts_with("mailto:")
 }
@@ -71,7 +72,7 @@ fn change(target: &mut impl FnMut(&str) -> anyhow::Result<Target>, dest: &str) -
     target(dest).with_context(|| format!("the link to {dest}"))
 }
 
-/// Where a link's target stands in the text.
+/// Returns the position of a link's target in the text.
 fn position(text: &str, span: &Range<usize>, dest: &str) -> anyhow::Result<Range<usize>> {
     let at = text[span.clone()].rfind(dest).with_context(|| format!("the link to {dest} has escapes"))?;
     Ok(span.start + at..span.start + at + dest.len())
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_code_is_no_link() {
+    fn a_link_in_code_is_not_a_link() {
         let text = "```text\n[a](b.md)\n```\n`[a](b.md)`\n";
         assert_eq!(rewrite(text, |_| anyhow::bail!("no link")).unwrap(), text);
     }

@@ -1,7 +1,7 @@
 //! Makes the book and the slides from the course's own files.
 //!
-//! Whatever they show is taken from where it is tested: code by its anchors, tables and reports from the programs that print
-//! them. What can't be found stops the build, with the page that asked for it.
+//! Whatever the pages show comes from a tested source: code from files with anchors, and tables and reports from the
+//! programs that print them. If a page asks for something that can't be found, the build stops and names the page.
 
 mod book;
 mod exercise;
@@ -30,17 +30,17 @@ struct Arguments {
 enum What {
     /// Make the book
     Book {
-        /// The folder in which its pages are put
+        /// The folder for its pages; its current content is deleted
         #[arg(long, value_name = "FOLDER", default_value = "target/book")]
         to: PathBuf,
     },
     /// Make the slides
     Slides {
-        /// The folder in which the decks are put; what is in it is lost
+        /// The folder for the decks; its current content is deleted
         #[arg(long, value_name = "FOLDER", default_value = "target/slides")]
         to: PathBuf,
     },
-    /// Run the programs whose output the pages show, and keep what they print
+    /// Run the programs whose output the pages show, and record the output
     Output {
         /// Compare instead
         #[arg(long)]
@@ -79,10 +79,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     }
 }
 
-/// Lies in a folder that was made here: only such a one is emptied.
+/// The name of a file that marks a folder made by this program; only such a folder is emptied.
 const MARK: &str = ".made-by-site";
 
-/// Makes pages in a folder, which loses whatever was in it.
+/// Makes pages in a folder, and deletes its previous content.
 fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow::Result<String> {
     let is_empty = fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
     ensure!(
@@ -95,7 +95,7 @@ fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow
             .and_then(|()| fs::write(to.join(MARK), ""))
             .with_context(|| format!("can't write into {}", to.display()))
     };
-    // Also where it is not made to the end; making it takes the mark away.
+    // Mark the folder even if making the pages fails; making them removes the mark.
     mark()?;
     let text = make(to)?;
     mark()?;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_somebody_else_is_not_emptied() {
+    fn a_folder_that_was_not_made_here_is_not_emptied() {
         let folder = std::env::temp_dir().join(format!("site_folder_{}", std::process::id()));
         let make = |to: &Path| {
             fs::create_dir_all(to)?;

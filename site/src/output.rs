@@ -1,5 +1,5 @@
-//! What programs print, kept as a terminal shows it, with its colors: a page shows what they really said, and a check runs them
-//! again.
+//! The recorded output of programs, with the colors of a terminal. A page shows what programs really printed, and a
+//! check runs them again.
 
 mod lesson;
 
@@ -16,9 +16,9 @@ use serde::Deserialize;
 use snapbox::Data;
 use snapbox::filter::NormalizeToExpected;
 
-/// Which programs are run.
+/// The list of programs to run.
 const LIST: &str = "site/book/output.toml";
-/// Where it is kept what they print.
+/// The folder for their recorded output.
 const KEPT: &str = "site/book/output";
 
 #[derive(Deserialize)]
@@ -27,40 +27,40 @@ struct List {
     output: Vec<Entry>,
 }
 
-/// A command, and what it is called by pages.
+/// A command, and its name on pages.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
     command: String,
-    /// Its exit code.
+    /// The expected exit code.
     #[serde(default)]
     code: i32,
 }
 
-/// A command with what it prints.
+/// A command and its output.
 pub(crate) struct Output {
     pub(crate) name: String,
     pub(crate) command: String,
-    /// With its colors, as ANSI escape codes.
+    /// The output with its colors, as ANSI escape codes.
     pub(crate) styled: String,
 }
 
 impl Output {
-    /// Without colors.
+    /// Returns the output without colors.
     pub(crate) fn text(&self) -> String {
         strip_str(&self.styled).to_string()
     }
 }
 
-/// All of them, by name.
+/// All outputs, by name.
 pub(crate) struct Outputs(BTreeMap<String, Output>);
 
 impl Outputs {
-    /// What is kept.
+    /// Reads the recorded outputs.
     ///
     /// # Errors
-    /// One isn't there.
+    /// If one of them is missing.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let read = |entry: Entry| {
             let path = file(root, &entry.name);
@@ -71,24 +71,24 @@ impl Outputs {
         Ok(Self(entries(root)?.into_iter().map(read).collect::<anyhow::Result<_>>()?))
     }
 
-    /// One of them.
+    /// Returns the output of that name.
     ///
     /// # Errors
-    /// It isn't in the list.
+    /// If it isn't in the list.
     pub(crate) fn get(&self, name: &str) -> anyhow::Result<&Output> {
         let known = || self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.0.get(name).with_context(|| format!("{LIST} has no output `{name}`; it has {}", known()))
     }
 
-    /// All of them, in the order of their names.
+    /// Iterates over all outputs, in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Output> {
         self.0.values()
     }
 
-    /// What a command prints; some of its arguments may be left out at its end.
+    /// Returns the output of a command. Arguments at the command's end may be omitted.
     ///
     /// # Errors
-    /// It isn't in the list.
+    /// If the command isn't in the list.
     pub(crate) fn of_command(&self, command: &str) -> anyhow::Result<&Output> {
         let starts = |output: &&Output| {
             output.command.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -106,10 +106,10 @@ fn file(root: &Path, name: &str) -> PathBuf {
     root.join(KEPT).join(format!("{name}.ansi"))
 }
 
-/// Runs all, and keeps what they print.
+/// Runs all commands, and records their output.
 ///
 /// # Errors
-/// One fails, or its file can't be written.
+/// If a command fails, or if its file can't be written.
 pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     fs::create_dir_all(root.join(KEPT)).with_context(|| format!("can't make {KEPT}"))?;
@@ -120,10 +120,10 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     Ok(format!("{} outputs are in {KEPT}", entries.len()))
 }
 
-/// Runs all again, and what the lessons say is printed.
+/// Runs all commands again, together with those in the lessons.
 ///
 /// # Errors
-/// One prints something else than is kept, or than its lesson shows: with what differs.
+/// If a command prints something other than its record or its lesson shows; the error contains the difference.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     let mut stale = String::new();
@@ -140,7 +140,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     Ok(format!("{} outputs, and {shown} of the lessons, are what the programs print", entries.len()))
 }
 
-/// How a text differs from what is expected; a line `...` of it stands for any lines, and `[..]` for anything in a line.
+/// Returns how a text differs from the expected one, in which a line `...` matches any lines, and `[..]` anything
+/// within a line.
 fn difference(expected: &str, actual: &str) -> Option<String> {
     let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>();
     let expected = trimmed(expected);
@@ -156,8 +157,8 @@ fn difference(expected: &str, actual: &str) -> Option<String> {
     Some(lines.collect()).filter(|lines: &String| !lines.is_empty())
 }
 
-/// What a command prints, on both of its outputs one behind the other, in a terminal's colors. A module's program is the solved one. Times are those of the
-/// virtual GPU, which are the same on every run.
+/// Returns what a command prints to standard output and then to standard error, in a terminal's colors. A module's
+/// program is the solved one. Its times are those of the virtual GPU, which are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {
         Some(rest) if rest.starts_with("0") => format!("s{rest}"),
@@ -189,7 +190,7 @@ fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     Ok(without_addresses(&said))
 }
 
-/// `0x7f…` without its digits: addresses differ on each run.
+/// Replaces the digits of each `0x…`, because addresses differ between runs.
 fn without_addresses(text: &str) -> String {
     let mut parts = text.split("0x");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What a page asks for: `{{#…}}` in a Markdown text.
+//! Expands the directives `{{#…}}` in a Markdown text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,30 +10,30 @@ use crate::links::{self, Target};
 use crate::output::{Output, Outputs};
 use crate::source;
 
-/// All that pages are made of.
+/// The sources of pages.
 pub(crate) struct Pages<'a> {
     pub(crate) root: &'a Path,
     pub(crate) course: &'a Course,
     pub(crate) outputs: &'a Outputs,
-    /// Which page shows a file of the repository.
+    /// The page that shows each file of the repository.
     pub(crate) shown: BTreeMap<String, String>,
-    /// How an output is shown on a page.
+    /// Formats an output for a page.
     pub(crate) output: fn(&Output, page: &str) -> anyhow::Result<String>,
 }
 
 impl Pages<'_> {
-    /// The text of a page that lies in the file `from` and is shown as `page`.
+    /// Returns the text of the file `from`, which is shown as `page`.
     ///
     /// # Errors
-    /// It asks for something that isn't there, or a link of it leads nowhere.
+    /// If it asks for something that doesn't exist, or if one of its links leads nowhere.
     pub(crate) fn text(&self, from: &str, page: &str) -> anyhow::Result<String> {
         self.expanded(&source::read(self.root, from)?, from, page).with_context(|| from.to_owned())
     }
 
-    /// A text of the file `from`, as it is shown on `page`.
+    /// Expands a text of the file `from`, as it is shown on `page`.
     ///
     /// # Errors
-    /// As [`Self::text`].
+    /// The same as [`Self::text`].
     pub(crate) fn expanded(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
         let text = self.linked(text, from, page)?;
         let (mut rest, mut expanded) = (text.as_str(), String::new());
@@ -80,7 +80,7 @@ impl Pages<'_> {
         })
     }
 
-    /// A text with its links as they have to be on the page.
+    /// Adapts the links of a text to the page.
     fn linked(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
         links::rewrite(text, |link| {
             let (path, place) = link.split_once('#').map_or((link, ""), |(path, place)| (path, place));
@@ -94,7 +94,7 @@ impl Pages<'_> {
         })
     }
 
-    /// A module's exercises, each with what it is for.
+    /// Lists a module's exercises, each with its objective.
     fn exercises(&self, folder: &str, page: &str) -> anyhow::Result<String> {
         let of_module = self.course.exercises.iter().filter(|exercise| exercise.folder() == folder);
         let mut table = String::from("| exercise | | minutes |\n|---|---|---|\n");
@@ -113,7 +113,7 @@ impl Pages<'_> {
         Ok(table)
     }
 
-    /// Each path through the course, with its steps.
+    /// Lists the paths through the course, with their steps.
     fn paths(&self, page: &str) -> String {
         let mut text = String::new();
         for path in self.course.paths.iter().filter(|path| path.steps.is_some()) {
@@ -150,20 +150,20 @@ impl Pages<'_> {
     }
 }
 
-/// A command, and what it printed.
+/// Formats a command and its output.
 ///
 /// # Errors
-/// None: other kinds of pages have some.
+/// None; the result has this type because other kinds of pages can fail.
 pub(crate) fn output_as_text(output: &Output, _: &str) -> anyhow::Result<String> {
     Ok(fenced("console", &format!("$ {}\n", output.command)) + &fenced("text", &output.text()))
 }
 
-/// The way from a page to the top of the book.
+/// Returns the relative path from a page to the top of the book.
 pub(crate) fn up(page: &str) -> String {
     "../".repeat(page.matches('/').count())
 }
 
-/// A block of code. Its fence is longer than any in it.
+/// Formats a block of code. Its fence is longer than any fence in it.
 pub(crate) fn fenced(language: &str, text: &str) -> String {
     let mut fence = "```".to_owned();
     while text.contains(&fence) {
@@ -172,7 +172,7 @@ pub(crate) fn fenced(language: &str, text: &str) -> String {
     format!("{fence}{language}\n{}\n{fence}\n", text.trim_end())
 }
 
-/// What stands below a heading, up to the next one of its level.
+/// Returns the text below a heading, up to the next heading of the same level.
 fn section<'t>(text: &'t str, place: &str) -> anyhow::Result<&'t str> {
     let mut in_code = false;
     let mut found: Option<(usize, usize)> = None;
@@ -192,7 +192,7 @@ fn section<'t>(text: &'t str, place: &str) -> anyhow::Result<&'t str> {
     found.map(|(start, _)| &text[start..]).with_context(|| format!("it has no heading #{place}"))
 }
 
-/// How a heading is called in an address: as GitHub and mdBook do it.
+/// Returns a heading's anchor in an address, as GitHub and mdBook compute it.
 fn name_of(heading: &str) -> String {
     let kept = heading.chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

@@ -1,4 +1,5 @@
-//! Pictures of the book and the slides, drawn from data: from what programs write, and from algorithms that are played here.
+//! The pictures of the book and the slides, drawn from data: the output of programs, and algorithms that are simulated
+//! here.
 
 mod bandwidth;
 mod collectives;
@@ -16,22 +17,22 @@ use std::thread;
 
 use anyhow::{Context, anyhow, ensure};
 
-/// Where they are: next to the pages that show them.
+/// The folder of the pictures, next to the pages that show them.
 const KEPT: &str = "site/book/src/pictures";
-/// Where programs write what is drawn.
+/// The folder for the data to draw.
 const DATA: &str = "target/pictures";
 
 /// The size of the network whose steps are shown.
 const SIZE: &str = "large";
-/// The ladder's ways, each with a timeline.
+/// The implementations of the ladder, each with a timeline.
 const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
-/// The exercises that have a timeline by a program of their own.
+/// The exercises with a program that writes a timeline.
 const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
 
-/// Draws all, and keeps them.
+/// Draws all pictures, and writes them.
 ///
 /// # Errors
-/// A program fails, or a file can't be written.
+/// If a program fails, or if a file can't be written.
 pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     let pictures = draw(root)?;
     fs::create_dir_all(root.join(KEPT)).with_context(|| format!("can't make {KEPT}"))?;
@@ -41,10 +42,10 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     Ok(format!("{} pictures are in {KEPT}", pictures.len()))
 }
 
-/// Draws all again.
+/// Draws all pictures again, and compares them.
 ///
 /// # Errors
-/// One isn't there, or differs from what is kept.
+/// If a picture is missing or has changed.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let pictures = draw(root)?;
     let mut stale = String::new();
@@ -64,7 +65,7 @@ fn file(root: &Path, name: &str) -> PathBuf {
     root.join(KEPT).join(format!("{name}.svg"))
 }
 
-/// All pictures, by name.
+/// Draws all pictures, by name.
 fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let data = root.join(DATA);
     fs::create_dir_all(&data).with_context(|| format!("can't make {DATA}"))?;
@@ -88,7 +89,7 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(pictures)
 }
 
-/// Runs all programs in parallel, each on the virtual GPU: its times are the same on every run.
+/// Runs all programs in parallel, each on the virtual GPU, where times are the same on every run.
 fn run_all(root: &Path) -> anyhow::Result<()> {
     let written = |name: &str| format!("{DATA}/{name}");
     let mut programs = vec![
@@ -132,7 +133,7 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Runs a program of the workspace, on the virtual GPUs of a node.
+/// Runs a program of the workspace on the virtual GPUs of a node.
 fn run(root: &Path, picture: &str, node: &str, arguments: &str) -> anyhow::Result<()> {
     let said = || format!("{picture}: `VIRTUAL_GPU_TOPOLOGY={node} cargo run {arguments}`");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))

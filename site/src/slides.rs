@@ -1,4 +1,5 @@
-//! The slides: a deck for each path through the course, of hand-written slides in `site/slides/` and of what its exercises consist of.
+//! The slides: one deck for each path through the course, made of handwritten slides in `site/slides/` and of the
+//! exercises' files.
 
 mod code;
 mod deck;
@@ -17,7 +18,7 @@ use course::syllabus::{Course, Exercise, Route};
 use crate::output::Outputs;
 use crate::page::Pages;
 
-/// Where the parts of reveal.js lie that a deck needs, and what they are called next to it.
+/// The folder of reveal.js, and the files that a deck needs, with their names next to the deck.
 const REVEAL: &str = "site/node_modules/reveal.js/dist";
 const PARTS: [(&str, &str); 5] = [
     ("reveal.css", "reveal.css"),
@@ -26,7 +27,7 @@ const PARTS: [(&str, &str); 5] = [
     ("plugin/notes.js", "notes.js"),
     ("plugin/highlight.js", "highlight.js"),
 ];
-/// Pictures, in the repository and next to the decks.
+/// The folder of the pictures in the repository, and its name next to the decks.
 const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 
 /// One slide.
@@ -34,13 +35,13 @@ const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 struct Slide {
     /// Its name in addresses.
     id: String,
-    /// Where it comes from, for those who have to mend it.
+    /// Where it comes from, for an author who has to fix it.
     from: String,
-    /// HTML.
+    /// Its content, as HTML.
     body: String,
-    /// HTML, for the speaker.
+    /// Its notes for the speaker, as HTML.
     notes: String,
-    /// Whether it lies below the one before: shown with ↓, and left out with →.
+    /// Whether it is below the previous slide: ↓ shows it, and → skips it.
     below: bool,
 }
 
@@ -50,7 +51,7 @@ type Exercises = BTreeMap<String, Vec<Slide>>;
 /// Makes all decks in the folder `to`.
 ///
 /// # Errors
-/// A slide asks for something that isn't there, or doesn't fit: with the slide.
+/// If a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let course = Course::read(root)?;
     let outputs = Outputs::read(root)?;
@@ -73,7 +74,7 @@ pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     Ok(format!("{}; they are in {}", told.collect::<Vec<_>>().join(", "), to.display()))
 }
 
-/// The pictures that slides may show.
+/// Returns the names of the pictures that slides may show.
 fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = root.join(PICTURES.0);
     if !folder.is_dir() {
@@ -83,7 +84,7 @@ fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Where a file of the repository is shown: pictures next to the decks, an exercise on its first slide.
+/// Returns where the files of the repository are shown: pictures next to the decks, and an exercise on its first slide.
 fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String, String> {
     let steps = course.steps(route);
     let here: Vec<&String> = steps.iter().flat_map(|step| &step.exercises).collect();
@@ -100,7 +101,7 @@ fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String
     shown
 }
 
-/// Each slide has a name of its own, and each link to a slide finds one.
+/// Checks that slide names are unique, and that each link to a slide finds one.
 fn ensure_places(slides: &[Slide]) -> anyhow::Result<()> {
     for (at, slide) in slides.iter().enumerate() {
         let same = slides[..at].iter().find(|other| other.id == slide.id);
@@ -117,7 +118,7 @@ fn ensure_places(slides: &[Slide]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes decks, what they are shown with, and a page that leads to them.
+/// Writes the decks, the files that they need, and a page that links to them.
 fn write(
     root: &Path,
     to: &Path,
@@ -137,7 +138,7 @@ fn write(
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
-    // One that is too wide is on no slide.
+    // An output that is too wide is on no slide.
     for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
         put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_no_slide_is_named_with_its_own() {
+    fn a_broken_link_is_named_with_its_slide() {
         let good = [slide("a", "<a href=\"#/b\">b</a> <a href=\"https://x.org/#/c\">c</a>"), slide("b", "")];
         assert!(ensure_places(&good).is_ok());
         let said = |slides: &[Slide]| ensure_places(slides).unwrap_err().to_string();

@@ -5,18 +5,18 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-/// A file of the repository, by its path from the root.
+/// Reads a file of the repository, by its path from the root.
 ///
 /// # Errors
-/// It can't be read.
+/// If it can't be read.
 pub(crate) fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("can't read {path}"))
 }
 
-/// The lines between `// ANCHOR: name` and `// ANCHOR_END: name`, without their common indent.
+/// Returns the lines between `// ANCHOR: name` and `// ANCHOR_END: name`, without their common indentation.
 ///
 /// # Errors
-/// There is no such anchor, or it isn't closed.
+/// If there is no such anchor, or if it isn't closed.
 pub(crate) fn region(text: &str, name: &str) -> anyhow::Result<String> {
     let is = |line: &str, mark: &str| line.trim().strip_prefix(mark).is_some_and(|rest| rest.trim() == name);
     let mut lines = text.lines();
@@ -33,12 +33,12 @@ pub(crate) fn region(text: &str, name: &str) -> anyhow::Result<String> {
     bail!("the anchor `{name}` is never closed")
 }
 
-/// The names of a file's anchors, in their order.
+/// Returns the names of a file's anchors, in their order.
 pub(crate) fn anchors(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("// ANCHOR:")).map(str::trim).collect()
 }
 
-/// A source without the lines that only mark a place.
+/// Returns a source without the lines that only mark anchors.
 pub(crate) fn without_marks(text: &str) -> String {
     let kept = text.lines().filter(|line| {
         let line = line.trim();
@@ -53,10 +53,10 @@ fn unindented(lines: &[&str]) -> String {
     lines.iter().fold(String::new(), |text, line| text + line.get(common..).unwrap_or("") + "\n")
 }
 
-/// `path`, as seen from the folder of the file `from`, as a path from the root.
+/// Resolves `path` relative to the folder of the file `from`. Returns a path from the root.
 ///
 /// # Errors
-/// It leads out of the repository.
+/// If the path leads out of the repository.
 pub(crate) fn resolve(from: &str, path: &str) -> anyhow::Result<String> {
     let mut parts = PathBuf::from(from);
     parts.pop();
@@ -79,7 +79,7 @@ mod tests {
         "a\n    // ANCHOR: x\n    one\n\n        two\n    // ANCHOR_END: x\nb\n// ANCHOR: y\nc\n";
 
     #[test]
-    fn a_region_is_what_lies_between_its_marks() {
+    fn a_region_is_the_text_between_its_marks() {
         assert_eq!(region(TEXT, "x").unwrap(), "one\n\n    two\n");
         assert_eq!(region(TEXT, "z").unwrap_err().to_string(), "there is no anchor `z`; there are x, y");
         assert_eq!(region(TEXT, "y").unwrap_err().to_string(), "the anchor `y` is never closed");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_seen_from_the_file_that_names_it() {
+    fn a_path_is_relative_to_the_file_that_names_it() {
         assert_eq!(resolve("site/book/src/a.md", "../../../docs/x.md").unwrap(), "docs/x.md");
         assert_eq!(resolve("docs/seeds.md", "profiling.md").unwrap(), "docs/profiling.md");
         assert!(resolve("a.md", "../x.md").is_err());

@@ -1,5 +1,5 @@
-//! A student's files: back to the starter, on to the solution, and how they differ from it. Nothing of a student's is
-//! overwritten before it is kept elsewhere.
+//! Manages a student's files: restores the starter, installs the solution, and compares the two. Nothing that a student
+//! wrote is overwritten before a copy is saved elsewhere.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,15 +13,15 @@ use crate::replace::replace;
 use crate::starter;
 use crate::syllabus::Exercise;
 
-/// Whether the solutions are here. A course that is handed out may have none.
+/// Whether the solutions are available. A course that was handed out may not include them.
 pub fn has_solutions(root: &Path) -> bool {
     root.join("solutions").is_dir()
 }
 
-/// The solved file, as it would stand in the student's module.
+/// Returns the solved file as it would appear in the student's module.
 ///
 /// # Errors
-/// There is no solution.
+/// If there is no solution.
 pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     ensure!(
         has_solutions(root),
@@ -34,24 +34,24 @@ pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     Ok(starter::renamed(exercise.folder(), &text))
 }
 
-/// The file as the student got it.
+/// Returns the file as the student originally received it.
 ///
 /// # Errors
-/// There is no solution to make it from, or it can't be made.
+/// If there is no solution to make it from, or if making it fails.
 pub fn starter(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     starter::starter(&solution(root, exercise)?).with_context(|| exercise.id.clone())
 }
 
-/// A folder for the files that are about to be overwritten.
+/// A folder for copies of the files that are about to be overwritten.
 pub struct Backup {
     folder: PathBuf,
 }
 
 impl Backup {
-    /// A new one, numbered behind those that there are.
+    /// Makes a new backup, with the next free number.
     ///
     /// # Errors
-    /// It can't be made.
+    /// If the backup can't be made.
     pub fn new(root: &Path) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let said = || format!("can't make a backup in {}", all.display());
@@ -67,10 +67,10 @@ impl Backup {
         unreachable!("there are fewer folders than numbers")
     }
 
-    /// The backup of that number, or the latest.
+    /// Returns the backup with that number, or the latest.
     ///
     /// # Errors
-    /// There is none: the numbers that there are.
+    /// If there is no such backup; the error lists those that exist.
     pub fn find(root: &Path, number: Option<&str>) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let mut names: Vec<String> = fs::read_dir(&all)
@@ -86,10 +86,10 @@ impl Backup {
         Ok(Self { folder: all.join(name) })
     }
 
-    /// The file of an exercise that it keeps, if it keeps one.
+    /// Returns the backup's copy of an exercise's file, if it has one.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// If the file exists but can't be read.
     pub fn read(&self, exercise: &Exercise) -> anyhow::Result<Option<Vec<u8>>> {
         let file = self.folder.join(&exercise.file);
         match fs::read(&file) {
@@ -99,15 +99,16 @@ impl Backup {
         }
     }
 
-    /// Where it is.
+    /// Returns the backup's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Keeps the student's file of an exercise, where there is one, and then gives it the text. False if it had that already.
+    /// Saves a copy of the student's file of an exercise, if it exists, and then writes the text to it. Returns `false`
+    /// if the file had that text already.
     ///
     /// # Errors
-    /// It can't be read, kept or written. It is then what it was.
+    /// If the file can't be read, saved, or written. The file is then unchanged.
     pub fn overwrite(
         &self,
         root: &Path,
@@ -128,30 +129,31 @@ impl Backup {
 
 impl Drop for Backup {
     fn drop(&mut self) {
-        // It stays if it holds anything.
+        // The folder is only removed if it is empty.
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// A line of a comparison.
+/// The kind of a line in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Only in the first text.
+    /// The line is only in the first text.
     Removed,
-    /// Only in the second one.
+    /// The line is only in the second text.
     Added,
-    /// In both.
+    /// The line is in both texts.
     Same,
-    /// Where lines were left out.
+    /// Lines were left out here.
     Gap,
 }
 
-/// What changes from one text to another, line by line, with three lines around each change. Empty if nothing does.
+/// Returns the changes from one text to another, line by line, with three lines of context around each. Empty if the
+/// texts are equal.
 pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
     changes(&create_patch(from, to))
 }
 
-/// The lines of a diff.
+/// Returns the lines of a diff.
 pub(crate) fn changes(patch: &Patch<'_, str>) -> Vec<(Change, String)> {
     let mut lines = Vec::new();
     for (index, hunk) in patch.hunks().iter().enumerate() {
@@ -177,7 +179,7 @@ mod tests {
     use crate::syllabus::tests::an_exercise;
 
     #[test]
-    fn what_is_overwritten_is_kept() {
+    fn overwritten_files_are_kept() {
         let root = std::env::temp_dir().join(format!("course_backup_{}", std::process::id()));
         let exercise = an_exercise();
         replace(&exercise.starter(&root), "mine").unwrap();

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line: its commands, options, and help.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Check the current exercise each time you save, until you quit
     #[command(after_help = "Example: cargo course watch init/devices")]
     Watch {
-        /// The exercise to start with, such as init/devices; without it, the next that is not right
+        /// The exercise to start with, such as init/devices; without it, the next one that is not right
         id: Option<String>,
     },
     /// List the exercises with their states, or a path with its times
@@ -35,22 +35,22 @@ pub(crate) enum Command {
     /// Check one exercise
     #[command(after_help = "Example: cargo course run init/devices")]
     Run {
-        /// The exercise, such as init/devices; without it, the next that is not right
+        /// The exercise, such as init/devices; without it, the next one that is not right
         id: Option<String>,
     },
     /// Show one more hint for an exercise, or the first N
     #[command(after_help = "Example: cargo course hint init/devices")]
     Hint {
-        /// The exercise, such as init/devices; without it, the next that is not right
+        /// The exercise, such as init/devices; without it, the next one that is not right
         id: Option<String>,
-        /// How many hints: each is clearer than the one before
+        /// How many hints: each is more explicit than the previous one
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         count: Option<u16>,
     },
     /// Check all exercises of a module
     #[command(after_help = "Example: cargo course test 02")]
     Test {
-        /// The module: its number, its name or its folder
+        /// The module: its number, its name, or its folder
         module: String,
     },
     /// Check all exercises, up to the first module that is not right
@@ -72,7 +72,7 @@ pub(crate) enum Command {
         #[arg(long)]
         yes: bool,
     },
-    /// Bring back the files that reset or catch-up replaced
+    /// Restore the files that reset or catch-up replaced
     #[command(after_help = "Example: cargo course restore")]
     Restore {
         /// The backup in .course/backups, such as 0002; without it, the latest
@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Diff {
         /// The exercise, such as init/devices
         id: String,
-        /// Show it before, too
+        /// Show it even if your answer is not right yet
         #[arg(long)]
         spoil: bool,
     },
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     /// Copy in the solutions of all earlier modules; your files are kept
     #[command(after_help = "Example: cargo course catch-up 04")]
     CatchUp {
-        /// The module that you want to begin: its number, its name or its folder
+        /// The module that you want to begin: its number, its name, or its folder
         module: String,
         /// Don't ask
         #[arg(long)]
@@ -114,7 +114,7 @@ pub(crate) enum Command {
         /// Print the diagnoses as JSON, for a program
         #[arg(long)]
         json: bool,
-        /// Before a workshop: also build from nothing without a network, look at the disk, and write one file to send in
+        /// Before a workshop: also build from scratch without a network, check the disk, and write one file to send in
         #[arg(long)]
         workshop: bool,
     },
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     Bench {
         #[command(flatten)]
         files: bench::Files,
-        /// Passed on to module 02's program: operation, types, sizes, ranks; `-- --help` shows all
+        /// Passed to module 02's program: operation, types, sizes, ranks; `-- --help` shows all
         #[arg(last = true)]
         arguments: Vec<String>,
     },
@@ -146,7 +146,7 @@ pub(crate) enum Command {
         /// Communication of one step, in ms
         #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         comm: f64,
-        /// How much of what can overlap does, from 0 to 1
+        /// The fraction of the possible overlap that is achieved, from 0 to 1
         #[arg(long, value_name = "ETA", default_value_t = 1.0, allow_negative_numbers = true)]
         efficiency: f64,
     },
@@ -157,7 +157,7 @@ pub(crate) enum Command {
     Plan(plan::Plan),
     /// Run a program of your own on the virtual GPU, unchanged
     ///
-    /// It may call CUDA's driver API, as cudarc does, and NCCL. A program of the CUDA runtime (what nvcc builds, PyTorch) asks a driver for more, and ends with an error.
+    /// The program may call CUDA's driver API, as cudarc does, and NCCL. A program that uses the CUDA runtime (built with nvcc, or PyTorch) needs more from the driver, and ends with an error.
     #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
     Exec {
         /// The program and its arguments
@@ -173,9 +173,9 @@ pub(crate) enum Command {
     /// Run a module's program, solved: what you are about to build
     #[command(after_help = "Example: cargo course demo 04 --gpus 4")]
     Demo {
-        /// The module: its number, its name or its folder
+        /// The module: its number, its name, or its folder
         module: String,
-        /// Passed on to the program; `-- --help` shows what it takes
+        /// Passed to the program; `-- --help` shows its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -197,20 +197,20 @@ const GROUPS: [(&str, &[&str]); 2] = [
 ];
 
 impl Arguments {
-    /// Reads this process's command line. Ends the process where it asks for help, or can't be understood.
+    /// Reads this process's command line. If it requests help or is invalid, the process ends.
     pub(crate) fn read() -> Self {
         Self::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
     }
 }
 
-/// The command line, with a help that fits on a screen of 24 lines.
+/// Returns the command-line parser, with a help text that fits on a screen of 24 lines.
 fn command() -> clap::Command {
     let command = Arguments::command();
     let help = help(&command);
     command.override_help(help)
 }
 
-/// Help of the whole: clap lists commands in one group only.
+/// Formats the top-level help, because clap can't list commands in several groups.
 fn help(command: &clap::Command) -> String {
     let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut text = format!(
@@ -239,7 +239,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(listed, names);
         let help = anstream::adapter::strip_str(&help(&command)).to_string();
-        // The prompt takes the last line.
+        // The last line of the screen is for the prompt.
         assert!(help.lines().count() < 24, "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
     }

@@ -1,4 +1,5 @@
-//! `cargo course bench`: nccl-tests' table, as a file and as a picture; `cargo course compare`: two such files.
+//! `cargo course bench` prints nccl-tests' table, and writes it to a file and a picture. `cargo course compare`
+//! compares two such files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +13,10 @@ use serde::Deserialize;
 
 use crate::demo;
 
-/// The module whose program measures.
+/// The module whose program measures collectives.
 const MODULE: &str = "02_collectives";
 
-/// Runs the measurement with a student's arguments, and draws what it wrote.
+/// Runs the measurement with the student's arguments, and draws the table that it wrote.
 pub(crate) fn run(
     root: &Path,
     course: &Course,
@@ -40,7 +41,7 @@ pub(crate) fn run(
     Ok(code)
 }
 
-/// A row that the module's program wrote. Bandwidths are in GB/s.
+/// A row that the module's program has written. Bandwidths are in GB/s.
 #[derive(Deserialize)]
 struct Row {
     operation: String,
@@ -48,7 +49,7 @@ struct Row {
     world_size: usize,
     bytes: f64,
     busbw_gbps: f64,
-    /// Whose times they are.
+    /// Where the times come from: measured or modeled.
     times: String,
 }
 
@@ -59,7 +60,7 @@ fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
     rows.with_context(|| format!("{} is no table of `cargo course bench`", file.display()))
 }
 
-/// Bus bandwidth over size, a line for each type.
+/// Draws the bus bandwidth over the size, with one line per type.
 fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let first = rows.first().context("the table has no row")?;
     let mut of_type: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
@@ -84,13 +85,14 @@ fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     Ok(chart.svg())
 }
 
-/// What identifies a row of a table, and what is compared: those of `cargo course bench`, and of module 05's ladder.
+/// The columns that identify a row, and the column to compare: for the tables of `cargo course bench` and of module
+/// 05's ladder.
 const TABLES: [(&[&str], &str); 2] = [
     (&["operation", "type", "world_size", "bytes"], "time_us"),
     (&["implementation", "model_size", "world_size"], "avg_step_time_ms"),
 ];
 
-/// The rows that two tables share, with both times and their ratio.
+/// Compares the rows that two tables share: both times and their ratio.
 pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     let (columns, what, first) = read_table(one)?;
     let (other_columns, _, second) = read_table(other)?;
@@ -124,7 +126,7 @@ pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The key's columns, the compared column, and the rows.
+/// The names of the key columns, the name of the compared column, and the rows.
 type Table = (Vec<&'static str>, &'static str, Vec<(String, f64)>);
 
 fn read_table(file: &Path) -> anyhow::Result<Table> {

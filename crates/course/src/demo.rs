@@ -1,4 +1,4 @@
-//! `cargo course demo`: a module's program, solved.
+//! `cargo course demo`: runs the solved program of a module.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -9,7 +9,8 @@ use course::answers::has_solutions;
 use course::checks::cargo;
 use course::syllabus::{Course, Module};
 
-/// Runs the program of a solved module, of the student's where there are no solutions, and passes its exit code on.
+/// Runs the program of a solved module, or of the student's module if there are no solutions, and returns the program's
+/// exit code.
 pub(crate) fn run(
     root: &Path,
     course: &Course,
@@ -35,7 +36,7 @@ pub(crate) fn run(
     if !is_solved {
         eprintln!("this copy of the course has no solutions: the program is your own, {package}");
     }
-    // Who waits for the first build sees it go on.
+    // During a long first build, a person in front of a terminal should see progress.
     let quiet = if std::io::stderr().is_terminal() { None } else { Some("--quiet") };
     let status = cargo()
         .arg("run")

@@ -1,4 +1,4 @@
-//! `cargo course discuss`: the page to read after an exercise, in a terminal.
+//! `cargo course discuss`: shows the page to read after an exercise.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,10 +9,10 @@ use course::syllabus::Exercise;
 
 use crate::session::{DIM, STRONG, Session};
 
-/// The page after an exercise. Its answers are folded unless `answers` is set.
+/// Returns the page after an exercise. Its answers are folded unless `answers` is set.
 ///
 /// # Errors
-/// The page gives answers away and the exercise isn't right yet; or its file can't be read.
+/// If the page gives answers away and the exercise isn't right yet, or if the page's file can't be read.
 pub(crate) fn show(session: &Session, exercise: &Exercise, answers: bool) -> anyhow::Result<String> {
     ensure!(
         session.state(exercise)? == State::Right,
@@ -32,10 +32,10 @@ pub(crate) fn show(session: &Session, exercise: &Exercise, answers: bool) -> any
     Ok(text)
 }
 
-/// What begins an answer that the reader unfolds.
+/// The line that begins a folded answer.
 const FOLD: &str = "<details>";
 
-/// Markdown for a terminal: paragraphs in one line each, headings in bold.
+/// Converts Markdown for a terminal: each paragraph becomes one line, and headings become bold.
 fn for_terminal(page: &str, answers: bool) -> String {
     let mut text = String::new();
     let (mut is_block, mut is_folded) = (false, false);
@@ -62,7 +62,7 @@ fn for_terminal(page: &str, answers: bool) -> String {
     text
 }
 
-/// Whether a line of Markdown belongs to the paragraph or list item at the end of the text.
+/// Whether a line of Markdown continues the paragraph or list item at the end of the text.
 fn goes_on(text: &str, line: &str) -> bool {
     let last = text.lines().last().unwrap_or_default();
     let begins = |line: &str| {

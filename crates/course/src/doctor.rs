@@ -1,4 +1,4 @@
-//! `cargo course doctor`: what this machine has, what runs on it, and what is missing.
+//! `cargo course doctor`: reports what this machine has, what runs on it, and what is missing.
 
 mod diagnosis;
 mod environment;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use crate::session::print;
 use diagnosis::{Status, shown};
 
-/// Looks at everything, and prints the diagnoses.
+/// Runs all examinations, and prints the diagnoses.
 pub(crate) fn run(root: &Path, json: bool, for_workshop: bool) -> anyhow::Result<ExitCode> {
     let mut diagnoses = libraries::diagnoses();
     diagnoses.extend(libraries::tiers());

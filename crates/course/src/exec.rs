@@ -1,6 +1,7 @@
-//! `cargo course exec`: a program on the virtual GPU, unchanged.
+//! `cargo course exec`: runs an unchanged program on the virtual GPU.
 //!
-//! One that calls CUDA's driver API. The CUDA runtime asks the driver for more than it documents (`cuGetExportTable`), and refuses ours.
+//! The program has to call CUDA's driver API. The CUDA runtime doesn't work, because it uses undocumented parts of the
+//! driver (`cuGetExportTable`) that ours does not have.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use course::progress::folder;
 
-/// The names by which programs look for the driver and NCCL, and which of our libraries answers.
+/// The names by which programs look for the driver and NCCL, and which of our libraries each name leads to.
 const NAMES: [(&str, &str); 4] = [
     ("libcuda.so", "libvirtual_cuda.so"),
     ("libcuda.so.1", "libvirtual_cuda.so"),
@@ -18,7 +19,7 @@ const NAMES: [(&str, &str); 4] = [
     ("libnccl.so.2", "libvirtual_nccl.so"),
 ];
 
-/// Becomes the program. Returns only if that can't be done.
+/// Replaces this process with the program. Returns only if that fails.
 pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::convert::Infallible> {
     let Some((name, arguments)) = program.split_first() else {
         bail!("name the program: cargo course exec -- PROGRAM")
@@ -33,7 +34,7 @@ pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::conver
     Err(error).with_context(|| format!("can't run {name}"))
 }
 
-/// A folder in which our libraries have the names of the real ones.
+/// Returns a folder in which our libraries have the names of the real ones.
 fn libraries(root: &Path) -> anyhow::Result<PathBuf> {
     let libraries = folder(root).join("libraries");
     let said = || format!("can't make {}", libraries.display());
@@ -43,7 +44,7 @@ fn libraries(root: &Path) -> anyhow::Result<PathBuf> {
         if std::fs::read_link(&link).is_ok_and(|known| known == built) {
             continue;
         }
-        // Another program may be starting with them: the link is there at every moment.
+        // Another program may be starting with these libraries, so the link is replaced atomically.
         let new = libraries.join(format!("{name}.{}", std::process::id()));
         symlink(&built, &new).and_then(|()| std::fs::rename(&new, &link)).with_context(said)?;
     }

@@ -1,4 +1,4 @@
-//! Commands on a student's files: reset, restore, catch-up, diff.
+//! The commands for a student's files: reset, restore, catch-up, and diff.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,8 +11,8 @@ use course::syllabus::{Exercise, Module};
 use crate::overview::next;
 use crate::session::{BAD, DIM, GOOD, Session, print};
 
-/// Asks before files are overwritten. Without a terminal, the command itself is the answer: the files are kept, and
-/// `cargo course restore` brings them back.
+/// Asks before files are overwritten. Without a terminal it does not ask, because the files are backed up and `cargo
+/// course restore` restores them.
 fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     if yes || !std::io::stdin().is_terminal() {
         return Ok(true);
@@ -27,7 +27,7 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     Ok(is_yes)
 }
 
-/// Gives an exercise its starter back. What was there is kept.
+/// Restores the starter of an exercise. The student's file is backed up first.
 pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     let text = starter(session.root, exercise)?;
@@ -54,7 +54,7 @@ pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Brings the files of a backup back, of the latest if none is named. What was there is kept in a new backup.
+/// Restores the files of a backup, or of the latest one if none is named. The current files are saved in a new backup.
 pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result<ExitCode> {
     let kept = Backup::find(session.root, number)?;
     let mut restored = Vec::new();
@@ -75,7 +75,8 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives all exercises before a module their solutions. What was there is kept. The student is then at the module's start.
+/// Installs the solutions of all exercises before a module, and moves the student to the module's start. The student's
+/// files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
     let earlier: Vec<&Module> =
         session.course.modules.iter().take_while(|other| other.folder != module.folder).collect();
@@ -112,7 +113,7 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a student's answer differs from the solution.
+/// Shows how a student's answer differs from the solution.
 pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     ensure!(
@@ -125,7 +126,7 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same for `watch`, where the solution stays hidden until the answer is right.
+/// Returns the same for `watch`, where the solution stays hidden until the answer is right.
 pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     match session.state(exercise)? {
         State::Right => compared(session, exercise),
@@ -141,7 +142,7 @@ fn compared(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     })
 }
 
-/// A comparison as text.
+/// Formats a comparison as colored text.
 pub(crate) fn colored(changes: &[(Change, String)]) -> String {
     let line = |(change, text): &(Change, String)| match change {
         Change::Removed => format!("{BAD}-{text}{BAD:#}\n"),

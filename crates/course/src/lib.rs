@@ -1,4 +1,4 @@
-//! The list of exercises, how far a student is, and what the checks say.
+//! The list of exercises, a student's progress, and the results of checks.
 
 pub mod answers;
 pub mod checks;

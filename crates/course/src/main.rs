@@ -1,4 +1,4 @@
-//! `cargo course`: where you are, and how to go on.
+//! `cargo course`: shows where you are, and how to continue.
 
 mod arguments;
 mod bench;
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The course that the current folder is in; elsewhere, the one that this program was built in.
+/// Returns the root of the course that contains the current folder, or else of the course in which this program was
+/// built.
 fn root() -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("there is no current folder")?;
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));

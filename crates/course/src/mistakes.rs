@@ -1,7 +1,8 @@
-//! Known wrong answers that a check must catch, with words that help.
+//! Known wrong answers that a check must catch, with a message that helps.
 //!
-//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. It starts with what is
-//! wrong, the check that must fail, and words that its message must have. A unified diff follows, which `git apply` takes too:
+//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. Its first
+//! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
+//! unified diff follows, so `git apply` accepts the file too:
 //! ```text
 //! mistake: all GPUs are refused, because `<` stands where `<=` should
 //! fails: devices::all_gpus_can_be_opened
@@ -23,53 +24,53 @@ use crate::starter::read_folder;
 /// One mistake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Id of its exercise.
+    /// The id of its exercise.
     pub exercise: String,
-    /// Name of its file.
+    /// The name of its file.
     pub name: String,
-    /// What is wrong in it.
+    /// A description of what is wrong.
     pub what: String,
     /// The check that must fail.
     pub fails: String,
-    /// What the check's message must say.
+    /// The words that the check's message must contain.
     pub says: Vec<String>,
     /// A unified diff against the solution.
     pub diff: String,
 }
 
 impl Mistake {
-    /// Its file, from the root of the course.
+    /// Returns the path of its file, from the root of the course.
     pub fn path(&self) -> String {
         format!("tests/mistakes/{}/{}.patch", self.exercise, self.name)
     }
 
-    /// The file that its diff changes, from the root of the course.
+    /// Returns the path of the file that its diff changes, from the root of the course.
     ///
     /// # Errors
-    /// The diff can't be read, or names no file.
+    /// If the diff can't be read or names no file.
     pub fn changed_file(&self) -> anyhow::Result<String> {
         let file = self.patch()?.original().and_then(|name| name.strip_prefix("a/")).map(str::to_owned);
         file.with_context(|| format!("{} has no line `--- a/FILE`", self.path()))
     }
 
-    /// The solution with the mistake in it.
+    /// Returns the solution with the mistake applied.
     ///
     /// # Errors
-    /// The diff can't be read, or doesn't apply to this solution.
+    /// If the diff can't be read, or doesn't apply to this solution.
     pub fn apply(&self, solution: &str) -> anyhow::Result<String> {
         let applied = diffy::apply(solution, &self.patch()?);
         applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
     }
 
-    /// Its diff, line by line.
+    /// Returns its diff, line by line.
     ///
     /// # Errors
-    /// The diff can't be read.
+    /// If the diff can't be read.
     pub fn changes(&self) -> anyhow::Result<Vec<(Change, String)>> {
         Ok(changes(&self.patch()?))
     }
 
-    /// The text of its file.
+    /// Returns the text of its file.
     pub fn text(&self) -> String {
         let says: String = self.says.iter().map(|says| format!("says: {says}\n")).collect();
         format!("mistake: {}\nfails: {}\n{says}{}", self.what, self.fails, self.diff)
@@ -80,10 +81,10 @@ impl Mistake {
     }
 }
 
-/// Reads all of them.
+/// Reads all mistakes.
 ///
 /// # Errors
-/// There are none, or one isn't as it should be: with its path.
+/// If there are none, or if one is malformed; the error names its path.
 pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
     let folder = root.join("tests/mistakes");
     fs::metadata(&folder).with_context(|| format!("no mistakes: can't read {}", folder.display()))?;
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_gives_the_check_and_its_words() {
+    fn a_head_names_the_check_and_its_words() {
         let mistake = good();
         assert_eq!((mistake.exercise.as_str(), mistake.name.as_str()), ("init/devices", "wrong"));
         assert_eq!(
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_strange_line_is_an_error() {
+    fn a_missing_or_unknown_line_is_an_error() {
         for (from, to, words) in [
             ("mistake: it's wrong\n", "", "no `mistake"),
             ("fails: devices::it_works\n", "", "no `fails"),

@@ -1,10 +1,10 @@
-//! `cargo course overlap`: what hiding the communication can bring, before anything is programmed.
+//! `cargo course overlap`: computes how much time hiding communication can save, before you write any code.
 
 use std::fmt::Write as _;
 
 use anyhow::ensure;
 
-/// The times of one step, in ms, and how much of what could overlap does.
+/// The times of one step in ms, and the fraction of the possible overlap that is achieved.
 pub(crate) struct Step {
     pub(crate) compute: f64,
     pub(crate) communication: f64,
@@ -20,16 +20,16 @@ impl Step {
         self.compute.max(self.communication)
     }
 
-    /// From η = (C + M − T) / min(C, M).
+    /// Solves η = (C + M − T) / min(C, M) for T.
     fn overlapped(&self) -> f64 {
         self.serial() - self.efficiency * self.compute.min(self.communication)
     }
 }
 
-/// The times without and with overlap, and the gain.
+/// Returns the times without and with overlap, and the gain.
 ///
 /// # Errors
-/// A time is not above 0, or the efficiency lies outside 0 to 1.
+/// If a time is not positive, or if the efficiency is not between 0 and 1.
 pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     let Step { compute, communication, efficiency } = *step;
     for (name, value) in [("--compute", compute), ("--comm", communication)] {
@@ -71,7 +71,7 @@ mod tests {
     fn the_formula_holds_on_either_side() {
         let of = |compute, communication, efficiency| Step { compute, communication, efficiency };
         assert_eq!(of(50.0, 10.0, 0.8).overlapped(), 52.0);
-        // C + M · (1 − η), the formula often seen, would say 12 ms, which is less than the communication alone.
+        // The common formula C + M · (1 − η) would give 12 ms, which is less than the communication alone.
         assert_eq!(of(10.0, 50.0, 0.8).overlapped(), 52.0);
         assert_eq!(of(10.0, 50.0, 1.0).overlapped(), 50.0);
         assert_eq!(of(10.0, 50.0, 0.0).overlapped(), 60.0);

@@ -1,4 +1,4 @@
-//! What `cargo course` shows: the student's place, the machine, the next step.
+//! The overview that `cargo course` shows: the student's position, the machine, and the next step.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,10 +13,10 @@ use lab::tier::{describe, tier_for};
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
 use crate::verdict_text::count;
 
-/// Ranks up to which the machine's tiers are looked up: as many GPUs as one server mostly has.
+/// The largest number of ranks for which the tiers are looked up: most servers have at most this many GPUs.
 const MOST_RANKS: usize = 8;
 
-/// Shows where the student is, what the checks will run on, and how to go on.
+/// Shows where the student is, what the checks will run on, and how to continue.
 pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
     let mut text = list(session, None)?;
     let _ = write!(text, "\n{}\n\n", machine());
@@ -24,7 +24,7 @@ pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The exercise to do next, if one is left.
+/// Describes the next exercise, if there is one.
 pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     Ok(match session.next()? {
         Some(exercise) => next_step(exercise),
@@ -32,7 +32,7 @@ pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     })
 }
 
-/// The exercise to do next.
+/// Describes the next exercise.
 pub(crate) fn next_step(exercise: &Exercise) -> String {
     let here = Path::new("");
     format!(
@@ -48,7 +48,7 @@ pub(crate) fn next_step(exercise: &Exercise) -> String {
     )
 }
 
-/// How far the student is: a bar, the count, and the time that is left.
+/// Shows the student's progress: a bar, the count, and the remaining time.
 pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
     let exercises = &session.course.exercises;
     let (mut right, mut minutes) = (0, 0);
@@ -70,8 +70,8 @@ pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
     Ok(format!("{GOOD}{}{GOOD:#}{DIM}{}{DIM:#} {words}\n", "━".repeat(done), "━".repeat(width - done)))
 }
 
-/// Lists the exercises by module, each with its state; from the module of `from` on, if that is given. Modules that are done have
-/// a check mark.
+/// Lists the exercises by module, each with its state. If `from` is given, the list starts at its module. Finished
+/// modules have a check mark.
 pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result<String> {
     let mut text = String::new();
     let width = session.course.exercises.iter().map(|exercise| exercise.id.len()).max().unwrap_or(0);
@@ -102,7 +102,7 @@ pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result
     Ok(text)
 }
 
-/// What a student sees who has solved everything.
+/// Returns the message for a student who has solved everything.
 pub(crate) fn finale(session: &Session) -> String {
     let course = session.course;
     let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();
@@ -126,7 +126,7 @@ pub(crate) fn finale(session: &Session) -> String {
     text
 }
 
-/// Lists a path's parts, with their minutes, and the state of each exercise.
+/// Lists a path's parts with their minutes, and each exercise with its state.
 pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let course = session.course;
     let path = course.path(name)?;
@@ -152,7 +152,7 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A state in a column of seven letters.
+/// Formats a state as a column of seven letters.
 fn mark_of(state: State) -> String {
     match state {
         State::Open(_) => "to do  ".to_owned(),
@@ -163,8 +163,8 @@ fn mark_of(state: State) -> String {
     }
 }
 
-/// Shows the first `count` hints for an exercise, or one more than were shown before. `keys` says how more is asked for: by commands, or
-/// by keys of `watch`.
+/// Shows the first `count` hints for an exercise, or one more than were shown before. `keys` selects how to describe
+/// the next step: as keys of `watch` or as commands.
 pub(crate) fn hint(
     session: &mut Session,
     id: Option<&str>,
@@ -197,7 +197,7 @@ pub(crate) fn hint(
     Ok(text)
 }
 
-/// A hint for a terminal: its blocks of code are indented instead of fenced.
+/// Formats a hint for a terminal: blocks of code are indented instead of fenced.
 fn with_code_in_blocks(hint: &str) -> String {
     let mut text = String::new();
     let mut is_code = false;
@@ -212,7 +212,8 @@ fn with_code_in_blocks(hint: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// The GPUs, and what the checks run on. A machine on which nothing can run is worth a line, not an end.
+/// Describes the GPUs and what the checks run on. If nothing can run on this machine, this is reported in a line and
+/// not as an error.
 fn machine() -> String {
     let gpus = gpus().unwrap_or_else(|error| format!("none ({})", error_text(&error)));
     let mut text = format!("GPUs: {gpus}");
@@ -230,7 +231,7 @@ fn machine() -> String {
     text
 }
 
-/// How many GPUs the attached tier has, and their names.
+/// Returns the number of GPUs of the attached tier, and their names.
 fn gpus() -> anyhow::Result<String> {
     let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;

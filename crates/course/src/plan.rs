@@ -1,7 +1,9 @@
-//! `cargo course plan`: what each kind of parallelism costs in memory and communication, before anything is programmed.
+//! `cargo course plan`: computes what each kind of parallelism costs in memory and communication, before you write any
+//! code.
 //!
-//! Sources: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (arXiv:1910.02054), sections 3.1, 5, and 7, for
-//! the bytes of data parallelism and of what is sharded; "Megatron-LM" (arXiv:1909.08053), section 3, for tensor parallelism.
+//! Sources: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (arXiv:1910.02054), sections 3.1, 5,
+//! and 7, for the bytes of data parallelism and of sharding; "Megatron-LM" (arXiv:1909.08053), section 3, for tensor
+//! parallelism.
 
 use std::fmt::Write as _;
 
@@ -13,10 +15,10 @@ use virtual_gpu::time::tuning::{Function, World, choose, point_to_point};
 
 use crate::session::{BAD, DIM, GOOD, STRONG};
 
-/// Bytes of a parameter, a gradient, or an activation in half precision.
+/// The size of a parameter, a gradient, or an activation in half precision, in bytes.
 const HALF: f64 = 2.0;
 
-/// A model, a number of GPUs, and what they are.
+/// A model, and the GPUs that train it.
 #[derive(Args)]
 pub(crate) struct Plan {
     /// Parameters of the model, such as 7e9
@@ -45,20 +47,20 @@ pub(crate) struct Plan {
     tokens: Option<u32>,
 }
 
-/// One way to divide the training.
+/// One way to divide the training among GPUs.
 struct Way {
     name: &'static str,
-    /// Bytes on each GPU: parameters, gradients, optimizer.
+    /// The bytes on each GPU for parameters, gradients, and the optimizer.
     bytes: [f64; 3],
-    /// What a GPU communicates in a step.
+    /// The calls that a GPU makes in a step.
     calls: Vec<Call>,
 }
 
-/// Equal calls, one after the other.
+/// A number of equal calls, one after the other.
 struct Call {
     count: u32,
     what: What,
-    /// The longer buffer of the call.
+    /// The size of the call's larger buffer.
     bytes: f64,
 }
 
@@ -115,7 +117,7 @@ impl Plan {
             let divided = [model / gpus, model / gpus, optimizer / gpus];
             let sums =
                 Call { count: 4 * layers, what: What::Collective(Function::AllReduce), bytes: activations };
-            // A stage in the middle receives and sends, forward and backward.
+            // A stage in the middle receives and sends in both the forward and the backward pass.
             let messages = Call { count: 4, what: What::Message, bytes: activations };
             ways.push(Way { name: "tensor parallel", bytes: divided, calls: vec![sums] });
             ways.push(Way { name: "pipeline parallel", bytes: divided, calls: vec![messages] });
@@ -125,7 +127,7 @@ impl Plan {
 }
 
 impl Call {
-    /// Bytes that a GPU sends: by a ring, which the bandwidth-optimal algorithms have in common.
+    /// Returns the bytes that a GPU sends in a ring, which is the same for all bandwidth-optimal algorithms.
     fn sent(&self, gpus: f64) -> f64 {
         let share = (gpus - 1.0) / gpus;
         let each = match self.what {
@@ -138,7 +140,7 @@ impl Call {
         f64::from(self.count) * each * self.bytes
     }
 
-    /// Milliseconds, as modeled for the node.
+    /// Returns the time in milliseconds, as modeled for the node.
     fn milliseconds(&self, preset: &Preset, gpus: u32) -> anyhow::Result<f64> {
         if gpus == 1 {
             return Ok(0.0);
@@ -157,10 +159,11 @@ impl Call {
     }
 }
 
-/// A table of the ways, with what each GPU holds and communicates.
+/// Returns a table of the ways to divide the training, with what each GPU stores and communicates.
 ///
 /// # Errors
-/// A number is out of range, there is no such topology, or it scales data, so that bytes are not bytes.
+/// If a number is out of range, if there is no such topology, or if the topology scales data, so that its bytes aren't
+/// real bytes.
 pub(crate) fn show(plan: &Plan) -> anyhow::Result<String> {
     plan.check()?;
     let preset =
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_named() {
+    fn invalid_numbers_are_named() {
         let said = |plan: Plan| show(&plan).unwrap_err().to_string();
         assert!(said(Plan { parameters: 0.0, ..plan() }).contains("--parameters 0"));
         assert!(said(Plan { memory: f64::NAN, ..plan() }).contains("--memory"));

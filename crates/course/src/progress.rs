@@ -1,7 +1,7 @@
-//! How far a student is: what the checks said of each answer, and whether the answer is still that one.
+//! A student's progress: the result of the checks for each answer, and whether the answer has changed since.
 //!
-//! It is kept in `.course/progress.json`, outside git, by the exercises' ids. Everything in it can be had again from
-//! the checks, but for the number of hints that were shown.
+//! The progress is stored in `.course/progress.json`, outside git, by exercise id. Running the checks again can restore
+//! all of it, except for the number of hints that were shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,42 +15,42 @@ use crate::checks::Verdict;
 use crate::replace::replace;
 use crate::syllabus::Exercise;
 
-/// Where an exercise stands.
+/// The state of an exercise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// So many `todo!` are left.
+    /// This many `todo!` are left.
     Open(usize),
-    /// No `todo!` is left, and nothing has checked it as it is.
+    /// No `todo!` is left, but this version of the answer has not been checked.
     Written,
     /// Its checks fail.
     Wrong,
     /// Its checks pass.
     Right,
-    /// Its file isn't there.
+    /// Its file is missing.
     Missing,
 }
 
-/// The file for the exercise that the student was at last.
+/// The name of the file that stores the exercise at which the student was last.
 const POSITION: &str = "position";
 
-/// What is known of the exercises.
+/// What is known about the exercises.
 #[derive(Debug)]
 pub struct Progress {
     file: PathBuf,
     known: BTreeMap<String, Known>,
-    /// The exercises of which something was noted here.
+    /// The exercises that this process has changed.
     changed: BTreeSet<String>,
-    /// The exercise that the student was at last.
+    /// The exercise at which the student was last.
     position: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
-    /// The answer that was checked, and how that went.
+    /// The answer that was checked last, and the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     checked: Option<Checked>,
-    /// Hints that were shown.
+    /// The number of hints that were shown.
     #[serde(default)]
     hints: usize,
 }
@@ -59,21 +59,21 @@ struct Known {
 #[serde(deny_unknown_fields)]
 struct Checked {
     is_right: bool,
-    /// The whole file.
+    /// The text of the whole file.
     answer: String,
 }
 
-/// The folder for what the course keeps of a student.
+/// Returns the folder in which the course stores a student's data.
 pub fn folder(root: &Path) -> PathBuf {
     root.join(".course")
 }
 
 impl Progress {
-    /// Reads what is known; nothing is, where there is no file yet. A file that can't be understood is put aside: the
-    /// second value says so.
+    /// Reads the progress, which is empty if there is no file yet. A file that can't be parsed is renamed, and the
+    /// second value describes the problem.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// If the file exists but can't be read.
     pub fn read(root: &Path) -> anyhow::Result<(Self, Option<String>)> {
         let file = folder(root).join("progress.json");
         let position = fs::read_to_string(folder(root).join(POSITION)).ok();
@@ -104,10 +104,10 @@ impl Progress {
         }
     }
 
-    /// Where an exercise stands, from its file as it is now.
+    /// Returns the state of an exercise, from its file as it is now.
     ///
     /// # Errors
-    /// The file is there and can't be read.
+    /// If the file exists but can't be read.
     pub fn state(&self, root: &Path, exercise: &Exercise) -> anyhow::Result<State> {
         if !exercise.starter(root).exists() {
             return Ok(State::Missing);
@@ -127,34 +127,34 @@ impl Progress {
         })
     }
 
-    /// Notes how the checks of an answer went.
+    /// Records the result of checking an answer.
     pub fn note(&mut self, exercise: &Exercise, answer: String, verdict: &Verdict) {
         if verdict.is_decided() {
             self.of(exercise).checked = Some(Checked { is_right: verdict.is_right(), answer });
         }
     }
 
-    /// The answer that was checked last.
+    /// Returns the answer that was checked last.
     pub fn last_checked(&self, exercise: &Exercise) -> Option<&str> {
         Some(&self.known.get(&exercise.id)?.checked.as_ref()?.answer)
     }
 
-    /// The id of the exercise that the student was at last.
+    /// Returns the id of the exercise at which the student was last.
     pub fn position(&self) -> Option<&str> {
         self.position.as_deref()
     }
 
-    /// Notes that the student is at an exercise.
+    /// Records that the student is at an exercise.
     pub fn set_position(&mut self, exercise: &Exercise) {
         self.position = Some(exercise.id.clone());
     }
 
-    /// How many hints were shown.
+    /// Returns the number of hints that were shown.
     pub fn hints(&self, exercise: &Exercise) -> usize {
         self.known.get(&exercise.id).map_or(0, |known| known.hints)
     }
 
-    /// Notes how many hints were shown.
+    /// Records the number of hints that were shown.
     pub fn set_hints(&mut self, exercise: &Exercise, hints: usize) {
         self.of(exercise).hints = hints;
     }
@@ -164,10 +164,10 @@ impl Progress {
         self.known.entry(exercise.id.clone()).or_default()
     }
 
-    /// Keeps what was noted, and learns what another `cargo course` has kept in the meantime.
+    /// Writes the progress, and merges it with what another `cargo course` has written in the meantime.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// If the file can't be written.
     pub fn write(&mut self) -> anyhow::Result<()> {
         self.merge().context("your progress can't be kept")
     }
@@ -177,7 +177,7 @@ impl Progress {
         let said = || format!("can't write {}", self.file.display());
         fs::create_dir_all(lock.parent().unwrap_or(Path::new("."))).with_context(said)?;
         let lock = fs::File::create(&lock).with_context(said)?;
-        // A file system without locks has to do without.
+        // On a file system without locks, continue without one.
         let _ = lock.lock();
         let kept = fs::read_to_string(&self.file).ok();
         if let Some(mut kept) = kept.and_then(|text| serde_json::from_str::<BTreeMap<_, _>>(&text).ok()) {
@@ -194,10 +194,10 @@ impl Progress {
     }
 }
 
-/// The student's file of an exercise. What is no UTF-8 in it is left to the compiler.
+/// Reads the student's file of an exercise. Invalid UTF-8 is left for the compiler to report.
 ///
 /// # Errors
-/// It can't be read.
+/// If the file can't be read.
 pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     let path = exercise.starter(root);
     let bytes = fs::read(&path).with_context(|| match path.exists() {
@@ -209,7 +209,7 @@ pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// How many `todo!` a source has outside of comments.
+/// Counts the `todo!` in a source outside of comments.
 fn todos(source: &str) -> usize {
     let code = source.lines().map(|line| line.split("//").next().unwrap_or_default());
     code.filter(|line| line.contains("todo!(")).count()
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::syllabus::tests::an_exercise;
 
-    /// A folder of its own with the file of [`an_exercise`].
+    /// Creates a separate folder that contains the file of [`an_exercise`].
     fn a_root(name: &str, answer: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("course_{name}_{}", std::process::id()));
         replace(&an_exercise().starter(&root), answer).unwrap();
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_todo_in_a_comment_is_none() {
+    fn a_todo_in_a_comment_does_not_count() {
         assert_eq!(todos("fn f() {\n    todo!(\"this\")\n}"), 1);
         assert_eq!(todos("fn f() {\n    // was: todo!(\"this\")\n    1\n}"), 0);
     }
 
     #[test]
-    fn a_verdict_is_of_one_answer() {
+    fn a_verdict_applies_to_one_answer() {
         let (root, exercise) = (a_root("verdict", "todo!()"), an_exercise());
         let file = exercise.starter(&root);
         let (mut progress, told) = Progress::read(&root).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_keep_what_either_notes() {
+    fn concurrent_writers_keep_each_others_changes() {
         let root = a_root("two", "1");
         let exercises = ["init/one", "init/two"].map(|id| Exercise { id: id.to_owned(), ..an_exercise() });
         let [(mut one, _), (mut other, _)] = [(); 2].map(|()| Progress::read(&root).unwrap());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_put_aside() {
+    fn a_damaged_file_is_set_aside() {
         let root = a_root("damaged", "1");
         let file = folder(&root).join("progress.json");
         for damaged in ["{\"init/devices\": {", "[]", "{\"init/devices\": {\"done\": true}}"] {

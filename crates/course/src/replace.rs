@@ -1,4 +1,4 @@
-//! Files that are written as a whole or not at all.
+//! Writes files atomically: completely or not at all.
 
 use std::fs;
 use std::io::Write;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// Writes a file as a whole or not at all, whatever happens in between.
+/// Writes a file completely or not at all, even if the process is interrupted.
 ///
 /// # Errors
-/// Its folder can't be made, or it can't be written.
+/// If its folder can't be made, or if the file can't be written.
 pub fn replace(file: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let said = || format!("can't write {}", file.display());
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -20,7 +20,7 @@ pub fn replace(file: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         .and_then(|mut to| to.write_all(content.as_ref()).and_then(|()| to.sync_all()))
         .and_then(|()| fs::rename(&new, file));
     if written.is_err() {
-        // It may not even be there.
+        // The file may not exist.
         let _ = fs::remove_file(&new);
     }
     written.with_context(said)

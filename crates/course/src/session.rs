@@ -1,4 +1,4 @@
-//! What the commands of a student share: the course and the progress.
+//! State that the student's commands share: the course and the progress.
 
 use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const STRONG: Style = Style::new().bold();
 
-/// A student at work.
+/// A student working on the course.
 pub(crate) struct Session<'a> {
     pub(crate) root: &'a Path,
     pub(crate) course: &'a Course,
@@ -22,7 +22,7 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Reads the progress. What is wrong with it is printed, and the course goes on.
+    /// Reads the progress. Problems with it are printed, and do not stop the course.
     pub(crate) fn new(root: &'a Path, course: &'a Course) -> anyhow::Result<Self> {
         let (progress, told) = Progress::read(root)?;
         if let Some(told) = told {
@@ -35,8 +35,8 @@ impl<'a> Session<'a> {
         self.progress.state(self.root, exercise)
     }
 
-    /// The next exercise: the first that is not known to be right, from the one that the student was at last. After the end
-    /// of the course, it is looked for from the beginning.
+    /// Returns the next exercise: the first one that is not known to be right, starting at the student's last position.
+    /// At the end of the course, the search continues from the beginning.
     pub(crate) fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
         let all = &self.course.exercises;
         let is_at = |exercise: &Exercise| self.progress.position() == Some(exercise.id.as_str());
@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// The exercises of a module that are known to be right, and all of them.
+    /// Returns how many exercises of a module are known to be right, and how many there are.
     pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
         let exercises = self.of(module);
         let mut right = 0;
@@ -59,7 +59,7 @@ impl<'a> Session<'a> {
         Ok((right, exercises.len()))
     }
 
-    /// The exercise of that id, or the next one.
+    /// Returns the exercise with that id, or the next one.
     pub(crate) fn exercise(&self, id: Option<&str>) -> anyhow::Result<&'a Exercise> {
         match id {
             Some(id) => self.course.exercise(id),
@@ -67,7 +67,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The exercises of a module.
+    /// Returns the exercises of a module.
     pub(crate) fn of(&self, module: &Module) -> Vec<&'a Exercise> {
         self.course.exercises.iter().filter(|exercise| exercise.folder() == module.folder).collect()
     }
@@ -81,8 +81,8 @@ impl<'a> Session<'a> {
         )
     }
 
-    /// Builds a module's checks and runs those of one exercise, for a person who waits. The exercise is where the student
-    /// is now.
+    /// Builds a module's checks and runs those of one exercise, for a person who is waiting. The exercise becomes the
+    /// student's position.
     pub(crate) fn check_one(
         &mut self,
         exercise: &'a Exercise,
@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
         exercises: &[&'a Exercise],
         options: Options<'_>,
     ) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
-        // Where a file is missing, the compiler says so.
+        // If a file is missing, the compiler reports it.
         let answers: Vec<_> =
             exercises.iter().map(|exercise| read_answer(self.root, exercise).ok()).collect();
         let stop = Stop::default();
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Keeps the progress. Where that can't be done, the verdicts are still good.
+    /// Saves the progress. If that fails, only a warning is printed, because the verdicts are still valid.
     pub(crate) fn keep(&mut self) {
         if let Err(error) = self.progress.write() {
             anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}");
@@ -143,16 +143,16 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Columns of the terminal that is printed to; none where output goes elsewhere.
+/// Returns the number of columns of the terminal, or `None` if the output goes elsewhere.
 pub(crate) fn columns() -> Option<usize> {
     let is_terminal = std::io::stdout().is_terminal();
     is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into())
 }
 
-/// Prints what a command has to say.
+/// Prints the output of a command.
 ///
 /// # Errors
-/// It can't be written, and not because its reader, such as `head`, has enough.
+/// If it can't be written, unless its reader, such as `head`, has closed the pipe.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

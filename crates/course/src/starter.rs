@@ -1,7 +1,7 @@
-//! How a solved source becomes a starter: the pure part.
+//! Turns a solved source into a starter, without side effects.
 //!
-//! A region is what lies between `// ANCHOR: name` and `// ANCHOR_END: name`. It starts with a comment, the contract,
-//! whose first sentence says what to do; behind the comment stands the answer.
+//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract,
+//! whose first sentence says what to do. The answer follows the comment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,8 @@ use anyhow::{Context, bail, ensure};
 
 const START: &str = "// ANCHOR: ";
 const END: &str = "// ANCHOR_END: ";
-/// As in rustfmt.toml: a longer `todo!` would be broken into three lines, and the starter wouldn't be formatted.
+/// The maximum line width of rustfmt.toml. rustfmt would break a longer `todo!` into three lines, so the starter would
+/// not be formatted.
 const MAX_WIDTH: usize = 110;
 
 /// A region of a solved source.
@@ -23,15 +24,15 @@ struct Region<'a> {
     has_answer: bool,
 }
 
-/// A solved file of a module as a student's module has it, with its own package's name.
+/// Returns a solved file as it appears in a student's module, with the name of the student's package.
 pub fn renamed(folder: &str, solution: &str) -> String {
     solution.replace(&format!("s{folder}"), &format!("m{folder}"))
 }
 
-/// Puts a `todo!` in the place of every answer. What lies outside the regions stays as it is.
+/// Replaces every answer by a `todo!`. Text outside the regions stays unchanged.
 ///
 /// # Errors
-/// A region isn't closed, lies in another, has no comment or no answer: with its line.
+/// If a region isn't closed, is inside another, or has no comment or no answer; the error contains its line.
 pub fn starter(source: &str) -> anyhow::Result<String> {
     let mut starter = String::new();
     let mut open: Option<Region<'_>> = None;
@@ -56,7 +57,7 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
             if text.starts_with("//") && !region.has_answer {
                 region.comment.push(line);
             } else {
-                // A blank line ends the contract too, so that an answer may start with a comment of its own.
+                // A blank line also ends the contract, so an answer may begin with a comment of its own.
                 region.has_answer = true;
             }
         } else {
@@ -69,10 +70,10 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
     Ok(starter)
 }
 
-/// Every file below a folder, by its path there.
+/// Reads every file below a folder, by its path relative to the folder.
 ///
 /// # Errors
-/// A folder or a file can't be read.
+/// If a folder or a file can't be read.
 pub fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -92,12 +93,12 @@ pub fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     Ok(files)
 }
 
-/// How many regions a source has.
+/// Returns the number of regions in a source.
 pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
-/// The answers of a solved source, by the names of their regions, without the comments at their starts.
+/// Returns the answers of a solved source by the names of their regions, without the comments at their starts.
 pub fn answers(source: &str) -> Vec<(String, String)> {
     let mut answers = Vec::new();
     let mut lines = source.lines().map(str::trim_start);
@@ -111,15 +112,16 @@ pub fn answers(source: &str) -> Vec<(String, String)> {
     answers
 }
 
-/// The manifest of a starter: no warnings for what only the answer uses, an error for a result that is ignored, and the programs themselves, which a solution includes.
+/// Returns the manifest of a starter. It has no warnings for items that only the answer uses, an error for an ignored
+/// result, and the programs themselves, which the solution only includes.
 ///
 /// # Errors
-/// The solution has other lints than those of the workspace.
+/// If the solution's lints are not those of the workspace.
 pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
-    // A starter has its programs in its own folder, where cargo-machete finds what they use.
+    // A starter's programs are in its own folder, where cargo-machete finds which crates they use.
     let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
     let manifest = parts.collect::<Vec<_>>().join("\n\n");
     Ok(manifest.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
@@ -131,7 +133,7 @@ fn push(text: &mut String, line: &str) {
 }
 
 impl Region<'_> {
-    /// The line that stands for the answer: what to do, in the words of the contract.
+    /// Returns the line that replaces the answer, with the task in the words of the contract.
     fn todo(&self) -> anyhow::Result<String> {
         let name = self.name;
         ensure!(!name.is_empty() && !name.contains(char::is_whitespace), "`{name}` is no name of a region");
@@ -154,7 +156,7 @@ impl Region<'_> {
     }
 }
 
-/// A text up to its first full stop or colon at the end of a word. `Comm::new` and `lab.rs` end no sentence.
+/// Returns a text up to its first period or colon at the end of a word. `Comm::new` and `lab.rs` do not end a sentence.
 fn first_sentence(text: &str) -> &str {
     let ends = text.match_indices(['.', ':']).map(|(at, _)| at);
     let end = ends.into_iter().find(|at| text[at + 1..].chars().next().is_none_or(char::is_whitespace));
@@ -193,7 +195,7 @@ pub fn two() -> u32 {
     }
 
     #[test]
-    fn a_path_ends_no_sentence() {
+    fn a_path_does_not_end_a_sentence() {
         assert_eq!(first_sentence("Call `Comm::new()`. Then go."), "Call `Comm::new()`");
         assert_eq!(first_sentence("Do one thing: this"), "Do one thing");
         assert_eq!(first_sentence("Do it."), "Do it");

@@ -1,4 +1,4 @@
-//! `cargo course teach`: a class's progress, known mistakes, and the course without its solutions.
+//! `cargo course teach`: reports on a class, shows known mistakes, and archives the course without its solutions.
 
 mod archive;
 mod mistakes;
@@ -11,7 +11,7 @@ use course::syllabus::Course;
 
 use crate::session::print;
 
-/// What an instructor can ask for.
+/// A command for instructors.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Print a row for each student of a class
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Runs one of them.
+/// Runs a command.
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Report { places } => return report::run(course, places),

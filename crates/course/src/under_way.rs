@@ -1,17 +1,18 @@
-//! The line that shows, in a terminal, which check runs and for how long.
+//! A line in a terminal that shows which check is running and for how long.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Shows what is under way, on standard error, until it is dropped. Where that is no terminal, it prints one line at the start.
+/// Shows what is running, on standard error, until it is dropped. If standard error is not a terminal, prints one line
+/// at the start.
 pub(crate) struct UnderWay {
     line: Option<(Sender<String>, JoinHandle<()>)>,
 }
 
 impl UnderWay {
-    /// Starts with the build of an exercise's checks.
+    /// Begins with the build of an exercise's checks.
     pub(crate) fn new(id: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             eprintln!("checking {id} …");
@@ -35,16 +36,16 @@ impl UnderWay {
         Self { line: Some((sender, std::thread::spawn(show))) }
     }
 
-    /// A check has started.
+    /// Shows that a check has started.
     pub(crate) fn started(&self, check: &str) {
         if let Some((sender, _)) = &self.line {
-            // The line ends with this value.
+            // The thread that prints the line ends when this value is dropped.
             let _ = sender.send(format!("checking {check}"));
         }
     }
 }
 
-/// What is under way, and after a second for how long: it replaces the line before.
+/// Formats what is running and, after a second, for how long. The text replaces the previous line.
 fn line(what: &str, since: Duration) -> String {
     match since.as_secs() {
         0 => format!("\r\x1b[K{what} …"),
@@ -56,7 +57,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some((sender, line)) = self.line.take() {
             drop(sender);
-            // It can't panic.
+            // The thread can't panic.
             let _ = line.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A verdict as a student reads it: what failed first, how many checks passed, and how to go on.
+//! Formats a verdict for a student: the first failure, how many checks passed, and how to continue.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,12 +11,12 @@ use lab::timeline::Chart;
 use crate::overview;
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
 
-/// A verdict in one line.
+/// Formats a verdict as one line.
 pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
     let id = &exercise.id;
     match verdict {
         Verdict::Passed(counts) => format!("{GOOD}{id} is right{GOOD:#}: {}", counted(counts)),
-        // What can't run here is no reason of a failure.
+        // Checks that can't run here are not a reason for a failure.
         Verdict::Failed(counts, _) => {
             let counts = Counts { ignored: 0, ..*counts };
             format!("{BAD}{id} is not right yet{BAD:#}: {}", counted(&counts))
@@ -48,7 +48,8 @@ fn counted(counts: &Counts) -> String {
     words.join(", ")
 }
 
-/// What to look at first: the compiler's first error, or the first check that failed. Empty where nothing is wrong.
+/// Returns what to look at first: the compiler's first error, or the first check that failed. Empty if nothing is
+/// wrong.
 pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     let mut text = String::new();
     match verdict {
@@ -66,7 +67,7 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
         }
         Verdict::Failed(counts, _) => {
             if let Some(failure) = verdict.first_failure() {
-                // What a check prints must not steer the terminal.
+                // The output of a check must not control the terminal.
                 let message = strip_str(&failure.message).to_string();
                 let file = exercise.starter(Path::new(""));
                 let _ = write!(
@@ -91,19 +92,20 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     text
 }
 
-/// Lines of a timeline, at most.
+/// The maximum number of lines of a timeline.
 const LINES: usize = 8;
 
-/// What the streams of a check did, behind an empty line. Empty where the terminal is too narrow.
+/// Draws what the streams of a check did, after an empty line. Empty if the terminal is too narrow.
 pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
-    // What a check calls its work must not steer the terminal.
+    // The names that a check gives to its work must not control the terminal.
     match strip_str(&chart.summary(columns, LINES)).to_string() {
         lines if lines.is_empty() => lines,
         lines => format!("\n{lines}"),
     }
 }
 
-/// The first lines of a text that is longer than `rows`. The last line then says how many more there are, and `how` to see them.
+/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are, and
+/// `how` to see them.
 pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     match text.lines().count() <= rows {
         true => text.to_owned(),
@@ -111,8 +113,8 @@ pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     }
 }
 
-/// The first lines of a text that has lost `left_out` lines already, and a last one that says how many there are not, and `how` to
-/// see them.
+/// Returns the first lines of a text that has already lost `left_out` lines, and a last line that says how many are
+/// missing, and `how` to see them.
 pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -> String {
     let lines = text.lines().count();
     let shown = lines.min(rows.saturating_sub(1));
@@ -120,13 +122,13 @@ pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -
     format!("{first}{DIM}… {}{how}{DIM:#}\n", count(left_out + lines - shown, "more line"))
 }
 
-/// `1 error`, `2 errors`.
+/// Formats a count, such as `1 error` or `2 errors`.
 pub(crate) fn count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How to go on after an exercise that is right: what the student can do now, and what to do next. `keys` says how it is asked for:
-/// by commands, or by keys of `watch`.
+/// Describes how to continue after an exercise that is right: what the student can do now, and what to do next. `keys`
+/// selects how to describe it: as keys of `watch` or as commands.
 pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) -> anyhow::Result<String> {
     let mut text = format!("\n{STRONG}You can now:{STRONG:#} {}\n", exercise.objective);
     let compare = match keys {

@@ -1,4 +1,4 @@
-//! `cargo course watch`: checks the current exercise on each save, and takes single keys.
+//! `cargo course watch`: checks the current exercise after each save, and responds to single keys.
 
 mod events;
 mod screen;
@@ -25,15 +25,15 @@ use crate::{discuss, overview};
 use events::{Happened, read_keys, watcher};
 use terminal::{RawMode, suspend};
 
-/// Editors save in several steps, and not all at once.
+/// How long to wait for further changes, because editors save in several steps.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// How often the seconds are shown while something runs.
+/// How often the elapsed seconds are updated while something is running.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What stands below the exercise.
+/// What is shown below the exercise.
 enum Below {
-    /// What runs, and since when.
+    /// What is running, and since when.
     Checking(String, Instant),
     Verdict(Verdict),
     Text(String),
@@ -45,14 +45,14 @@ struct Watch<'a> {
     session: Session<'a>,
     exercise: &'a Exercise,
     below: Below,
-    /// The answer that is being checked or was last, and the one before it.
+    /// The answer that is being checked or was checked last, and the answer before that.
     answer: String,
     before: Option<String>,
-    /// The number of the check that counts; those before it were stopped.
+    /// The number of the current check; earlier checks were stopped.
     check: usize,
-    /// What the streams did, if that is known of the last verdict.
+    /// What the streams did, if that is known for the last verdict.
     chart: Option<Chart>,
-    /// All of a long text is shown, not as much as fits on the screen.
+    /// Whether a long text is shown completely, even if it doesn't fit on the screen.
     shows_all: bool,
     stop: Arc<Stop>,
     happened: Sender<Happened>,
@@ -133,7 +133,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// All files of one save, the first of which is `path`. What else happens in the meantime is sent again.
+    /// Collects all files of one save, of which `path` is the first. Other events that arrive in the meantime are sent
+    /// again.
     fn all_saved(&self, path: PathBuf, events: &Receiver<Happened>) -> anyhow::Result<Vec<PathBuf>> {
         let mut saved = vec![path];
         let mut others = Vec::new();
@@ -195,7 +196,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The next exercise that is not right, other than the current one.
+    /// Returns the next exercise that is not right, other than the current one.
     fn next(&mut self) -> anyhow::Result<Option<&'a Exercise>> {
         let all = &self.session.course.exercises;
         let at = all.iter().position(|exercise| exercise.id == self.exercise.id).unwrap_or(0);
@@ -205,8 +206,8 @@ impl<'a> Watch<'a> {
         Ok(next.filter(|next| next.id != self.exercise.id))
     }
 
-    /// Whether a saved file may change the verdict: the answer, if it is another one than that which is being checked, or a file
-    /// that the answer may build on.
+    /// Whether a saved file may change the verdict: it does if it is a different answer from the one being checked, or
+    /// if it is a file that the answer may build on.
     fn concerns(&self, saved: &Path) -> bool {
         let is_open = matches!(self.below, Below::Error(_) | Below::Verdict(Verdict::Broken(_)));
         let is_same =
@@ -214,7 +215,7 @@ impl<'a> Watch<'a> {
         is_open || saved != self.exercise.starter(self.session.root) || !is_same()
     }
 
-    /// Stops the check that runs, and starts one of the file as it is.
+    /// Stops the running check, and starts one of the file as it is now.
     fn start_check(&mut self) -> anyhow::Result<()> {
         self.stop.stop();
         self.chart = None;
@@ -251,7 +252,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Writes a timeline to files that a student opens, and says how.
+/// Writes a timeline to files that a student can open, and says how to open them.
 fn keep(root: &Path, exercise: &Exercise, chart: &Chart) -> anyhow::Result<String> {
     let folder = progress::folder(root).join("timelines");
     std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Commands that check exercises: run, test, verify.
+//! The commands that check exercises: run, test, and verify.
 
 use std::process::ExitCode;
 
@@ -16,10 +16,10 @@ fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Lines of a failure that `run` shows at most: a check may print without end.
+/// The most lines of a failure that `run` shows, because a check may print without end.
 const MOST_LINES: usize = 100;
 
-/// Columns of a chart where the output goes to no terminal: those that most terminals have.
+/// The width of a chart if the output does not go to a terminal: the usual width of terminals.
 const USUAL_COLUMNS: usize = 80;
 
 /// Checks one exercise.
@@ -50,7 +50,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     Ok(exit(verdict.is_right()))
 }
 
-/// Checks a module, exercise by exercise.
+/// Checks the exercises of a module.
 pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
     let module = session.course.module(module)?;
     eprintln!("checking {} …", module.folder);
@@ -59,7 +59,7 @@ pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCo
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
 }
 
-/// A line for each exercise, behind what is wrong with the first that is.
+/// Prints the details of the first exercise with a failure, and then a line for each exercise.
 fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     let told = verdicts.iter().map(|(exercise, verdict)| details(exercise, verdict));
     let mut text = told.into_iter().find(|told| !told.is_empty()).map_or(String::new(), |told| told + "\n");
@@ -70,7 +70,7 @@ fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// How an exercise in the output of `verify --json` stands.
+/// The state of an exercise in the output of `verify --json`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LineState {
@@ -108,7 +108,7 @@ impl Line {
     }
 }
 
-/// Checks everything, module by module, up to the first one that is not right.
+/// Checks everything, module by module, up to the first module that is not right.
 pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut all_right = true;

@@ -1,4 +1,4 @@
-//! The commands that run the course's own programs, on the virtual GPU, whose times are the same on every run.
+//! Commands that run the course's own programs on the virtual GPU, where times are the same on every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn course(arguments: &[&str]) -> Output {
         .args(arguments)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
         .envs([("NO_COLOR", "1"), ("LAB_TIER", "virtual"), ("VIRTUAL_GPU_COUNT", "2")])
-        // The doctor names every variable.
+        // The doctor reports every variable that is set.
         .env_remove("LAB_TIMEOUT")
         .output()
         .unwrap()
@@ -25,7 +25,7 @@ fn says(arguments: &[&str]) -> String {
     text
 }
 
-/// A folder of a test's own, which goes with it.
+/// A folder for one test, which is removed after it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -151,7 +151,7 @@ verdict: a group of GPUs
 }
 
 #[test]
-fn the_doctor_tells_what_there_is() {
+fn the_doctor_reports_what_is_installed() {
     assert_data_eq!(
         says(&["doctor"]),
         str![[r#"

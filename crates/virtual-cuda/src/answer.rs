@@ -1,4 +1,4 @@
-//! From the engine's answers to result codes, and the texts of the errors.
+//! Converts results of the engine to result codes, and keeps the error messages.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -11,14 +11,14 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclSt
 use crate::engine;
 use crate::pointer::Out;
 
-/// What calls had to say, by code. Texts live as long as the process, since C callers keep pointers to them.
+/// The messages of failed calls, by code. They live as long as the process, because C callers keep pointers to them.
 #[derive(Default)]
 struct Said {
     cuda: HashMap<c_uint, &'static CStr>,
     nccl: Option<&'static CStr>,
 }
 
-/// The last error of any thread: an error may be printed by another thread than the one that got it.
+/// The last error of any thread, because the thread that prints an error may not be the one that received it.
 static ANY_THREAD: Mutex<Option<Said>> = Mutex::new(None);
 
 thread_local! {
@@ -31,7 +31,7 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a host function of the program. A CUDA or NCCL call that it makes is refused.
+/// Calls a host function of the program. CUDA and NCCL calls inside it are refused.
 pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
@@ -62,13 +62,13 @@ fn this_thread() -> MutexGuard<'static, Said> {
     lock(said)
 }
 
-/// Calls `with` for the last error of this thread, and for that of any thread.
+/// Calls `with` for the last error of this thread, and for the last error of any thread.
 fn for_both(with: impl Fn(&mut Said)) {
     with(&mut this_thread());
     with(lock(&ANY_THREAD).get_or_insert_default());
 }
 
-/// A text that lives for ever; the same one each time.
+/// Returns a copy of a text that lives forever. Equal texts share one copy.
 pub(crate) fn keep(text: &str) -> &'static CStr {
     static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
@@ -82,7 +82,8 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
     text
 }
 
-/// Runs a driver function's body: nothing panics into the caller, and a sentence is kept for `cuGetErrorString`.
+/// Runs the body of a driver function. Prevents a panic from reaching the caller, and keeps the message for
+/// `cuGetErrorString`.
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         true => Err(CudaStatus::Deinitialized.into()),
@@ -110,10 +111,10 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
     code
 }
 
-/// As [`cuda`], for NCCL, whose sentences `ncclGetLastError` gives.
+/// Like [`cuda`], for NCCL; `ncclGetLastError` returns the message.
 pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
-        // Ranks that drop their communicators while the process ends have nothing left to abort.
+        // Ranks that drop their communicators while the process exits have nothing left to abort.
         true if name == "ncclCommAbort" => Ok(()),
         true => Err(Error::new(NcclStatus::SystemError, "the driver is shutting down")),
         false if IN_HOST_FUNCTION.get() => {
@@ -132,19 +133,19 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
     error.status as c_uint
 }
 
-/// Makes an error the one that `ncclGetLastError` returns.
+/// Stores an error for `ncclGetLastError` to return.
 pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
     let text = keep(if error.message.is_empty() { error.status.meaning() } else { &error.message });
     for_both(|said| said.nccl = Some(text));
     text
 }
 
-/// What a function of the driver answers that is not there yet.
+/// Returns the error of a driver function that is not implemented.
 pub(crate) fn unsupported(name: &'static str) -> c_uint {
     cuda(name, || Err(Error::new(CudaStatus::NotSupported, not_supported(name))))
 }
 
-/// As [`unsupported`], for NCCL.
+/// Like [`unsupported`], for NCCL.
 pub(crate) fn unsupported_nccl(name: &'static str) -> c_uint {
     nccl(name, || Err(Error::new(NcclStatus::InternalError, not_supported(name))))
 }
@@ -163,7 +164,7 @@ pub(crate) fn error_text(code: c_uint, to: Out<*const c_char>) -> c_uint {
     give_text(said.or_else(|| CudaStatus::from_value(code).map(|status| keep(status.meaning()))), to)
 }
 
-/// An unknown code has a null text, and is an invalid value.
+/// Writes the text of a code. An unknown code has a null text, and returns an invalid value.
 fn give_text(text: Option<&'static CStr>, to: Out<*const c_char>) -> c_uint {
     let given = to.give(text.map_or(std::ptr::null(), CStr::as_ptr));
     match (text, given) {

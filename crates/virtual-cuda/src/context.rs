@@ -1,4 +1,4 @@
-//! The bodies of the functions that make contexts and set them up.
+//! The bodies of the functions that create and configure contexts.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -10,7 +10,7 @@ use crate::engine;
 use crate::pointer::{Out, Source};
 use crate::types::{Context, Device, handle};
 
-/// `CUexecAffinityParam`: which share of the multiprocessors a context may use.
+/// `CUexecAffinityParam`: the share of the multiprocessors that a context may use.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Affinity {
@@ -61,7 +61,7 @@ pub(crate) fn create(
     create_with_affinity(to, parameters.affinities, parameters.affinity_count, flags, device)
 }
 
-/// Shares of a GPU exist under MPS only.
+/// Rejects affinities: only MPS can give a context a share of a GPU.
 fn check_affinities(affinities: Source<Affinity>, count: c_int) -> CudaResult<()> {
     let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
     match count {
@@ -109,7 +109,7 @@ pub(crate) fn set_cache_preference(preference: c_uint) -> CudaResult<()> {
     engine::get()?.set_cache_preference(CachePreference::from_number(preference)?)
 }
 
-/// Either pointer may be null: that value is not wanted.
+/// Returns the range of priorities. Either pointer may be null if its value is not wanted.
 pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<()> {
     engine::get()?.current_device()?;
     least.give_if_wanted(PRIORITIES.0);
@@ -117,7 +117,8 @@ pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<
     Ok(())
 }
 
-/// `cuProfilerStart` and `cuProfilerStop` are for an active profiling tool, and none ever is.
+/// Checks only that a context is current: `cuProfilerStart` and `cuProfilerStop` control an active profiling tool, and
+/// there is never one.
 pub(crate) fn profile() -> CudaResult<()> {
     engine::get()?.current_device().map(drop)
 }

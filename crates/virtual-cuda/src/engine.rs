@@ -1,4 +1,4 @@
-//! The process's one engine, with its NCCL. `cuInit` makes both, and they live as long as the process.
+//! The engine of this process, and its NCCL. `cuInit` creates both, and they live as long as the process.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -11,7 +11,7 @@ use virtual_gpu::engine::Engine;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_nccl::Nccl;
 
-/// What `cuInit` makes.
+/// The objects that `cuInit` creates.
 struct Started {
     engine: &'static Engine,
     nccl: &'static Nccl,
@@ -20,19 +20,19 @@ struct Started {
 static STARTED: OnceLock<CudaResult<Started>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process is past its exit handlers: calls from there get `DEINITIALIZED`.
+/// Whether the process is past its exit handlers; later calls get `DEINITIALIZED`.
 pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The process ends: writes the trace, parts from those that it has ranks in common with, and says what it leaves
-/// allocated.
+/// Runs when the process exits: writes the trace, closes the connections to processes that share communicators with
+/// this one, and reports memory that is still allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
     let written =
         catch_unwind(|| STARTED.get().and_then(|made| made.as_ref().ok()?.engine.write_trace().err()));
     if let Ok(Some(error)) = written {
-        // A standard error that is closed takes nothing.
+        // Nothing can be reported if standard error is closed.
         let _ = writeln!(std::io::stderr(), "virtual GPU: {error}");
     }
     let report = catch_unwind(|| {
@@ -45,7 +45,7 @@ extern "C" fn end() {
     }
 }
 
-/// Makes the engine and NCCL, the first time.
+/// Creates the engine and NCCL on the first call.
 pub(crate) fn start() -> CudaResult<()> {
     let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
@@ -56,7 +56,7 @@ pub(crate) fn start() -> CudaResult<()> {
             return Err(Error::new(CudaStatus::NoDevice, message));
         }
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
-        // SAFETY: `end` is a function without arguments, which doesn't unwind.
+        // SAFETY: `end` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(end) };
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(config, addresses)));
         Ok(Started { engine, nccl: Nccl::new(engine) })
@@ -64,12 +64,12 @@ pub(crate) fn start() -> CudaResult<()> {
     made.as_ref().map(|_| ()).map_err(Error::clone)
 }
 
-/// The engine, once `cuInit` has been called.
+/// Returns the engine, once `cuInit` has been called.
 pub(crate) fn get() -> CudaResult<&'static Engine> {
     started().map(|started| started.engine)
 }
 
-/// NCCL for the engine's GPUs, once `cuInit` has been called.
+/// Returns NCCL for the engine's GPUs, once `cuInit` has been called.
 pub(crate) fn nccl() -> CudaResult<&'static Nccl> {
     started().map(|started| started.nccl)
 }
@@ -82,11 +82,11 @@ fn started() -> CudaResult<&'static Started> {
     }
 }
 
-/// Sets so many addresses aside that no access right is ever given to: host code that follows a device pointer
-/// faults there, as it does with a real one.
+/// Reserves this many addresses, and never grants access to them. If host code dereferences a device pointer, it
+/// faults, just as with a real GPU's pointer.
 fn reserve(bytes: u64) -> Result<u64, String> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh anonymous mapping; nothing is replaced.
+    // SAFETY: this creates a new anonymous mapping and replaces none.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_NONE, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         let error = std::io::Error::last_os_error();

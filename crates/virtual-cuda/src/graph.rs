@@ -29,7 +29,7 @@ pub(crate) fn begin_capture(of: Stream, mode: c_uint) -> CudaResult<()> {
     engine::get()?.begin_capture(StreamHandle(of as u64), mode)
 }
 
-/// The graph is null where the capture fails.
+/// Ends a capture. The graph is null if the capture fails.
 pub(crate) fn end_capture(of: Stream, graph: Out<Graph>) -> CudaResult<()> {
     graph.give(std::ptr::null_mut())?;
     let GraphHandle(made) = engine::get()?.end_capture(StreamHandle(of as u64))?;

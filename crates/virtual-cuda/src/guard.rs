@@ -1,6 +1,8 @@
-//! Pinned memory that a copy is using: the program's view of it is closed until a thread has waited for the copy.
+//! Protects pinned memory that a copy is using: the program can't access its view of the memory until a thread has
+//! waited for the copy.
 //!
-//! Whole pages are closed, as far as all of their bytes are the copy's. A thread that touches one gets a report, and goes on.
+//! Only whole pages whose bytes all belong to the copy are protected. A thread that touches such a page gets a report,
+//! and continues.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -12,16 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use crate::pinned::{PAGE, Pinned};
 use crate::{answer, engine};
 
-/// What the program may still do with closed pages.
+/// The access that the program still has to protected pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// Nothing: a copy writes them.
+    /// No access, because a copy writes the pages.
     None,
-    /// Read: a copy reads them.
+    /// Read access, because a copy reads the pages.
     Read,
 }
 
-/// Pages that are closed, by the number of their guard.
+/// Protected pages, with the number of their guard.
 struct Closed {
     id: u64,
     pages: Range<usize>,
@@ -34,18 +36,18 @@ fn closed() -> MutexGuard<'static, Vec<Closed>> {
     CLOSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Keeps pages closed for as long as it lives.
+/// Keeps pages protected for as long as it lives.
 pub(crate) struct Guard {
     pub(crate) id: u64,
-    /// Whose pages they are: they stay mapped.
+    /// The memory that contains the pages, which keeps them mapped.
     _memory: Arc<Pinned>,
 }
 
 impl Guard {
-    /// Closes the pages that lie in `bytes` of the program's view of `memory`; `None` where there are none.
+    /// Protects the pages within `bytes` of the program's view of `memory`. Returns `None` if there are none.
     pub(crate) fn close(memory: &Arc<Pinned>, bytes: Range<usize>, rights: Rights) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // After the last byte, the rest of its page is unused.
+        // The rest of the last byte's page is unused.
         let end = if bytes.end == memory.end() {
             bytes.end.next_multiple_of(PAGE)
         } else {
@@ -74,7 +76,7 @@ impl Drop for Guard {
     }
 }
 
-/// Gives each of the pages the rights that all guards leave it.
+/// Sets the access of each page to what all guards on it allow.
 fn protect(closed: &[Closed], pages: &Range<usize>) {
     let here: Vec<&Closed> =
         closed.iter().filter(|one| one.pages.start < pages.end && pages.start < one.pages.end).collect();
@@ -90,19 +92,20 @@ fn protect(closed: &[Closed], pages: &Range<usize>) {
             Some(Rights::Read) => libc::PROT_READ,
             None => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: the pages are the program's view of pinned memory, which guards keep mapped. The engine uses its own.
+        // SAFETY: the pages are the program's view of pinned memory, which guards keep mapped. The engine uses its own
+        // view.
         unsafe { libc::mprotect(part[0] as *mut c_void, part[1] - part[0], rights) };
     }
 }
 
-/// What handled faults before.
+/// The previous fault handler.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Has this thread, and once for all the process, ready for a fault in closed pages.
+/// Prepares this thread, and once the whole process, for a fault in protected pages.
 fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: all zeros is a `sigaction` without flags; the handler has the form that SA_SIGINFO asks for.
+        // SAFETY: all zeros is a `sigaction` without flags, and the handler has the signature that SA_SIGINFO requires.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;
@@ -116,10 +119,11 @@ fn watch() {
     use_large_stack();
 }
 
-/// Room for a handler that looks up source lines. Rust's own signal stacks have none.
+/// Enough space for a handler that looks up source lines, which doesn't fit on Rust's own signal stacks.
 const STACK: usize = 1 << 20;
 
-/// Gives this thread's handlers a stack that is large enough. It stays, since nothing says when the thread ends.
+/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing reports when the
+/// thread ends.
 fn use_large_stack() {
     thread_local! {
         static HAS_ONE: Cell<bool> = const { Cell::new(false) };
@@ -128,7 +132,7 @@ fn use_large_stack() {
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    // SAFETY: a fresh mapping, which is this thread's signal stack from now on.
+    // SAFETY: this is a new mapping, which is this thread's signal stack from now on.
     unsafe {
         let start = libc::mmap(std::ptr::null_mut(), STACK, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
         if start != libc::MAP_FAILED {
@@ -138,17 +142,17 @@ fn use_large_stack() {
     }
 }
 
-/// A thread touched memory that it must not. The engine never does, so that its locks are not this thread's.
+/// Handles a fault. The engine itself never touches protected memory, so this thread holds none of the engine's locks.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a fault's description.
+    // SAFETY: the kernel passes the description of a fault.
     let address = unsafe { (*info).si_addr() } as usize;
     let hit = closed().iter().find(|one| one.pages.contains(&address)).map(|one| one.id);
     let Some(id) = hit else { return hand_on(signal, info, context) };
-    // A host function may come between the copies of its stream.
+    // A host function may run between the copies of its stream, so its accesses are allowed.
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }
-    // Whatever came of it, the thread goes on: the page is open now.
+    // In any case the thread continues, because the page is now accessible.
     let mut closed = closed();
     if let Some(at) = closed.iter().position(|one| one.id == id) {
         let opened = closed.swap_remove(at);
@@ -156,10 +160,10 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-/// A fault that is none of ours.
+/// Passes on a fault that has nothing to do with protected pages.
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the former handler is called as the kernel would have. Without one, the fault comes again and ends the
-    // process, as it would have.
+    // SAFETY: the previous handler is called as the kernel would have called it. Without a handler, the fault occurs
+    // again and ends the process, as it would have without this one.
     unsafe {
         match FORMER.get() {
             Some(former) if former.sa_sigaction > libc::SIG_IGN => {

@@ -15,12 +15,12 @@ use crate::{answer, engine};
 /// `CUhostFn`
 pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Data of the program, handed on to its function.
+/// The program's data, to be passed to its function.
 struct Data(*mut c_void);
 
-// SAFETY: the program gives the pointer for a function that the driver calls on a thread of its own.
+// SAFETY: the program passes the pointer for a function that the driver calls on a thread of its own.
 unsafe impl Send for Data {}
-// SAFETY: as above; a graph that holds the function calls it once at a time.
+// SAFETY: the same reason applies, and a graph that holds the function never runs it twice at the same time.
 unsafe impl Sync for Data {}
 
 pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_void) -> CudaResult<()> {
@@ -29,7 +29,7 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
     };
     let data = Data(data);
     let call = move || {
-        // The whole of it, which can be sent; not the pointer in it, which can't.
+        // Capture the whole struct, which is `Send`, and not its pointer, which isn't.
         let data = &data;
         // SAFETY: the program passes a function that may be called with this pointer.
         answer::in_host_function(|| unsafe { function(data.0) });
@@ -37,10 +37,11 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
     engine::get()?.launch_host_function(StreamHandle(of as u64), Arc::new(call))
 }
 
-/// All of `CU_MEMHOSTALLOC_…`: portable, device-mapped, write-combined. None of them changes what a program can do here.
+/// All flags of `CU_MEMHOSTALLOC_…`: portable, device-mapped, and write-combined. None of them changes what a program
+/// can do here.
 const HOST_ALLOCATION_FLAGS: c_uint = 0b111;
 
-/// `cuMemAllocHost`: as `cuMemHostAlloc` without flags.
+/// Implements `cuMemAllocHost`, which is `cuMemHostAlloc` without flags.
 pub(crate) fn allocate_plain(to: Out<*mut c_void>, bytes: usize) -> CudaResult<()> {
     allocate(to, bytes, 0)
 }

@@ -1,4 +1,4 @@
-//! Bytes of the program that copies read and write.
+//! Host memory that copies read and write.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::engine;
 use crate::guard::{Guard, Rights};
 use crate::pinned::Pinned;
 
-/// Bytes of the program that a copy reads or writes.
+/// A range of host memory that a copy reads or writes.
 ///
-/// Pageable ones are touched before the call returns, or at each launch of the graph that the copy is captured in: the
-/// program keeps the memory for as long.
+/// Pageable bytes are accessed before the call returns, or at each launch of the graph that captured the copy. The
+/// program must keep the memory until then.
 pub(crate) struct HostRange {
     address: usize,
     len: usize,
-    /// Where it lies in pinned memory, which lives as long.
+    /// The pinned memory that contains the range, which it keeps alive.
     pinned: Option<Arc<Pinned>>,
 }
 
 impl HostRange {
     /// # Errors
-    /// `InvalidValue` where it is null, an address of a GPU, or goes beyond the end of pinned memory.
+    /// `InvalidValue` if the range is null, is an address of a GPU, or extends beyond the end of pinned memory.
     pub(crate) fn new(address: usize, len: usize) -> CudaResult<Self> {
         let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
         if address == 0 && len > 0 {
@@ -36,8 +36,8 @@ impl HostRange {
         Ok(Self { address, len, pinned: pinned.and_then(|memory| memory.downcast().ok()) })
     }
 
-    /// What memory it is. Where it is pinned, the program may only do with it what `rights` say, until it has waited for
-    /// the copy.
+    /// Returns the kind of memory. If it is pinned, the program has only the access that `rights` allow, until it has
+    /// waited for the copy.
     pub(crate) fn kind(&self, rights: Rights) -> CudaResult<HostKind> {
         let Some(memory) = &self.pinned else { return Ok(HostKind::Pageable) };
         let watched = engine::get()?.watches_the_host();
@@ -47,23 +47,23 @@ impl HostRange {
         ))
     }
 
-    /// Where copies find the bytes.
+    /// Returns the address at which copies access the bytes.
     fn start(&self) -> usize {
         self.pinned.as_ref().map_or(self.address, |memory| memory.own + (self.address - memory.view))
     }
 
-    /// Its bytes.
+    /// Returns a copy of the bytes.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: the program passed a pointer to as many readable bytes, and nothing else refers to `bytes`.
+        // SAFETY: the program passed a pointer to this many readable bytes, and nothing else refers to `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(self.start() as *const u8, bytes.as_mut_ptr(), self.len) };
         bytes
     }
 
-    /// Puts as many bytes there as it has.
+    /// Writes bytes to the range, up to its length.
     pub(crate) fn write(&self, bytes: &[u8]) {
         let len = bytes.len().min(self.len);
-        // SAFETY: as for `read`, of writable bytes.
+        // SAFETY: as in `read`, but the bytes are writable.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start() as *mut u8, len) };
     }
 }

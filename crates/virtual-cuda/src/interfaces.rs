@@ -5,34 +5,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use virtual_gpu_nccl::Interface;
 
-/// Every interface that is up, with each of its IP addresses, in the system's order.
+/// Returns every interface that is up, with each of its IP addresses, in the system's order.
 pub(crate) fn all() -> Vec<Interface> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` can be written.
+    // SAFETY: `first` is writable.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Vec::new();
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: the list is the system's own, and ends with a null pointer.
+    // SAFETY: the system made the list, and it ends with a null pointer.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
-        // SAFETY: the entry's name is a C string, and its address null or one of the family that it says.
+        // SAFETY: the entry's name is a C string, and its address is null or belongs to the family that it states.
         let (name, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address(entry.ifa_addr)) };
         found.extend(address.map(|address| (name.to_string_lossy().into_owned(), address)));
     }
-    // SAFETY: it was made above, and nothing refers to it any more.
+    // SAFETY: `getifaddrs` made the list above, and nothing refers to it anymore.
     unsafe { libc::freeifaddrs(first) };
     found
 }
 
 /// # Safety
-/// `address` is null, or points to a whole address of its family.
+/// `address` is null, or points to a complete address of its family.
 unsafe fn address(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees this.
     unsafe {
         match i32::from(address.as_ref()?.sa_family) {
             libc::AF_INET => {

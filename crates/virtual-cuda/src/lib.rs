@@ -1,9 +1,10 @@
-//! The FFI layer: `libcuda.so` with the `cu*` functions that cudarc calls, and the `nccl*` functions too.
+//! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, and also the `nccl*` functions.
 //!
-//! [`exports!`] is the one table of what is exported: all functions that cudarc declares for any CUDA. One that is not there yet
-//! answers with an error that names it. Each function turns C arguments into Rust ones, calls the engine or NCCL, and turns the
-//! answer into a result code. What needs the operating system is here too: address space for device pointers, pinned and managed
-//! memory that is mapped twice, and a fault handler for the host's accesses to them.
+//! [`exports!`] is the single table of exported functions: all functions that cudarc declares for any CUDA version. A
+//! function that is not implemented returns an error that names it. Each function converts C arguments to Rust, calls
+//! the engine or NCCL, and converts the result to a result code. This crate also contains everything that needs the
+//! operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
+//! handler for the host's accesses to them.
 
 mod answer;
 mod calls;
@@ -46,16 +47,16 @@ pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream}
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Its name in C.
+    /// The name in C.
     pub name: &'static str,
-    /// Types of its parameters, as they are written here; `None` where it only says that it is not supported.
+    /// The types of the parameters, as the table writes them; `None` for a function that is not supported.
     pub parameters: Option<&'static [&'static str]>,
 }
 
-/// Hands the table of exported symbols to the macro `$then`.
+/// Passes the table of exported symbols to the macro `$then`.
 ///
-/// A function is written with its parameters and what answers it. One that is not there yet only has its name, and
-/// answers with an error that says it.
+/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented has
+/// only its name, and returns an error that contains it.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! exports {
@@ -325,7 +326,7 @@ macro_rules! export {
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
     ) => {
-        /// Every symbol that the library exports, apart from the error texts and those that start with `virtualGpu`.
+        /// The exported symbols, except for the error texts and the symbols that start with `virtualGpu`.
         pub const EXPORTS: &[Export] = &[
             $(Export { name: stringify!($cuda), parameters: Some(&[$(stringify!($cuda_type)),*]) },)*
             $(Export { name: stringify!($nccl), parameters: Some(&[$(stringify!($nccl_type)),*]) },)*
@@ -335,7 +336,7 @@ macro_rules! export {
 
         $(
             /// # Safety
-            /// As the CUDA driver's documentation asks of this function's arguments.
+            /// The arguments must be as the CUDA driver's documentation requires.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
@@ -346,7 +347,7 @@ macro_rules! export {
         )*
         $(
             /// # Safety
-            /// As NCCL's documentation asks of this function's arguments.
+            /// The arguments must be as NCCL's documentation requires.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
@@ -356,7 +357,8 @@ macro_rules! export {
             }
         )*
         $(
-            /// Not supported. Takes any arguments: in the C calling conventions of Linux the caller clears them away.
+            /// Not supported. Accepts any arguments, because in the C calling convention of Linux the caller cleans
+            /// them up.
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_cuda() -> c_uint {
                 answer::unsupported(stringify!($no_cuda))
@@ -374,37 +376,37 @@ macro_rules! export {
 
 exports!(export);
 
-/// The C name of a result code.
+/// Returns the C name of a result code.
 ///
 /// # Safety
-/// `text` is null or can be written.
+/// `text` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(code: c_uint, text: Out<*const c_char>) -> c_uint {
     answer::error_name(code, text)
 }
 
-/// What the last call of this thread that gave `code` had to say, or what the code means.
+/// Returns the message of this thread's last call that returned `code`, or what the code means.
 ///
 /// # Safety
-/// `text` is null or can be written.
+/// `text` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(code: c_uint, text: Out<*const c_char>) -> c_uint {
     answer::error_text(code, text)
 }
 
-/// What an NCCL result code means.
+/// Returns what an NCCL result code means.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
     answer::nccl_error_text(code)
 }
 
-/// What the last NCCL call of this thread that failed had to say. The communicator does not matter, as in NCCL.
+/// Returns the message of this thread's last NCCL call that failed. As in NCCL, the communicator does not matter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
 }
 
-/// Makes reports look past the sources under the folder `path`: calls made there are shown at their callers' lines.
+/// Makes reports skip the sources under the folder `path`: they show calls made there at the lines of the callers.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -415,7 +417,7 @@ pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     }
 }
 
-/// Names a stream by its role, such as `compute`, for reports and traces. A handle that is none is ignored.
+/// Names a stream by its role, such as `compute`, for reports and traces. An invalid handle is ignored.
 ///
 /// # Safety
 /// `role` is null or a C string.

@@ -11,7 +11,7 @@ use crate::engine;
 use crate::pointer::Out;
 use crate::types::{Device, DevicePointer, Stream};
 
-/// `CU_DEVICE_CPU`: the host, where a function takes a device.
+/// `CU_DEVICE_CPU`: the host, in functions that take a device.
 const CPU: Device = -1;
 
 /// `CUmemLocation`
@@ -26,14 +26,14 @@ impl MemoryLocation {
     fn location(self) -> CudaResult<Location> {
         match self.kind {
             1 => Ok(Location::Gpu(self.id)),
-            // The host, one of its NUMA nodes, the one that is nearest.
+            // The host, one of its NUMA nodes, or the nearest node.
             2..=4 => Ok(Location::Host),
             kind => Err(invalid(format!("{kind} is no CUmemLocationType of a place in memory (1 to 4)"))),
         }
     }
 }
 
-/// Pages of the reserved addresses that the host has access to, for as long as this lives.
+/// Pages in the reserved address range that the host can access for as long as this value lives.
 #[derive(Debug)]
 struct Pages {
     start: usize,
@@ -41,11 +41,11 @@ struct Pages {
 }
 
 impl Pages {
-    /// Opens `len` bytes at `start`, zeroed; `None` where the host has no room.
+    /// Makes `len` bytes at `start` accessible, zeroed. Returns `None` if the host has no memory for them.
     fn open(start: u64, len: u64) -> Option<Self> {
         let pages = Self { start: usize::try_from(start).ok()?, len: usize::try_from(len).ok()? };
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range lies in what the engine has reserved, and is given to no other allocation.
+        // SAFETY: the range is within the engine's reservation, and belongs to no other allocation.
         let opened = unsafe { libc::mprotect(pages.start as *mut _, pages.len, access) };
         (opened == 0).then_some(pages)
     }
@@ -54,20 +54,21 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: as for `open`; the pages are replaced by untouched ones without access rights. Where that fails, they
-        // stay what they are, and no address is given away again soon.
+        // SAFETY: as in `open`. The pages are replaced by untouched pages without access rights. If that fails, they
+        // stay as they are, and their addresses are not reused soon.
         unsafe { libc::mmap(self.start as *mut _, self.len, libc::PROT_NONE, flags, -1, 0) };
     }
 }
 
 impl HostBytes for Pages {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the pages are open. What the program does to them at the same time is its race.
+        // SAFETY: the pages are accessible. If the program accesses them at the same time, that is a race of the
+        // program.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: the same as above.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.len) }
     }
 }
@@ -117,7 +118,7 @@ pub(crate) fn advise_at(
     location: MemoryLocation,
 ) -> CudaResult<()> {
     let advice = Advice::from_number(advice)?;
-    // Advice without a location ignores it.
+    // Advice that takes no location ignores it.
     let of = match advice {
         Advice::ReadMostly | Advice::NoPreferredLocation => Location::Host,
         Advice::PreferredLocation | Advice::AccessedBy => location.location()?,

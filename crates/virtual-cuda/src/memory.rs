@@ -1,4 +1,4 @@
-//! The functions about device memory: allocations, copies and sets.
+//! The functions about device memory: allocations, copies, and memsets.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) fn copy_from_host_in(
     engine::get()?.copy_from_host(stream(of), to, bytes as u64, Arc::new(move || host.read()), kind)
 }
 
-/// Waits for the bytes, whatever memory they go to.
+/// Copies to the host, and waits for the bytes, whether they go to pageable or pinned memory.
 pub(crate) fn copy_to_host(to: Out<u8>, from: DevicePointer, bytes: usize) -> CudaResult<()> {
     let host = HostRange::new(to.address(), bytes)?;
     host.write(&engine::get()?.copy_to_host_now(from, bytes as u64)?);
@@ -69,8 +69,8 @@ pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> Cuda
     wait_if_asked()
 }
 
-/// The end of a copy between GPU addresses, or of a memset, that names no stream: it returns at once, unless the
-/// context asks for more.
+/// Ends a copy between GPU addresses, or a memset, that names no stream. It returns at once, unless the context
+/// requires synchronous copies.
 fn wait_if_asked() -> CudaResult<()> {
     match engine::get()?.has_synchronous_copies()? {
         true => synchronize_stream(std::ptr::null_mut()),
@@ -82,7 +82,7 @@ pub(crate) fn copy_in(to: DevicePointer, from: DevicePointer, bytes: usize, of: 
     engine::get()?.copy(stream(of), to, from, bytes as u64)
 }
 
-/// With unified addressing the addresses alone determine the contexts.
+/// Copies between GPUs. With unified addressing, the addresses alone determine the contexts.
 pub(crate) fn copy_peer(
     to: DevicePointer,
     _: Context,

@@ -18,12 +18,13 @@ pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
 }
 
 pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
-    // Machine code begins with four bytes of magic, none of them 0, and so is a C string of at least these.
+    // Machine code begins with four bytes of magic, none of which is 0, so it is a C string of at least these.
     let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
     to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
 }
 
-/// The options say how to compile and where to log; what is wrong with the image, the error says here.
+/// Loads a module and ignores the options, which configure compilation and logging: the returned error already
+/// describes what is wrong with the image.
 pub(crate) fn load_module_with(
     to: Out<Module>,
     image: Text,
@@ -34,7 +35,7 @@ pub(crate) fn load_module_with(
     load_module(to, image)
 }
 
-/// The text of a PTX image; machine code is refused by its kind.
+/// Returns the text of a PTX image, or an error that names the kind of machine code.
 fn ptx_text(image: &[u8]) -> CudaResult<&str> {
     let machine_code = match image {
         [0x7f, b'E', b'L', b'F', ..] => Some("a cubin"),
@@ -105,7 +106,7 @@ pub(crate) fn launch_cooperative(
     engine::get()?.launch_cooperative(function, shape, stream(of), packed)
 }
 
-/// A launch's parameters, one after the other as the kernel's own list says.
+/// Packs a launch's parameters one after the other, according to the kernel's own list.
 fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
     let kernel = engine::get()?.kernel(function)?;
     let mut packed = vec![0; kernel.parameter_bytes()];

@@ -1,4 +1,4 @@
-//! The NCCL functions' bodies.
+//! The bodies of the NCCL functions.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -30,12 +30,12 @@ fn comm(comm: Communicator) -> CommHandle {
     CommHandle(comm as u64)
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result to where the caller wants it.
 fn give<T: Copy>(to: Out<T>, value: T) -> NcclResult<()> {
     to.give(value).map_err(|error| Error::new(NcclStatus::InvalidArgument, error.message))
 }
 
-/// NCCL. It works without an explicit `cuInit`: the real library calls it too.
+/// Returns NCCL. It works without an explicit `cuInit`, because the real library also calls `cuInit` itself.
 fn started() -> NcclResult<&'static Nccl> {
     let nccl = engine::start().and_then(|()| engine::nccl());
     nccl.map_err(|error: Error<CudaStatus>| error.into())
@@ -55,7 +55,7 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
     }
     let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
-        // One more than there are is enough to be refused.
+        // One device more than exist is enough for the call to be rejected.
         true => (0..=engine::get()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
@@ -96,7 +96,7 @@ fn init(
     if config.blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
 }
 
-/// A `ncclConfig_t`, whose first field says how long it is. None where the caller gave none.
+/// Reads an `ncclConfig_t`, whose first field is its own size. Returns `None` if the caller passed none.
 fn read_config(config: Bytes) -> NcclResult<Option<CommConfig>> {
     let Some(size) = config.read(size_of::<usize>()) else { return Ok(None) };
     let size = size.try_into().map_or(0, usize::from_ne_bytes);
@@ -116,7 +116,7 @@ pub(crate) fn split(
     let config = read_config(config)?;
     give(to, std::ptr::null_mut())?;
     let to = to.address();
-    // The caller's variable outlives the split, as NCCL asks.
+    // The caller's variable outlives the split, as NCCL requires.
     let deliver = move |made: CommHandle| {
         let _ = Out::at(to).give(made.0 as Communicator);
     };
@@ -163,7 +163,7 @@ pub(crate) fn destroy(of: Communicator) -> NcclResult<()> {
     if of.is_null() { Ok(()) } else { started()?.destroy(comm(of)) }
 }
 
-/// Always succeeds, so that a program can clean up whatever has happened.
+/// Always succeeds, so that a program can clean up in any state.
 pub(crate) fn abort(of: Communicator) -> NcclResult<()> {
     if let Ok(nccl) = started() {
         nccl.abort(comm(of));
@@ -226,7 +226,7 @@ pub(crate) fn broadcast(
     call("ncclBroadcast", of, collective, count, data_type, [send, receive], stream)
 }
 
-/// The older, in-place form.
+/// Implements the older, in-place form of broadcast.
 pub(crate) fn bcast(
     buffer: DevicePointer,
     count: usize,
@@ -338,7 +338,7 @@ pub(crate) fn receive(
     transfer("ncclRecv", Direction::Receive, buffer, count, data_type, peer, of, stream)
 }
 
-/// A send or a receive. The communicator is checked before everything else, as in NCCL.
+/// Makes a send or a receive. As in NCCL, the communicator is checked first.
 #[expect(clippy::too_many_arguments, reason = "those of ncclSend, and which function it is")]
 fn transfer(
     function: &str,
@@ -357,7 +357,7 @@ fn transfer(
     nccl.call(comm(of), Request::Transfer(transfer, buffer), StreamHandle(stream as u64))
 }
 
-/// A collective that reduces, from the operator that it is given.
+/// Makes a collective that reduces with the given operator.
 #[expect(clippy::too_many_arguments, reason = "those of ncclAllReduce, and which function it is")]
 fn reduction(
     function: &str,
@@ -379,7 +379,7 @@ fn reduction(
     nccl.call(comm(of), request, StreamHandle(stream as u64))
 }
 
-/// A collective. The communicator is checked before everything else, as in NCCL.
+/// Makes a collective. As in NCCL, the communicator is checked first.
 fn call(
     function: &str,
     of: Communicator,

@@ -1,4 +1,4 @@
-//! The bodies of the functions that return how many blocks of a kernel are resident at a time.
+//! The bodies of the functions that return how many blocks of a kernel are resident at the same time.
 
 use std::ffi::{c_int, c_uint};
 
@@ -12,7 +12,7 @@ use crate::engine;
 use crate::pointer::{Out, Source};
 use crate::types::{Function, Stream};
 
-/// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block size, or null.
+/// `CUoccupancyB2DSize`: returns the bytes of dynamic shared memory for a block size. May be null.
 pub type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
 
 /// `CUlaunchConfig`
@@ -27,7 +27,7 @@ pub struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `CUlaunchAttribute`: what the value holds depends on the number.
+/// `CUlaunchAttribute`: the number determines what the value contains.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchAttribute {
@@ -52,7 +52,7 @@ fn threads(block_size: c_int) -> CudaResult<u32> {
     size.ok_or_else(|| invalid(format!("{block_size} threads in a block: there must be one at least")))
 }
 
-/// Both flags mean the same here: global caching takes nothing of a multiprocessor.
+/// Checks the flags. Both values mean the same here, because global caching uses none of a multiprocessor's resources.
 fn check_flags(flags: c_uint) -> CudaResult<()> {
     match flags {
         0 | 1 => Ok(()),
@@ -122,7 +122,7 @@ pub(crate) fn dynamic_shared(
     to.give(bytes as usize)
 }
 
-/// What a launch would need, checked.
+/// Checks a launch configuration, and returns it.
 fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     let config = of.value("the launch configuration")?;
     engine::get()?.check_stream(StreamHandle(config.stream as u64))?;
@@ -136,7 +136,7 @@ fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     Ok((config, threads))
 }
 
-/// The virtual GPU launches no clusters: each block is one of its own.
+/// Returns 1: the virtual GPU does not launch clusters, so each block is a cluster of its own.
 pub(crate) fn cluster_size(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
     usage(of)?;
     config(launch)?;

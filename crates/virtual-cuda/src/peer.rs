@@ -1,4 +1,5 @@
-//! Direct access of one GPU to another's memory. There is none: copies and NCCL go between GPUs, kernels don't.
+//! Direct access of one GPU to another's memory, which is not supported. Copies and NCCL work across GPUs, but a kernel
+//! can't access another GPU's memory.
 
 use std::ffi::{c_int, c_uint};
 
@@ -51,7 +52,7 @@ pub(crate) fn disable(peer: Context) -> CudaResult<()> {
     Err(Error::new(CudaStatus::PeerAccessNotEnabled, "peer access was not enabled"))
 }
 
-/// That `peer` is a context, and another one than the current.
+/// Checks that `peer` is a context other than the current one.
 fn check_peer(peer: Context) -> CudaResult<()> {
     let engine = engine::get()?;
     let peer = ContextHandle(peer as u64);

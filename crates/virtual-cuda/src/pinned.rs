@@ -5,16 +5,16 @@ use std::ffi::{c_uint, c_void};
 use virtual_gpu::report::size;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// Pinned memory begins at a page.
+/// The page size. Pinned memory is aligned to it.
 pub(crate) const PAGE: usize = 4096;
 
-/// Host memory that copies on any thread read and write. It is mapped twice: the program's view can be closed while a copy
-/// uses the other one.
+/// Host memory that copies on any thread read and write. It is mapped twice, so that the program's view can be
+/// protected while a copy uses the other view.
 pub(crate) struct Pinned {
     pub(crate) view: usize,
     pub(crate) own: usize,
     len: usize,
-    /// `CU_MEMHOSTALLOC_…`, as the program asked for.
+    /// The flags `CU_MEMHOSTALLOC_…` that the program passed.
     pub(crate) flags: c_uint,
 }
 
@@ -27,7 +27,8 @@ impl Pinned {
         let mapped = len.checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
         let file_len = i64::try_from(mapped).map_err(|_| no_room())?;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: fresh mappings of a file in memory that nothing else has. The file lives as long as they do.
+        // SAFETY: these are new mappings of an in-memory file that nothing else uses. The file lives as long as the
+        // mappings.
         unsafe {
             let file = libc::memfd_create(c"pinned memory".as_ptr(), libc::MFD_CLOEXEC);
             if file < 0 {
@@ -47,7 +48,7 @@ impl Pinned {
         }
     }
 
-    /// Where the program's view of it ends.
+    /// Returns the end of the program's view.
     pub(crate) fn end(&self) -> usize {
         self.view + self.len
     }
@@ -57,7 +58,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         for start in [self.view, self.own] {
             if start != libc::MAP_FAILED as usize {
-                // SAFETY: it was mapped with this length, and is given back once.
+                // SAFETY: the memory was mapped with this length, and is unmapped once.
                 unsafe { libc::munmap(start as *mut c_void, self.len.next_multiple_of(PAGE)) };
             }
         }

@@ -1,5 +1,5 @@
-//! Pointers as C callers give them. Each type says what the caller promises; only the exported functions' callers
-//! make values of them.
+//! Pointers as C callers pass them. Each type documents what the caller guarantees; only callers of the exported
+//! functions create values of these types.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -10,7 +10,7 @@ fn is_null(what: &str) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, format!("{what} is null"))
 }
 
-/// Where a result goes: null, or writable for as many values as the function writes.
+/// A pointer for results: null, or writable for as many values as the function writes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
@@ -22,7 +22,8 @@ impl<T> fmt::Debug for Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// Where a result goes that is written after the call: the address of an earlier one, which the caller keeps alive.
+    /// Returns a pointer for a result that is written after the call, from the address of an earlier pointer that the
+    /// caller keeps alive.
     pub(crate) fn at(address: usize) -> Self {
         Self(address as *mut T)
     }
@@ -31,7 +32,7 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// The address that it points to.
+    /// Returns the address that it points to.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }
@@ -41,7 +42,7 @@ impl<T: Copy> Out<T> {
         self.give_all(&[value])
     }
 
-    /// Writes the result where a null pointer means that it is not wanted.
+    /// Writes the result, unless the pointer is null, which means that the result is not wanted.
     pub(crate) fn give_if_wanted(self, value: T) {
         if !self.is_null() {
             let _ = self.give(value);
@@ -56,7 +57,8 @@ impl<T: Copy> Out<T> {
         if self.is_null() {
             return Err(is_null("the pointer for the result"));
         }
-        // SAFETY: not null, and so writable for as many values as the function gives; nothing else refers to `values`.
+        // SAFETY: the pointer is not null, so it is writable for as many values as the function writes; nothing else
+        // refers to `values`.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
         Ok(())
     }
@@ -68,22 +70,22 @@ impl<T: Copy> Out<T> {
 pub struct Text(*const c_char);
 
 impl Text {
-    /// The string's bytes, for as long as the call lasts.
+    /// Returns the string's bytes, which live as long as the call.
     pub(crate) fn bytes<'a>(self) -> Option<&'a [u8]> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: not null, and so a C string, which outlives the call.
+        // SAFETY: the pointer is not null, so it is a C string, which outlives the call.
         Some(unsafe { CStr::from_ptr(self.0) }.to_bytes())
     }
 
-    /// The string, where it is UTF-8.
+    /// Returns the string if it is UTF-8.
     pub(crate) fn text<'a>(self) -> Option<&'a str> {
         str::from_utf8(self.bytes()?).ok()
     }
 }
 
-/// Host memory to be read: null, or as many values as the function is given.
+/// Host memory to read: null, or as many values as the function takes.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Source<T>(*const T);
@@ -101,51 +103,51 @@ impl<T: Copy> Source<T> {
         self.0.is_null()
     }
 
-    /// The address that it points to.
+    /// Returns the address that it points to.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }
 
-    /// No host memory.
+    /// Returns a null pointer.
     pub(crate) fn null() -> Self {
         Self(std::ptr::null())
     }
 
-    /// Its one value; `what` names it where the pointer is null.
+    /// Reads a single value; `what` names it in the error for a null pointer.
     pub(crate) fn value(self, what: &str) -> CudaResult<T> {
         if self.is_null() {
             return Err(is_null(what));
         }
-        // SAFETY: not null, and so readable.
+        // SAFETY: the pointer is not null, so it is readable.
         Ok(unsafe { self.0.read() })
     }
 
-    /// Its values.
+    /// Reads `count` values.
     pub(crate) fn values(self, count: usize) -> CudaResult<Vec<T>> {
         match count {
             0 => Ok(Vec::new()),
             _ if self.is_null() => Err(is_null("the host pointer")),
-            // SAFETY: not null, and so readable for as many values.
+            // SAFETY: the pointer is not null, so it is readable for this many values.
             _ => Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec()),
         }
     }
 }
 
-/// Bytes to be read whose number depends on what is in them, or on other arguments: null, or as many as it is asked for.
-/// They live as long as the call.
+/// Bytes to read, whose number depends on their content or on other arguments: null, or readable for as many bytes as
+/// are requested. They live as long as the call.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Bytes(*const u8);
 
 impl Bytes {
-    /// The address that it points to.
+    /// Returns the address that it points to.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }
 
-    /// The first `count` of them.
+    /// Returns the first `count` bytes.
     pub(crate) fn read<'a>(self, count: usize) -> Option<&'a [u8]> {
-        // SAFETY: not null, and so readable for as many bytes as the function's description says.
+        // SAFETY: the pointer is not null, so it is readable for as many bytes as the function's documentation says.
         (!self.0.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 }
@@ -156,14 +158,14 @@ impl Bytes {
 pub struct Arguments(*const *const c_void);
 
 impl Arguments {
-    /// The value of a parameter of `size` bytes, for as long as the call lasts.
+    /// Returns the value of a parameter of `size` bytes, which lives as long as the call.
     pub(crate) fn value<'a>(self, index: usize, size: usize) -> Option<&'a [u8]> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: not null, and so an array with a pointer for each parameter.
+        // SAFETY: the pointer is not null, so it is an array with a pointer for each parameter.
         let value = unsafe { *self.0.add(index) }.cast::<u8>();
-        // SAFETY: where it is not null, it leads to a value of the parameter's size.
+        // SAFETY: if the pointer is not null, it points to a value of the parameter's size.
         (!value.is_null()).then(|| unsafe { std::slice::from_raw_parts(value, size) })
     }
 }

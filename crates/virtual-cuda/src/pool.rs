@@ -33,7 +33,7 @@ const PINNED: c_uint = 1;
 const ON_DEVICE: c_uint = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA`
 const ON_HOST_NODE: c_uint = 3;
-/// All of `CUmemAllocationHandleType`.
+/// All bits of `CUmemAllocationHandleType`.
 const HANDLE_TYPES: c_uint = 0xf;
 
 fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
@@ -100,7 +100,7 @@ pub(crate) fn trim(of: Pool, keep: usize) -> CudaResult<()> {
     engine::get()?.trim_pool(pool(of), keep as u64)
 }
 
-/// A switch is an `int`, anything else 8 bytes.
+/// Reads an attribute. A flag is an `int`; any other attribute has 8 bytes.
 pub(crate) fn attribute(of: Pool, attribute: c_uint, value: Out<u8>) -> CudaResult<()> {
     let figure = PoolFigure::from_number(attribute)?;
     let found = engine::get()?.pool_figure(pool(of), figure)?;
@@ -115,7 +115,7 @@ pub(crate) fn set_attribute(of: Pool, attribute: c_uint, value: Source<u8>) -> C
     let bytes = value.values(if matches!(figure, PoolFigure::Reuse(_)) { 4 } else { 8 })?;
     let mut wide = [0; 8];
     wide[..bytes.len()].copy_from_slice(&bytes);
-    // The first bytes are the lowest.
+    // The first bytes are the least significant.
     engine::get()?.set_pool_figure(pool(of), figure, u64::from_le_bytes(wide))
 }
 

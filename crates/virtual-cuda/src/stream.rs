@@ -12,7 +12,7 @@ use crate::types::{Event, Stream, handle, invalid, stream};
 /// `CU_STREAM_NON_BLOCKING`, the only stream flag.
 const STREAM_NON_BLOCKING: c_uint = 1;
 
-/// All of `CUevent_flags`: blocking sync, disable timing, interprocess.
+/// All bits of `CUevent_flags`: blocking sync, disable timing, interprocess.
 const EVENT_FLAGS: c_uint = 0b111;
 
 /// `CU_EVENT_DISABLE_TIMING`
@@ -29,13 +29,13 @@ pub(crate) fn create_stream(to: Out<Stream>, flags: c_uint) -> CudaResult<()> {
     to.give(handle(made.0))
 }
 
-/// Any priority will do, as one out of range is clamped. It changes when work runs, never what it computes: here it
-/// changes nothing.
+/// Accepts any priority, because the driver clamps priorities that are out of range. A priority changes when work runs
+/// but never its results, so here it has no effect.
 pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_int) -> CudaResult<()> {
     create_stream(to, flags)
 }
 
-/// Names a stream for reports. Without a driver or such a stream, there is nothing to report about.
+/// Names a stream for reports. Without a driver or such a stream, there is nothing to report.
 pub(crate) fn name(of: Stream, role: &str) {
     let _ = engine::get().and_then(|engine| engine.name_stream(stream(of), role));
 }

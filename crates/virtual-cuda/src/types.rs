@@ -1,4 +1,4 @@
-//! C's names for the driver's handles, and how they become Rust's.
+//! The C names of the driver's handles, and their conversion to Rust.
 
 use std::ffi::{c_int, c_void};
 

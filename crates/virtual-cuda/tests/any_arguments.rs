@@ -1,8 +1,9 @@
-//! Calls of all exported functions in any order, with arguments that are good, stale, foreign, null or nonsense: each is
-//! answered. What C callers have to promise is kept: a pointer that is not null leads to as much memory as is asked for.
+//! Calls all exported functions in any order, with arguments that are valid, stale, foreign, null, or nonsense, and
+//! expects each call to return. The promises of a C caller are kept: a pointer that is not null points to as much
+//! memory as the function requires.
 //!
-//! `SEED=7 CALLS=1000000 cargo test -p virtual-cuda --test any_arguments` tries others; with `TRACE=1`, standard error says
-//! which function is called.
+//! `SEED=7 CALLS=1000000 cargo test -p virtual-cuda --test any_arguments` tries other calls; with `TRACE=1`, the test
+//! prints each function's name to standard error before the call.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -11,16 +12,17 @@ use std::process::Command;
 
 const SEEDS: u64 = 6;
 const CALLS: usize = 3000;
-/// Tells a child process which calls to make.
+/// The variable that tells a child process which calls to make.
 const CHILD: &str = "ANY_ARGUMENTS_CHILD";
 
-/// Host memory that pointers lead to, enough for the largest copy of what can be allocated here.
+/// The size of the host memory that pointers point to, enough for the largest copy of anything that can be allocated
+/// here.
 const ROOM: usize = 2 << 20;
-/// Numbers of bytes and elements: those of real calls, and those that overflow something.
+/// Numbers of bytes and elements: some from realistic calls, and some that overflow something.
 const SIZES: [usize; 12] =
     [0, 1, 4, 6, 100, 4096, 65_536, 1 << 20, 1 << 41, usize::MAX / 4, usize::MAX / 2 + 1, usize::MAX];
 const NUMBERS: [u32; 16] = [0, 0, 0, 1, 1, 2, 3, 4, 5, 7, 8, 33, 64, 1025, 0x8000_0000, u32::MAX];
-/// What comes first, so that there is something to work with.
+/// The first calls, which create objects for later calls to use.
 const START: [&str; 12] = [
     "cuInit",
     "cuDevicePrimaryCtxRetain",
@@ -35,7 +37,7 @@ const START: [&str; 12] = [
     "cuModuleGetFunction",
     "ncclGetUniqueId",
 ];
-/// What needs others to have been called in a row.
+/// Functions that only do something after several others have been called in a row.
 const OFTEN: [&str; 5] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
@@ -43,7 +45,7 @@ const OFTEN: [&str; 5] = [
     "cuMemsetD8Async",
     "cuGraphLaunch",
 ];
-/// Parts of the names of functions that take away what there is to work with. They are called less often.
+/// Parts of the names of functions that destroy objects or make them unusable. They are called less often.
 const ENDS: [&str; 9] =
     ["Destroy", "Release", "Free", "Unload", "Abort", "Finalize", "PopCurrent", "SetCurrent", "BeginCapture"];
 
@@ -70,23 +72,23 @@ unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
     block_size as usize * 16
 }
 
-/// Makes arguments up, and remembers what earlier calls gave.
+/// Generates arguments, and remembers the results of earlier calls.
 struct Caller {
     random: u64,
-    /// What functions gave, by the type of it as the table of exports has it.
+    /// Results of earlier calls, by type as the table of exports writes it.
     given: BTreeMap<&'static str, Vec<u64>>,
     memory: &'static mut [[u8; ROOM]; 4],
-    /// The function that is called, and whether its arguments may be nonsense.
+    /// The function to call, and whether its arguments may be nonsense.
     function: &'static str,
     is_wild: bool,
-    /// The pointers for results of the call that is being made, with the types of the results.
+    /// The pointers for results of the current call, with the types of the results.
     results: Vec<(&'static str, usize)>,
     has_null_result: bool,
 }
 
 impl Caller {
     fn new(seed: u64) -> Self {
-        // In one piece: an array of this size is too large for a thread's stack.
+        // Allocated on the heap, because an array of this size is too large for a thread's stack.
         let memory = Box::leak(vec![0; 4 * ROOM].into_boxed_slice());
         let memory = memory.as_chunks_mut().0.try_into().expect("four");
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -94,7 +96,7 @@ impl Caller {
         Self { random, given, memory, function: "", is_wild: false, results, has_null_result: false }
     }
 
-    /// xorshift64*
+    /// Returns a random number below `end` (xorshift64*).
     fn below(&mut self, end: usize) -> usize {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -110,13 +112,13 @@ impl Caller {
         self.memory[at].as_ptr() as u64
     }
 
-    /// Something that a call gave as a `kind`, or seldom as another one.
+    /// Returns an earlier result of type `kind`, or rarely one of another type.
     fn known(&mut self, kind: &str) -> u64 {
         let kinds: Vec<&str> = self.given.keys().copied().collect();
         let another = self.is_wild && self.below(16) == 0 && !kinds.is_empty();
         let kind = if another { self.one_of(&kinds) } else { kind };
         let known = self.given.get(kind).map(Vec::as_slice).unwrap_or_default();
-        // The latest are the likeliest to be alive.
+        // The latest results are the most likely to be alive.
         let recent = known[known.len().saturating_sub(4)..].to_vec();
         let known = known.to_vec();
         let choice = if self.is_wild { self.below(12) } else { 11 };
@@ -128,12 +130,12 @@ impl Caller {
         }
     }
 
-    /// A value of the type that the table of exports calls `kind`.
+    /// Returns a value of the type that the table of exports calls `kind`.
     fn value<T: Copy>(&mut self, kind: &'static str) -> T {
         let bytes = self.bytes(kind);
         assert!(size_of::<T>() <= bytes.len(), "{kind}");
         let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: `value` has room for its own size. Any bits are a value of the integers, pointers, handles and plain
+        // SAFETY: `value` has room for its own size. Any bits are valid for the integers, pointers, handles, and plain
         // structures that functions take here, and function pointers come from `host_function` and `to_shared`.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), size_of::<T>());
@@ -191,7 +193,7 @@ impl Caller {
             }
             "Bytes" | "*mutc_void" => 0,
             _ if kind.starts_with("Source<") => {
-                // Structures that hold pointers are read as zeros.
+                // Structures that contain pointers are read as zeros.
                 let zeros = self.address(2);
                 self.memory[2][..256].fill(0);
                 if kind == "Source<PoolProperties>" && !self.is_wild {
@@ -204,7 +206,7 @@ impl Caller {
         }
     }
 
-    /// A number or a text that is likely to be good for the function.
+    /// Returns a number or a text that the function is likely to accept.
     fn tame_word(&mut self, kind: &str) -> Option<u64> {
         let number = |number: u32| Some(u64::from(number));
         match (kind, self.function) {
@@ -222,14 +224,14 @@ impl Caller {
         }
     }
 
-    /// A kernel's arguments: some device address and a number for each parameter.
+    /// Returns the arguments for a kernel with two parameters: some device address, and a number.
     fn arguments(&mut self) -> u64 {
         let address = self.known("DevicePointer");
         let values = Box::leak(Box::new([address, 7]));
         Box::leak(Box::new([&raw const values[0], &raw const values[1]])).as_ptr() as u64
     }
 
-    /// A call is over: what it gave is there for the next ones.
+    /// Checks a finished call, and stores its results for the next calls.
     fn ended(&mut self, function: &str, code: c_uint) {
         assert!(
             code != 0 || !self.has_null_result || TAKES_NULL.contains(&function),
@@ -245,7 +247,7 @@ impl Caller {
     }
 }
 
-/// Functions that may be asked for less than all of their results, or for no bytes at all.
+/// Functions that accept null for some of their results, or zero bytes.
 const TAKES_NULL: [&str; 5] = [
     "cuModuleGetGlobal_v2",
     "cuCtxGetStreamPriorityRange",
@@ -254,7 +256,7 @@ const TAKES_NULL: [&str; 5] = [
     "cuMemcpyDtoHAsync_v2",
 ];
 
-/// All functions that are there, each to be called with arguments of the caller.
+/// All implemented functions, to be called with generated arguments.
 type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
 
 macro_rules! functions {
@@ -274,14 +276,14 @@ macro_rules! functions {
             stringify!($function),
             Box::new(|caller: &mut Caller| {
                 let _ = &caller;
-                // SAFETY: what the caller makes up keeps the promises of a C caller.
+                // SAFETY: the generated arguments keep the promises of a C caller.
                 unsafe { virtual_cuda::$function($(caller.value(kind(stringify!($kind)))),*) }
             }),
         )
     };
 }
 
-/// A type's name without spaces, as `stringify!` may set them.
+/// Removes the spaces that `stringify!` may insert into a type's name.
 fn kind(written: &'static str) -> &'static str {
     match written.contains(' ') {
         true => Box::leak(written.replace(' ', "").into_boxed_str()),
@@ -294,7 +296,7 @@ fn call_at_random(seed: u64, calls: usize) {
     let mut caller = Caller::new(seed);
     let (mut answered, mut succeeded) = (BTreeMap::new(), BTreeMap::new());
     for call in 0..calls {
-        // A GPU that is ready, so that not all calls find none.
+        // Set up a GPU first, so that not every call fails for lack of one.
         let place = |name: &str| functions.iter().position(|(of, _)| *of == name).expect("it is exported");
         let at = match START.get(call) {
             Some(&start) => place(start),

@@ -1,9 +1,10 @@
-//! The exported functions against cudarc's declarations of them: names, number, sizes and types of parameters.
+//! Compares the exported functions with cudarc's declarations: names, and the number, sizes, and types of the
+//! parameters.
 
 use std::any::type_name;
 use std::ffi::c_char;
 
-/// A C function's parameters: the size of each in bytes and the name of its type, and the name of the result's type.
+/// A C function's signature: the size in bytes and type name of each parameter, and the type name of the result.
 trait Signature {
     fn sizes(&self) -> Vec<usize>;
     fn types(&self) -> Vec<&'static str>;
@@ -44,7 +45,7 @@ signature!(A B C D E F G H);
 signature!(A B C D E F G H I J);
 signature!(A B C D E F G H I J K);
 
-/// What a type of the table of exports may be called in cudarc: C's handles, structures and enumerations.
+/// The names that cudarc may use for a type of the table of exports: C's handles, structures, and enumerations.
 const TYPES: &[(&str, &[&str])] = &[
     ("Device", &["i32"]),
     ("DevicePointer", &["u64", "*const c_void", "*mut c_void"]),
@@ -98,21 +99,21 @@ const TYPES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether a type as the table writes it is what cudarc declares.
+/// Whether a type in the table matches cudarc's declaration.
 fn agrees(ours: &str, theirs: &str) -> bool {
     let pointed_to = |prefix| ours.strip_prefix(prefix)?.strip_suffix('>');
     if let Some(ours) = pointed_to("Out<") {
         return theirs.strip_prefix("*mut ").is_some_and(|theirs| agrees(ours, theirs));
     }
     if let Some(ours) = pointed_to("Source<") {
-        // C declares some of them without a `const`.
+        // C declares some of these pointers without `const`.
         let theirs = theirs.strip_prefix("*const ").or_else(|| theirs.strip_prefix("*mut "));
         return theirs.is_some_and(|theirs| agrees(ours, theirs));
     }
     TYPES.iter().any(|(name, meant)| *name == ours && meant.contains(&theirs))
 }
 
-/// A type's name without the modules that it is in.
+/// Returns a type's name without its modules.
 fn short(name: &str) -> String {
     let name = ["cudarc::driver::sys::", "cudarc::nccl::sys::", "core::ffi::", "core::option::"]
         .iter()
@@ -155,7 +156,7 @@ macro_rules! compare_all {
 }
 
 #[test]
-fn every_function_has_the_signature_that_cudarc_gives_it() {
+fn every_function_has_the_signature_that_cudarc_declares() {
     virtual_cuda::exports!(compare_all);
 }
 
@@ -172,7 +173,7 @@ macro_rules! call_unsupported {
 }
 
 #[test]
-fn every_function_that_is_not_there_answers_with_an_error() {
+fn every_unsupported_function_returns_an_error() {
     virtual_cuda::exports!(call_unsupported);
 }
 

@@ -1,4 +1,4 @@
-//! Bootstraps: how the ranks that were given the same id come together, in one process or in several.
+//! Bootstraps: how ranks that were given the same id find each other, in one process or in several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,7 +21,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// Ranks that have come with the same id, until all are there.
+/// A bootstrap: the ranks that have joined with the same id, until all of them have.
 pub(crate) struct Bootstrap {
     pub(crate) world_size: usize,
     pub(crate) members: BTreeMap<Rank, Member>,
@@ -29,24 +29,24 @@ pub(crate) struct Bootstrap {
     pub(crate) since: Instant,
 }
 
-/// A rank that has come.
+/// A rank that has joined a bootstrap.
 pub(crate) struct Member {
     pub(crate) location: RankLocation,
     pub(crate) config: CommConfig,
-    /// The GPU, as its process counts.
+    /// The GPU's number in the rank's process.
     pub(crate) device: usize,
     pub(crate) gpu: Gpu,
     pub(crate) call_site: CallSite,
 }
 
-/// Where a rank is.
+/// Where a rank runs: in this process or in another.
 #[derive(Clone, Copy)]
 pub(crate) enum RankLocation {
     Here { handle: CommHandle, thread: ThreadKey },
     Elsewhere(Process),
 }
 
-/// A GPU of any machine.
+/// A GPU, identified across machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Gpu {
     pub(crate) machine: u64,
@@ -55,7 +55,8 @@ pub(crate) struct Gpu {
 
 structure! { Gpu { machine, index } }
 
-/// Which machine this is, as NCCL distinguishes machines: by `NCCL_HOSTID`, or by the host's name and its last start.
+/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID`, or else by the host's name and
+/// its boot.
 fn machine() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -73,12 +74,13 @@ fn machine() -> u64 {
 }
 
 impl Nccl {
-    /// `ncclCommInitRank`: returns once all ranks have come. Inside a group, the group's end waits instead, and
-    /// the handle is not usable before. One that is not blocking is not usable before it says so.
-    ///
+    /// Implements `ncclCommInitRank`, which returns once all ranks have joined. Inside a group, the call returns at
+    /// once, and the group's end waits instead; the handle can't be used before then.
+    /// A nonblocking communicator can't be used until [`Self::async_error`] has reported that it is ready.
     /// # Errors
-    /// `InvalidArgument` for numbers out of range and sizes that differ, `InvalidUsage` for ranks with one number or one GPU,
-    /// `RemoteError` where a process is not there or ends, `Timeout` where a rank does not come.
+    /// `InvalidArgument` if a number is out of range or the ranks disagree about the world size, `InvalidUsage` if two
+    /// ranks have the same number or the same GPU, `RemoteError` if a process can't be reached or ends, `Timeout` if a
+    /// rank does not join.
     pub fn init_rank(
         &'static self,
         world_size: i32,
@@ -117,7 +119,7 @@ impl Nccl {
         Ok(handle)
     }
 
-    /// The session of an id that another process made. None where the ranks come together here.
+    /// Returns the session of an id that another process made, or `None` if this process is its root.
     fn session_for(&'static self, id: UniqueId, rank: Rank) -> NcclResult<Option<SessionId>> {
         // One thread connects; the others use its connection.
         static CONNECTING: Mutex<()> = Mutex::new(());
@@ -138,10 +140,10 @@ impl Nccl {
 }
 
 impl Locked<'_> {
-    /// One rank comes to a bootstrap; the last one makes the communicator.
+    /// Adds a rank to a bootstrap; the last rank makes the communicator.
     ///
     /// # Errors
-    /// `InternalError` where the session of the id's ranks is gone.
+    /// `InternalError` if the session of the id's ranks is gone.
     pub(crate) fn join(
         &mut self,
         id: UniqueId,
@@ -218,7 +220,7 @@ impl Locked<'_> {
         };
         let call_site =
             bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
-        // An id of NCCL_COMM_ID is an address, and stays the same for all communicators.
+        // An id from NCCL_COMM_ID is an address, and every communicator uses the same one.
         if !id.is_of_address() {
             self.nccl.spent.insert(id, call_site.clone());
         }
@@ -249,7 +251,7 @@ impl Member {
         match self.location {
             RankLocation::Here { thread, .. } => {
                 let mut state = RankState::new(self.device, thread, self.config);
-                // One that is not blocking has to be asked before it is used.
+                // The program has to query a nonblocking communicator before it uses it.
                 state.polls = u32::from(!self.config.blocking);
                 state
             }

@@ -1,4 +1,4 @@
-//! Bootstraps that fail: ranks that disagree, share a GPU, or never come.
+//! Bootstraps that fail, because ranks disagree, share a GPU, or never join.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use virtual_gpu::report::{Report, ranks};
 use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// How many of the ranks that never came a report names.
+/// The most missing ranks that a report lists.
 const MOST_NAMED: usize = 1024;
 
 impl State {
-    /// Ends a bootstrap: everyone who has come or will come gets the same error.
+    /// Ends a bootstrap: every rank that has joined, or joins later, gets the same error.
     pub(crate) fn fail_bootstrap(
         &mut self,
         id: UniqueId,
@@ -27,14 +27,14 @@ impl State {
     ) {
         report.print();
         let error = Error::new(status, report.to_string());
-        // Whoever fails it has just looked at it.
+        // Callers have just looked the bootstrap up, so it is never missing here.
         let Some(bootstrap) = self.bootstraps.get_mut(&id) else { return };
         bootstrap.failed = Some(error.clone());
         let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();
         self.refuse(id, locations, &error);
     }
 
-    /// Tells ranks that their communicator can't be made.
+    /// Makes communicator creation fail for the ranks at these locations.
     pub(crate) fn refuse(&mut self, id: UniqueId, locations: Vec<RankLocation>, error: &Error<NcclStatus>) {
         let mut processes = BTreeSet::new();
         for location in locations {
@@ -52,9 +52,9 @@ impl State {
         }
     }
 
-    /// A process has ended before the communicator was made.
+    /// Fails a bootstrap because a process with some of its ranks ended before the communicator was made.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
-        // The process may have connected, and no rank of its session have come.
+        // The process may have connected although none of its ranks has joined yet.
         let Some(bootstrap) = self.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none()) else {
             return;
         };
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Someone gives up a bootstrap; the ranks that have come get the same error.
+    /// Ends a bootstrap that a thread has given up; the ranks that have joined get the same error.
     pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
         let Some(bootstrap) = self.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
@@ -89,14 +89,14 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Ends a bootstrap to which ranks have not come for too long.
+    /// Ends a bootstrap whose remaining ranks have not joined within the timeout.
     pub(crate) fn give_up_bootstrap(&mut self, id: UniqueId) {
         let Some(bootstrap) = self.nccl.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
             return;
         };
         let absent = Rank::all(bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
-        // A size may be any number.
+        // The program can pass any world size, so this list needs a bound.
         let mut missing: Vec<Rank> = absent.take(MOST_NAMED + 1).collect();
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
@@ -118,7 +118,8 @@ impl Locked<'_> {
         self.nccl.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
     }
 
-    /// A thread asks for a communicator that is being made, and has done so for too long.
+    /// Checks how long a thread has been polling a communicator that is still being made, and gives up after the
+    /// timeout.
     pub(crate) fn poll_joining(&mut self, handle: CommHandle) -> NcclResult<()> {
         let since = match self.nccl.memberships.get(&handle) {
             Some(Membership::Joining(Gathering::Id(id), _)) => {
@@ -136,7 +137,7 @@ impl Locked<'_> {
     }
 }
 
-/// The report of two ranks on one GPU.
+/// Returns a report if two ranks are on one GPU and may not be.
 pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     if ranks_share_gpus() {
         return None;

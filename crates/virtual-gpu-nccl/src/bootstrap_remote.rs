@@ -1,4 +1,4 @@
-//! Bootstraps whose root is in another process: what the root and the other processes send each other.
+//! Bootstraps with a root in another process: the messages between the root and the other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// How long a process waits for the root's answer after its own timeout.
+/// How much longer than its own timeout a process waits for an answer from the root.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A rank of another process, as it joins at the root.
+/// A rank's request to join, as its process sends it to the root in another process.
 pub(crate) struct JoinRequest {
     pub(crate) world_size: usize,
     pub(crate) rank: Rank,
@@ -30,15 +30,15 @@ pub(crate) struct JoinRequest {
     call_site: CallSite,
 }
 
-/// The communicator, as the root describes it to another process.
+/// The description of the new communicator that the root sends to another process.
 pub(crate) struct Table {
-    /// That process's own number.
+    /// The number of the process that receives the table.
     own: ProcessNumber,
     pids: Vec<(ProcessNumber, u32)>,
     ranks: Ranks<Entry>,
 }
 
-/// A rank of a table.
+/// One rank's entry in a table.
 struct Entry {
     process: ProcessNumber,
     blocking: bool,
@@ -61,7 +61,7 @@ impl JoinRequest {
 }
 
 impl State {
-    /// A rank joins at a root in another process.
+    /// Asks the root in another process to add a rank.
     pub(crate) fn join_elsewhere(
         &mut self,
         number: SessionId,
@@ -69,7 +69,7 @@ impl State {
         rank: Rank,
         member: Member,
     ) {
-        // The only ranks that join elsewhere are here.
+        // A rank that joins at a root elsewhere always runs in this process.
         let RankLocation::Here { handle, .. } = member.location else { return };
         let Some(session) = self.sessions.get_mut(&number) else {
             let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
@@ -84,10 +84,10 @@ impl State {
         self.memberships.insert(handle, Membership::Joining(Gathering::Remote(number), config));
     }
 
-    /// Sends other processes the communicator that they wait for.
+    /// Sends other processes the communicator that they are waiting for.
     ///
     /// # Errors
-    /// `InternalError` where the session is gone.
+    /// `InternalError` if the session is gone.
     pub(crate) fn send_tables(
         &self,
         session: SessionId,
@@ -109,10 +109,10 @@ impl State {
         Ok(())
     }
 
-    /// The ranks here that wait for a root fail: their communicator can't be made.
+    /// Fails the ranks of this process that wait for a root, because their communicator can't be made.
     ///
     /// # Errors
-    /// `InternalError` where the session is gone.
+    /// `InternalError` if the session is gone.
     pub(crate) fn fail_waiting_ranks(
         &mut self,
         number: SessionId,
@@ -121,7 +121,7 @@ impl State {
         let session = self.session_mut(number)?;
         session.asked = None;
         for (_, member) in std::mem::take(&mut session.members) {
-            // A rank that has left needs no error.
+            // A rank that has left does not need the error.
             if let Some(handle) = member.location.handle()
                 && self.memberships.contains_key(&handle)
             {
@@ -133,10 +133,10 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// The root has sent that all ranks have come.
+    /// Makes the communicator in this process, after the root has reported that all ranks have joined.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] where the table makes no sense.
+    /// [`EventError::Malformed`] if the table is inconsistent.
     pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), EventError> {
         let session = self.nccl.session_mut(number)?;
         let Table { own, pids, ranks } = table;
@@ -170,8 +170,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// This process has waited for too long: it asks the root, which knows the missing ranks. `true` once the root has not
-    /// answered, either.
+    /// Asks the root to give up, because this process has waited too long; only the root knows which ranks are missing.
+    /// Returns `true` once the root has failed to answer that request too.
     pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> NcclResult<bool> {
         let timeout = self.engine.bootstrap_timeout;
         let session = self.nccl.session_mut(number)?;

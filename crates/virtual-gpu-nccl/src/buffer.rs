@@ -1,4 +1,5 @@
-//! The buffers of ranks: where they lie, whether they may be used, and how their bytes are read, combined and written.
+//! The buffers of ranks: where they are, whether they may be accessed, and how their bytes are read, combined, and
+//! written.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,28 +24,28 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_machine::reduction::Reduction;
 
-/// Bytes that are combined at a time: small enough to stay in a core's cache.
+/// Bytes to combine at a time, few enough to stay in a core's cache.
 pub(crate) const BLOCK: u64 = 32 << 10;
 
-/// The memories of the GPUs that take part.
+/// The locked memories of the GPUs that take part in a call.
 pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
-/// One rank's share of a call that runs.
+/// One rank's share of a running call.
 pub(crate) struct Share {
     pub(crate) rank: Rank,
     pub(crate) device: usize,
-    /// The sequence number of its operation.
+    /// The sequence number of the rank's operation.
     pub(crate) enqueued: OperationNumber,
     pub(crate) request: Request,
     pub(crate) call_site: CallSite,
-    /// What it reads was looked at when other processes were sent it.
+    /// Whether the bytes that it reads were already checked, when they were sent to other processes.
     pub(crate) is_checked: bool,
 }
 
-/// A rank's share of a collective with its buffers; or what came from the other process that the rank is in.
+/// A rank's share of a collective with its buffers, or the data that a rank in another process sent.
 pub(crate) type PartShare = Result<(Share, Buffers), Option<Arc<Arrived>>>;
 
-/// Where a buffer lies: its GPU, the slot of its allocation and its offset there.
+/// Where a buffer is: its GPU, the slot of its allocation, and its offset in the allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct BufferLocation {
     pub(crate) device: usize,
@@ -53,7 +54,7 @@ pub(crate) struct BufferLocation {
 }
 
 impl Share {
-    /// That of a collective's rank.
+    /// Returns the share of a rank of a collective.
     pub(crate) fn of_part(state: &Locked<'_>, rank: Rank, part: &Part) -> PartShare {
         match &part.location {
             &PartLocation::Here { op, buffers, device, published, .. } => {
@@ -82,10 +83,10 @@ impl BufferLocation {
     }
 }
 
-/// Where the bytes come from that a rank gives.
+/// Where a rank's input comes from.
 pub(crate) enum Source {
     Here(BufferLocation),
-    /// Another process has sent them.
+    /// Another process has sent the bytes.
     Elsewhere(Arc<Arrived>),
 }
 
@@ -109,21 +110,21 @@ impl Source {
 }
 
 impl Nccl {
-    /// Locks the memories of GPUs, and managed memory where there is any, always in ascending order, so that two calls can't
-    /// wait for each other's.
+    /// Locks the memories of GPUs, and managed memory if there is any. Always locks in ascending order, so that two
+    /// calls can't deadlock on each other's locks.
     pub(crate) fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
         let devices: BTreeSet<usize> = devices.chain([self.engine.managed()]).collect();
         let locked = devices.into_iter().map(|device| (device, self.engine.memory(device)));
         locked.filter(|(device, memory)| *device != self.engine.managed() || !memory.is_empty()).collect()
     }
 
-    /// The memory that a buffer of a rank lies in: managed memory, or that of the rank's GPU (NCCL's User Guide, "Data
-    /// Pointers").
+    /// Returns the memory that a rank's buffer is in: managed memory, or that of the rank's GPU (NCCL's User Guide,
+    /// "Data Pointers").
     pub(crate) fn memory_of_buffer(&self, address: u64, device: usize) -> usize {
         self.engine.device_of(address).filter(|&memory| memory == self.engine.managed()).unwrap_or(device)
     }
 
-    /// A rank's scalar, and what reading it touches.
+    /// Reads a rank's scalar, and returns it with the range that reading it touches.
     pub(crate) fn scale(
         &self,
         memories: &mut Memories<'_>,
@@ -147,7 +148,7 @@ impl Nccl {
         }
     }
 
-    /// The bytes of a buffer that other processes need.
+    /// Copies the bytes of a buffer that other processes need.
     pub(crate) fn give(
         &self,
         memories: &mut Memories<'_>,
@@ -162,10 +163,10 @@ impl Nccl {
         Ok(Payload(seen.unwrap_or_default().into_owned()))
     }
 
-    /// Where a buffer lies, and what using it touches.
+    /// Returns where a buffer is, and which range an access to it touches.
     ///
     /// # Errors
-    /// It is gone, or it is read and has bytes that nothing wrote.
+    /// If the buffer was freed, or if it is read and has bytes that were never written.
     pub(crate) fn find(
         &self,
         memories: &mut Memories<'_>,
@@ -190,7 +191,7 @@ impl Nccl {
         Ok((location, Touched::range(device, allocation, location.offset, bytes, writes)))
     }
 
-    /// Reports a send buffer with bytes that nothing wrote.
+    /// Reports a send buffer that has bytes that were never written.
     pub(crate) fn check_written(
         &self,
         allocation: &Allocation,
@@ -215,8 +216,8 @@ impl Nccl {
     }
 }
 
-/// Reads, combines and writes, block by block: a block is read from all its sources before it is written anywhere, which is
-/// all that in-location buffers need.
+/// Reads, combines, and writes, block by block. Each block is read from all its sources before it is written anywhere,
+/// so in-place buffers need no special case.
 pub(crate) fn move_pieces(
     pieces: &[Piece],
     reduction: Option<&Reduction>,
@@ -227,7 +228,7 @@ pub(crate) fn move_pieces(
     let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let mut block = vec![0; longest.min(BLOCK) as usize];
     for piece in pieces {
-        // What only ranks of other processes get, they make themselves.
+        // Other processes compute the pieces that only their ranks receive.
         if piece.destinations.iter().all(|&(rank, _)| receive[rank].is_none()) {
             continue;
         }
@@ -262,7 +263,7 @@ pub(crate) fn move_pieces(
     }
 }
 
-/// A buffer that was there at the call and is not any more.
+/// Returns the failure of a buffer that existed at the call but has been freed since.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
     let Share { rank, device, request, call_site, .. } = share;
     let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());

@@ -1,4 +1,4 @@
-//! Calls that move data: what was asked, checked at the call, in NCCL's order.
+//! Calls that move data: their arguments, checked at the call in NCCL's order.
 
 use super::log;
 use super::operation::{Buffers, Operation, Plan};
@@ -14,8 +14,8 @@ use virtual_gpu_core::handle::{CommHandle, CommId, Rank, SequenceNumber, StreamH
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// A call that moves data, as it was asked for. `R` is how its root or peer is given: an `i32` as C code passes it, or a
-/// [`Rank`] once it was checked.
+/// A call that moves data, with its arguments. `R` is the type of its root or peer: an `i32` as C code passes it, or a
+/// [`Rank`] once it has been checked.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<R = Rank> {
     /// A collective.
@@ -24,9 +24,9 @@ pub enum Request<R = Rank> {
     Transfer(Transfer<R>, u64),
 }
 
-/// Bytes that a request reads or writes.
+/// A range of bytes that a request reads or writes.
 pub(crate) struct Access {
-    /// The buffer in words, and the C function's name for it.
+    /// The buffer's description, and its parameter name in the C function.
     name: (&'static str, &'static str),
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Access {
 }
 
 impl<R> Request<R> {
-    /// The C function.
+    /// Returns the name of the C function.
     pub(crate) fn function(&self) -> &'static str {
         match self {
             Self::Collective(operation, _) => operation.function(),
@@ -44,10 +44,10 @@ impl<R> Request<R> {
 }
 
 impl Request<i32> {
-    /// The request with a root or peer that exists.
+    /// Returns the request with a root or peer that is known to exist.
     ///
     /// # Errors
-    /// Says what is wrong with its numbers, in the order in which NCCL looks at them.
+    /// A sentence that names the first bad number, in the order in which NCCL checks them.
     fn checked(self, world_size: usize) -> Result<Request, String> {
         let function = self.function();
         Ok(match self {
@@ -72,7 +72,7 @@ impl Request<i32> {
 }
 
 impl Request {
-    /// What `rank` reads and writes of its own memory.
+    /// Returns the ranges that `rank` reads and writes in its own memory.
     pub(crate) fn accesses(&self, rank: Rank, world_size: usize) -> Vec<Access> {
         let access = |name, address, bytes, writes| Access { name, address, bytes, writes };
         let (send, receive) = (("send", "sendbuff"), ("receive", "recvbuff"));
@@ -98,7 +98,8 @@ impl Request {
         }
     }
 
-    /// A collective that moves nothing and is over at once. A message of no bytes is still one that both ends wait for.
+    /// Returns the collective if it moves nothing and so completes at once. Unlike a collective, a message of zero
+    /// bytes still makes both ends wait for each other.
     fn dropped(&self) -> Option<Operation> {
         match self {
             Self::Collective(operation, _) => Some(*operation).filter(|operation| operation.count == 0),
@@ -120,7 +121,7 @@ fn invalid_usage(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
     Error::new(NcclStatus::InvalidUsage, message)
 }
 
-/// A call whose arguments are good, not launched yet.
+/// A call with valid arguments that has not been launched yet.
 #[derive(Clone)]
 pub(crate) struct Checked {
     pub(crate) comm: CommId,
@@ -128,18 +129,19 @@ pub(crate) struct Checked {
     pub(crate) world_size: usize,
     pub(crate) stream: StreamHandle,
     pub(crate) request: Request,
-    /// Its sequence number among its rank's captured launches; `None` outside of a graph.
+    /// The call's sequence number among its rank's captured launches; `None` outside of a graph.
     pub(crate) captured: Option<SequenceNumber>,
     pub(crate) call_site: CallSite,
-    /// How a collective is done.
+    /// How NCCL would run a collective.
     pub(crate) plan: Option<Plan>,
 }
 
 impl Nccl {
-    /// A call that moves data, on `stream`. Inside a group it is launched by the group's end.
+    /// Makes a call that moves data on `stream`. Inside a group, the group's end launches it.
     ///
     /// # Errors
-    /// As NCCL checks them, in its order: communicator, root or peer, pointers; `InvalidArgument` with a sentence.
+    /// The first that applies, in NCCL's order: a bad communicator, root or peer, or pointer. `InvalidArgument` comes
+    /// with a sentence that explains it.
     pub fn call(
         &'static self,
         handle: CommHandle,
@@ -164,7 +166,7 @@ impl Nccl {
         self.launch_calls(vec![call], guard)
     }
 
-    /// Checks a call's arguments. `None` is a call that moves nothing.
+    /// Checks a call's arguments. Returns `None` for a call that moves nothing.
     fn check_call(
         &self,
         handle: CommHandle,
@@ -220,7 +222,7 @@ impl Nccl {
         )))
     }
 
-    /// A buffer has to lie in one allocation of its rank's GPU.
+    /// Checks that a buffer is within one allocation of its rank's GPU.
     fn check_buffer(
         &self,
         access: &Access,

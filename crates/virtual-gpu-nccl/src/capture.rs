@@ -1,7 +1,7 @@
-//! Calls in a stream that is captured: they become part of a graph, and are made anew at each launch.
+//! Calls on a captured stream. They become part of a graph, and every launch of the graph makes them again.
 //!
-//! NCCL User Guide, "Using NCCL with CUDA Graphs": whether a call is captured has to be the same on all its ranks, and
-//! launching a graph is collective for the same ranks.
+//! NCCL User Guide, "Using NCCL with CUDA Graphs": either all ranks of a call capture it or none does, and launching a
+//! graph is collective for the same ranks.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
 use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
-/// Captured calls that a graph's node makes at each launch: one collective, or the sends and receives of a group.
+/// Captured calls that a graph's node makes at each launch: either one collective, or the sends and receives of a
+/// group.
 #[derive(Clone)]
 struct Captured {
     nccl: &'static Nccl,
@@ -31,10 +32,10 @@ impl std::fmt::Display for Captured {
 }
 
 impl Plan {
-    /// Whether it goes into a graph.
+    /// Whether the plan is captured into a graph.
     ///
     /// # Errors
-    /// `InvalidUsage` where only some of its streams are captured, or by several graphs.
+    /// `InvalidUsage` if only some of its streams are captured, or if several graphs capture them.
     pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
         engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(
@@ -47,8 +48,8 @@ impl Plan {
 }
 
 impl Locked<'_> {
-    /// Adds what a rank launches together to the graph of its streams. As outside of one, all of it waits for all the
-    /// streams and holds them up.
+    /// Adds the calls that a rank launches together to the graph of its streams. As outside of a graph, these calls
+    /// wait for all the streams and block all of them.
     pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;
         self.engine.join_captured(&streams);

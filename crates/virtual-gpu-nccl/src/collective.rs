@@ -1,4 +1,4 @@
-//! Collectives: matched by number, run when every rank's stream has come to them.
+//! Collectives: matched across ranks by sequence number, and run once every rank's stream has reached them.
 
 use std::sync::Arc;
 
@@ -17,41 +17,42 @@ use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, Rank, Seque
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// Facts of a report of ranks whose GPUs have failed: why the GPU that it names has, and why the first has.
+/// Prefixes of facts in a report about a failed GPU: why that GPU failed, and the first failure, which caused the
+/// others.
 const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
 
-/// One collective, as its ranks come to it.
+/// One collective, which its ranks reach one by one.
 pub(crate) struct Call {
     pub(crate) parts: Ranks<Option<Part>>,
     pub(crate) running: bool,
     pub(crate) failure: Option<Failure>,
 }
 
-/// One rank's part in a call.
+/// One rank's part in a collective.
 pub(crate) struct Part {
     pub(crate) operation: Operation,
-    /// Its sequence number among its rank's captured launches; `None` outside of a graph.
+    /// The call's sequence number among its rank's captured launches; `None` outside of a graph.
     captured: Option<SequenceNumber>,
     pub(crate) call_site: CallSite,
-    /// Its stream has come to it.
+    /// Whether the rank's stream has reached the call.
     pub(crate) arrived: bool,
-    /// Its rank has aborted.
+    /// Whether the rank has aborted.
     pub(crate) cancelled: bool,
     pub(crate) location: PartLocation,
 }
 
-/// Where a rank's part is done.
+/// The process that runs a rank's part.
 pub(crate) enum PartLocation {
     Here {
         op: OpRef,
         buffers: Buffers,
         device: usize,
-        /// The other processes have what it gives.
+        /// Whether the other processes have received the data that this rank contributes.
         published: bool,
         plan: Plan,
     },
-    /// In another process, from which this came with its arrival.
+    /// Another process runs the part. The arrival is what that process sent when its rank's stream reached the call.
     Elsewhere(Option<Arc<Arrived>>),
 }
 
@@ -60,7 +61,7 @@ impl Call {
         Self { parts: Ranks::new(world_size, |_| None), running: false, failure: None }
     }
 
-    /// Whether every rank has come, and every process knows what the others give.
+    /// Whether every rank has arrived, and every process has the data of the others.
     fn is_complete(&self) -> bool {
         self.parts.values().all(|part| {
             part.as_ref().is_some_and(|part| {
@@ -73,24 +74,24 @@ impl Call {
         })
     }
 
-    /// Whether a rank of this process has called it.
+    /// Whether a rank of this process has called the collective.
     pub(crate) fn has_part_here(&self) -> bool {
         self.parts.values().flatten().any(|part| part.op().is_some())
     }
 
-    /// Whether all parts are done in this process.
+    /// Whether all parts run in this process.
     fn is_local(&self) -> bool {
         self.parts.values().flatten().all(|part| part.op().is_some())
     }
 
-    /// Starts it, where it can run now. `false` where it can't.
+    /// Starts the collective if it can run now. Returns whether it did.
     fn start(&mut self) -> bool {
         let starts = !self.running && self.failure.is_none() && self.is_complete();
         self.running |= starts;
         starts
     }
 
-    /// The other processes are about to know what a rank gives. `false` where it is not needed any more.
+    /// Records that a rank's data is on its way to the other processes. Returns `false` if the rank's part is no longer needed.
     pub(crate) fn published(&mut self, rank: Rank) -> bool {
         match &mut self.parts[rank] {
             Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. })
@@ -103,7 +104,7 @@ impl Call {
         }
     }
 
-    /// Once every rank has called: the report where they disagree. `number` is the call's.
+    /// Once every rank has called, returns a report if they disagree. `number` is the call's.
     fn disagreement(&self, number: SequenceNumber) -> Option<Report> {
         if self.failure.is_some() || self.parts.values().any(Option::is_none) {
             return None;
@@ -117,20 +118,20 @@ impl Call {
         parts.any(|part| part.captured != first.captured).then(|| captured_apart(&self.parts, number))
     }
 
-    /// The report where the GPU of one of the ranks has failed, so that it can't take part.
+    /// Returns a report if the GPU of one of the ranks has failed and can't take part.
     fn failed_part(&self, engine: &EngineState) -> Option<Report> {
         Rank::all(self.parts.len()).find_map(|rank| self.failure_of_part(engine, rank))
     }
 
-    /// The report where the GPU of this rank has failed.
+    /// Returns a report if the GPU of this rank has failed.
     pub(crate) fn failure_of_part(&self, engine: &EngineState, rank: Rank) -> Option<Report> {
         let part = self.parts[rank].as_ref()?;
         let PartLocation::Here { op, buffers, .. } = part.location else { return None };
         failed_gpu(engine, op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
     }
 
-    /// Takes a rank's part out. Returns its stream where that has come to the call. What a rank of another process has given
-    /// stays: it may have left because all was done.
+    /// Cancels a rank's part. Returns the rank's stream if it has reached the call. Data that a rank of another process
+    /// has already sent stays, because that rank may have left after its work was done.
     fn cancel(&mut self, rank: Rank) -> Option<StreamHandle> {
         let part = self.parts[rank].as_mut()?;
         let op = part.op();
@@ -140,7 +141,7 @@ impl Call {
 }
 
 impl Part {
-    /// Its operation in a stream of this process.
+    /// Returns the part's operation, if its stream is in this process.
     pub(crate) fn op(&self) -> Option<OpRef> {
         match self.location {
             PartLocation::Here { op, .. } => Some(op),
@@ -150,7 +151,7 @@ impl Part {
 }
 
 impl Communicator {
-    /// A collective that must be there: it is not done.
+    /// Returns a collective that must exist because it is not done.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -158,7 +159,7 @@ impl Communicator {
         self.calls.get(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
 
-    /// As [`Self::call`], to be changed.
+    /// Like [`Self::call`], but returns a mutable reference.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -166,7 +167,7 @@ impl Communicator {
         self.calls.get_mut(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
 
-    /// Takes a collective away that is done.
+    /// Removes a collective that is done.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -174,22 +175,22 @@ impl Communicator {
         self.calls.remove(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
 
-    /// The collective of this number, which may be new.
+    /// Returns the collective of this number, and creates it if necessary.
     fn call_or_new(&mut self, sequence: SequenceNumber) -> &mut Call {
         let world_size = self.ranks.len();
         self.calls.entry(sequence).or_insert_with(|| Call::new(world_size))
     }
 
-    /// Whether every rank that is here has called this collective, and it is over.
+    /// Whether every rank of this process has called this collective, and it is over.
     fn is_past(&self, sequence: SequenceNumber) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 
-    /// The ranks that have not come to a collective, in the order of their numbers.
+    /// Returns the ranks that a collective still waits for, in the order of their numbers.
     ///
     /// # Errors
-    /// `InternalError` where there is no such call.
+    /// `InternalError` if there is no such call.
     pub(crate) fn missing_ranks(&self, sequence: SequenceNumber) -> NcclResult<Vec<(Rank, Missing)>> {
         let call = self.call(sequence)?;
         if call.failure.is_some() || call.running {
@@ -204,13 +205,14 @@ impl Communicator {
         Ok(missing.collect())
     }
 
-    /// A collective with ranks in other processes, where it can run now. One that has failed may be forgotten.
+    /// Returns a collective with ranks in other processes, if it can run now. A collective that has failed may already
+    /// be forgotten.
     pub(crate) fn linked_collective(&mut self, sequence: SequenceNumber) -> Option<Job> {
         let id = CollectiveId { comm: self.id, sequence };
         self.calls.get_mut(&sequence)?.start().then_some(Job::Collective(id))
     }
 
-    /// A rank of another process has called a collective. Returns the report where ranks disagree about it.
+    /// Records that a rank of another process has called a collective. Returns a report if the ranks disagree about it.
     pub(crate) fn called_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -218,7 +220,7 @@ impl Communicator {
         (operation, captured): (Operation, Option<SequenceNumber>),
         call_site: CallSite,
     ) -> Option<Report> {
-        // It may have failed here before that rank has called it.
+        // The collective may have failed here before that rank called it.
         if self.is_past(sequence) {
             return None;
         }
@@ -229,10 +231,10 @@ impl Communicator {
         call.disagreement(sequence)
     }
 
-    /// The stream of a rank of another process has come to a collective.
+    /// Records that the stream of a rank of another process has reached a collective.
     ///
     /// # Errors
-    /// [`Malformed`] where the rank has not called it, or gives another number of bytes than it said.
+    /// [`Malformed`] if the rank has not called it, or sends a different number of bytes than it announced.
     pub(crate) fn arrived_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -240,7 +242,7 @@ impl Communicator {
         arrived: Arc<Arrived>,
     ) -> Result<Option<Job>, Malformed> {
         let world_size = self.ranks.len();
-        // One that has failed here is forgotten.
+        // A collective that failed here has been forgotten.
         let Some(call) = self.calls.get_mut(&sequence) else { return Ok(None) };
         let part = call.parts[rank].as_mut().ok_or(Malformed)?;
         if arrived.payload.len() as u64 != part.operation.given(rank, world_size).unwrap_or(0) {
@@ -251,7 +253,8 @@ impl Communicator {
         Ok(self.linked_collective(sequence))
     }
 
-    /// Notes that a collective has failed, unless it has already or runs. Returns the streams here that have come to it.
+    /// Records that a collective has failed, unless it already failed or is running. Returns this process's streams
+    /// that have reached it.
     fn fail_call(&mut self, sequence: SequenceNumber, failure: &Failure) -> Vec<StreamHandle> {
         if self.is_past(sequence) {
             return Vec::new();
@@ -268,7 +271,7 @@ impl Communicator {
         arrived
     }
 
-    /// Forgets a failed call once all its ranks have come, of those that are here.
+    /// Forgets a failed call once all ranks of this process have reached it.
     fn forget_failed_call_if_over(&mut self, sequence: SequenceNumber) {
         let ranks = &self.ranks;
         let is_over = |call: &Call| {
@@ -281,7 +284,8 @@ impl Communicator {
         }
     }
 
-    /// Takes a rank's part out of every call that is not running yet. Returns its streams that have come to one.
+    /// Cancels a rank's part in every call that is not running yet. Returns the rank's streams that have reached one of
+    /// these calls.
     pub(crate) fn cancel_calls(&mut self, rank: Rank) -> Vec<StreamHandle> {
         self.calls.values_mut().filter(|call| !call.running).filter_map(|call| call.cancel(rank)).collect()
     }
@@ -292,7 +296,7 @@ fn vanished_call(comm: CommId, sequence: SequenceNumber) -> Error<NcclStatus> {
 }
 
 impl Locked<'_> {
-    /// Enqueues one rank's part of a collective, to come after others.
+    /// Enqueues one rank's part of a collective, which waits for the operations in `after`.
     pub(crate) fn enqueue_collective(&mut self, checked: Checked, after: Vec<Awaited>) -> NcclResult<()> {
         let Checked { comm, rank, stream, request, captured, call_site, plan, .. } = checked;
         let (Request::Collective(operation, buffers), Some(plan)) = (request, plan) else { return Ok(()) };
@@ -323,10 +327,10 @@ impl Locked<'_> {
         }
     }
 
-    /// One rank's stream has come to a collective. Returns it where it can run now.
+    /// Records that one rank's stream has reached a collective. Returns the collective if it can run now.
     ///
     /// # Errors
-    /// `InternalError` where there is no such call.
+    /// `InternalError` if there is no such call.
     pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> NcclResult<Option<Job>> {
         let comm = self.nccl.communicator_mut(id.comm)?;
         let is_linked = comm.link.is_some();
@@ -367,13 +371,13 @@ impl Locked<'_> {
         })
     }
 
-    /// Makes a collective fail that can't be complete: at once for the ranks that have come, on arrival for the others.
+    /// Fails a collective that can't complete: at once for the ranks that have arrived, and on arrival for the others.
     pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
         self.nccl.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure)?;
         self.collective_failed(id, failure)
     }
 
-    /// As [`Self::fail_collective`], where the other processes know. The first failure stays.
+    /// Like [`Self::fail_collective`], but for when the other processes already know. Only the first failure is kept.
     pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
         for stream in self.nccl.communicator_mut(id.comm)?.fail_call(id.sequence, failure) {
             self.engine.fail_stream(stream, failure);
@@ -383,7 +387,7 @@ impl Locked<'_> {
     }
 }
 
-/// The report of a call that can't be complete, where the GPU of `rank`, whose part `op` is, has failed.
+/// Returns the report of a call that can't complete because the GPU of `rank` has failed. `op` is that rank's part.
 pub(crate) fn failed_gpu(
     engine: &EngineState,
     op: OpRef,
@@ -395,7 +399,7 @@ pub(crate) fn failed_gpu(
     let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
         .at(format!("rank {rank}: {request}"), call_site)
         .fact(format!("{ITS_FAILURE}{}", failure.headline()));
-    // Where that one came of another rank's, this leads to the first.
+    // If that failure was itself caused by another rank's, report the first one.
     let cause = [CAUSE, ITS_FAILURE]
         .into_iter()
         .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
@@ -405,7 +409,7 @@ pub(crate) fn failed_gpu(
     })
 }
 
-/// Which ranks called what.
+/// Reports which ranks called what.
 fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!(
         "the {} collective of this communicator differs between the ranks",
@@ -417,7 +421,7 @@ fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     )
 }
 
-/// `1st`, `2nd`, `3rd`, `4th`: collectives are numbered from 1.
+/// Formats a number as `1st`, `2nd`, `3rd`, `4th`. Collectives are numbered from 1.
 fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
     let ending = match (number % 100, number % 10) {
         (11..=13, _) => "th",
@@ -429,7 +433,7 @@ fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
     format!("{number}{ending}")
 }
 
-/// Which ranks made the call themselves, and which by a graph.
+/// Reports which ranks made the call directly, and which ones through a graph.
 fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!(
         "the {} collective differs between the ranks: not all launch the same graph",
@@ -445,7 +449,7 @@ fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report
     )
 }
 
-/// Adds one line for each line of the program whose ranks did the same.
+/// Adds one line for each source line of the program, with the ranks that made the same call there.
 fn with_sides(
     mut report: Report,
     parts: &Ranks<Option<Part>>,

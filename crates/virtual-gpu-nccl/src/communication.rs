@@ -1,4 +1,4 @@
-//! What the engine asks of NCCL: its trait [`Communication`].
+//! What the engine needs from NCCL: the implementation of its trait [`Communication`].
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ impl Communication for Nccl {
     }
 
     fn missing(&self, call: CallKey) -> Vec<Missing> {
-        // No rank comes to a call that is gone. The report of the deadlock says so.
+        // No rank can reach a call that is gone. The report of the deadlock says so.
         self.lock_own().missing(call).unwrap_or_else(|_| vec![Missing::Gone])
     }
 
@@ -81,10 +81,10 @@ impl Communication for Nccl {
 }
 
 impl super::State {
-    /// Why the ranks that a call waits for have not come to it.
+    /// Returns why each rank that a call waits for has not reached it.
     ///
     /// # Errors
-    /// `InternalError` where the call's communicator is gone.
+    /// `InternalError` if the call's communicator is gone.
     fn missing(&self, call: CallKey) -> NcclResult<Vec<Missing>> {
         Ok(match call {
             CallKey::Collective(id) => {
@@ -95,7 +95,7 @@ impl super::State {
                 let pending = self.communicator(id.comm)?.pending(id);
                 pending.into_iter().map(|pending| pending.missing).collect()
             }
-            // A thread may wait in a split while another one aborts the last rank.
+            // Another thread may abort the last rank while a thread waits in a split.
             CallKey::Management(id) => {
                 let comm = self.communicators.get(&id.comm);
                 let absent = comm.map_or_else(Vec::new, |comm| comm.absent(id.sequence));
@@ -106,10 +106,10 @@ impl super::State {
 }
 
 impl Locked<'_> {
-    /// A stream has come to a call. Returns what can run now.
+    /// Records that a stream has reached a call. Returns what can run now.
     ///
     /// # Errors
-    /// `InternalError` where there is no such call.
+    /// `InternalError` if there is no such call.
     fn arrive(&mut self, call: CallKey) -> NcclResult<Option<Job>> {
         match call {
             CallKey::Collective(id) => self.arrive_at_collective(id),
@@ -118,10 +118,10 @@ impl Locked<'_> {
         }
     }
 
-    /// Makes calls fail that can't complete: at once for the ranks that have come, on arrival for the others.
+    /// Fails calls that can't complete: at once for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
-    /// `InternalError` where a call's communicator is gone; the other calls fail nevertheless.
+    /// `InternalError` if a call's communicator is gone; the other calls still fail as they should.
     pub(crate) fn fail_calls(
         &mut self,
         calls: &Deadlocked,
@@ -136,10 +136,10 @@ impl Locked<'_> {
         failed
     }
 
-    /// Makes a call fail: at once for the ranks that have come, on arrival for the others.
+    /// Fails a call: at once for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
-    /// `InternalError` where its communicator is gone.
+    /// `InternalError` if its communicator is gone.
     pub(crate) fn fail_call(&mut self, call: CallKey, failure: &Failure) -> NcclResult<()> {
         match call {
             CallKey::Collective(id) => self.fail_collective(id, failure),
@@ -158,7 +158,7 @@ mod tests {
     use virtual_gpu_core::handle::{CollectiveId, CommId, SequenceNumber};
     use virtual_gpu_core::source_location::CallSite;
 
-    /// NCCL on two GPUs, and a stream of the first, whose context is current.
+    /// Returns NCCL on two GPUs, and a stream of the first GPU, whose context is current.
     fn nccl() -> (&'static Nccl, StreamHandle) {
         let config = Config { gpus: 2, ..Config::default() };
         let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_whose_communicator_goes_meanwhile() {
+    fn a_wait_ends_when_its_communicator_is_gone() {
         let (nccl, stream) = nccl();
         let comms = nccl.init_all(&[0, 1]).unwrap();
         let buffer = nccl.engine.allocate(4).unwrap();
@@ -189,7 +189,7 @@ mod tests {
             data_type: DataType::Float32,
         };
         let request = Request::Collective(operation, Buffers { send: buffer, receive: buffer, scale: None });
-        // Another thread's call: this one may still make that of rank 1.
+        // Another thread makes this call, because the current thread could still make rank 1's.
         std::thread::scope(|scope| {
             scope.spawn(|| nccl.call(comms[0], request, stream).unwrap()).join().unwrap();
         });

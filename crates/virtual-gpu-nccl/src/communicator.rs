@@ -23,67 +23,68 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// All ranks of one communicator.
+/// All ranks of one communicator, and the work between them.
 pub(crate) struct Communicator {
     pub(crate) id: CommId,
     pub(crate) ranks: Ranks<RankState>,
-    /// Calls that are not done, by number from 1.
+    /// The calls that are not done, by sequence number from 1.
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
-    /// Sends and receives that are not done.
+    /// The sends and receives that are not done.
     pub(crate) traffic: Traffic,
-    /// Splits and the like to which not all ranks have come, by number from 1.
+    /// The splits and finalizes that not all ranks have reached, by sequence number from 1.
     pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
-    /// What went wrong in the background.
+    /// The asynchronous error, if any.
     pub(crate) failed: Option<Error<NcclStatus>>,
-    /// Where rank 0's end was made.
+    /// Where rank 0's handle was made.
     pub(crate) call_site: CallSite,
-    /// Where the ranks of other processes are reached.
+    /// How to reach the ranks of other processes.
     pub(crate) link: Option<Link>,
 }
 
 /// Another process of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
-    /// Its number there.
+    /// Its number in the session.
     pub(crate) number: ProcessNumber,
-    /// Its number as the system counts it.
+    /// Its process ID.
     pub(crate) pid: u32,
 }
 
 /// One rank of a communicator, as this process knows it.
 pub(crate) struct RankState {
-    /// The process that it is in, if that is another.
+    /// The process that the rank is in, unless it is this one.
     pub(crate) process: Option<Process>,
     pub(crate) device: usize,
-    /// The thread that last used it: who will make its next call, unless it is handed on.
+    /// The thread that last used the rank. It will make the rank's next call, unless the rank is handed on.
     pub(crate) owner: ThreadKey,
-    /// The thread that made it, and whether a call was made for it since.
+    /// The thread that made the rank, and whether a call has been made for the rank since.
     maker: ThreadKey,
     is_used: bool,
-    /// A rank of its communicator was used by another thread than its maker.
+    /// Whether a thread other than its maker has used some rank of the communicator.
     is_handed_on: bool,
-    /// Collective calls that it has made.
+    /// The number of collective calls that the rank has made.
     pub(crate) issued: SequenceNumber,
-    /// Collectives, and groups of sends and receives, of which it has captured graphs.
+    /// The number of collectives, and of groups of sends and receives, that the rank has captured into graphs.
     pub(crate) captured: SequenceNumber,
-    /// Groups of sends and receives that it has launched.
+    /// The number of groups of sends and receives that the rank has launched.
     pub(crate) transfer_groups: SequenceNumber,
-    /// Its last call that moves data, with its operation in the stream.
+    /// The rank's last call that moves data, with its operation in the stream.
     pub(crate) last: Option<LastCall>,
-    /// Assemblies that it has come to.
+    /// The number of splits and finalizes that the rank has reached.
     pub(crate) management_calls: SequenceNumber,
     pub(crate) config: CommConfig,
-    /// Reduction operators that it has made.
+    /// The reduction operators that the rank has made.
     pub(crate) scales: Scales,
     pub(crate) finalized: bool,
-    /// Where it is not blocking: how often it has still to answer that it is in progress, and its pending split or finalize.
+    /// For a nonblocking communicator: how many more times a query reports that it is in progress, and its pending
+    /// split or finalize.
     pub(crate) polls: u32,
     pub(crate) awaits: Option<SequenceNumber>,
-    /// Its last collective of no elements, with the number of the next that counts.
+    /// The rank's last collective of zero elements, with the number of the next collective that counts.
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
-    /// How its GPU has failed, once a thread has got that error.
+    /// How the rank's GPU failed, once a thread has received that error.
     pub(crate) gpu_failure: Option<String>,
-    /// How and where it left.
+    /// How and where the rank left.
     pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
 }
 
@@ -92,7 +93,8 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// A query has answered its thread that it isn't done: an abort now is deliberate.
+    /// Whether a query has already reported to the thread that the call isn't done, which makes an abort now
+    /// deliberate.
     pub(crate) was_polled: bool,
 }
 
@@ -121,17 +123,17 @@ impl RankState {
         }
     }
 
-    /// A rank of another process.
+    /// Creates a rank of another process.
     pub(crate) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
         Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
     }
 
-    /// Whether this thread, and no other, makes its calls.
+    /// Whether this thread, and no other, makes the rank's calls.
     pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
         self.owner == thread && !self.is_handed_on && self.left.is_none()
     }
 
-    /// Why it has not made a call.
+    /// Returns why the rank has not made a call.
     pub(crate) fn absence(&self) -> Missing {
         match self.left {
             Some(_) => Missing::Gone,
@@ -142,7 +144,7 @@ impl RankState {
 }
 
 impl Communicator {
-    /// Whether no process of another rank has ended.
+    /// Fails if a process with other ranks has ended.
     pub(crate) fn check_all_there(&self) -> NcclResult<()> {
         match &self.failed {
             Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
@@ -150,7 +152,7 @@ impl Communicator {
         }
     }
 
-    /// A thread calls for a rank.
+    /// Records that a thread makes a call for a rank.
     pub(crate) fn used_by(&mut self, rank: Rank, thread: ThreadKey) {
         let own = &mut self.ranks[rank];
         (own.owner, own.is_used) = (thread, true);
@@ -159,25 +161,26 @@ impl Communicator {
         }
     }
 
-    /// Whether its ranks here have all left, and nothing of it is under way.
+    /// Whether all ranks of this process have left and no work is pending.
     fn is_over(&self) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
     }
 
-    /// Remembers what went wrong in the background; the first failure stays.
+    /// Records an asynchronous error; only the first failure is kept.
     pub(crate) fn note_failure(&mut self, failure: &Failure) {
         self.failed.get_or_insert_with(|| Error::new(NcclStatus::InvalidUsage, failure.report.clone()));
     }
 }
 
-/// Refuses what `NCCL_ALGO` and `NCCL_PROTO` say that NCCL does not know, as it does when a communicator is made.
+/// Rejects values of `NCCL_ALGO` and `NCCL_PROTO` that NCCL does not know, as NCCL does when it makes a communicator.
 pub(crate) fn check_choice() -> NcclResult<()> {
     Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
 }
 
 impl Nccl {
-    /// `ncclCommInitAll`: a communicator with a rank on each of `devices`, all driven by the calling thread.
+    /// Implements `ncclCommInitAll`: makes a communicator with a rank on each of `devices`, all driven by the calling
+    /// thread.
     pub fn init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
         check_choice()?;
         let mut gpus = Vec::new();
@@ -205,7 +208,7 @@ impl Nccl {
 }
 
 impl State {
-    /// A communicator that must be there: a rank of it is a member, or its work is not done.
+    /// Returns a communicator that must exist, because one of its ranks is a member or its work is not done.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -213,7 +216,7 @@ impl State {
         self.communicators.get(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
 
-    /// As [`Self::communicator`], to be changed.
+    /// Like [`Self::communicator`], but returns a mutable reference.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -221,10 +224,10 @@ impl State {
         self.communicators.get_mut(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
 
-    /// Forgets a communicator whose ranks here have all left, once nothing of it is under way.
+    /// Forgets a communicator once all its ranks of this process have left and no work is pending.
     ///
     /// # Errors
-    /// `InternalError`, naming what is gone already.
+    /// `InternalError`, naming the missing object.
     pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) -> NcclResult<()> {
         if !self.communicator(comm)?.is_over() {
             return Ok(());
@@ -237,12 +240,12 @@ impl State {
         Ok(())
     }
 
-    /// The threads that drive ranks, of communicators that are there.
+    /// Returns the threads that drive ranks of existing communicators.
     pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
         self.communicators.values().flat_map(|comm| comm.ranks.values().map(|rank| rank.owner)).collect()
     }
 
-    /// A thread has got the error of a GPU that has failed. The first failure is the cause of later ones.
+    /// Records that a thread has received the error of a failed GPU. The first failure is the cause of later ones.
     pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
         let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
@@ -250,8 +253,8 @@ impl State {
         }
     }
 
-    /// A query has answered a thread that an operation isn't done. For all the thread knows, a rank's last call before it
-    /// isn't done either.
+    /// Records that a query has reported to a thread that an operation isn't done. As far as the thread knows, a rank's
+    /// last call before that operation isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
         let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.owner == thread) {
@@ -266,11 +269,11 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Makes a communicator of ranks that have come together; `function` is the call that they wait in. A rank of another
+    /// Makes a communicator of the ranks that have joined; `function` is the call that they wait in. A rank of another
     /// process has no handle here.
     ///
     /// # Errors
-    /// `InternalError` where the session of its link is gone.
+    /// `InternalError` if the session of its link is gone.
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
@@ -307,8 +310,8 @@ impl Locked<'_> {
     }
 }
 
-/// Whether ranks of one communicator may share a GPU. As NCCL reads its switches: when a communicator is made, and what is
-/// no number counts as not set.
+/// Whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is made, and
+/// treats a value that is not a number as unset.
 pub(crate) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)

@@ -1,15 +1,15 @@
-//! `ncclConfig_t`: what is asked of a communicator.
+//! `ncclConfig_t`: the options of a communicator.
 //!
-//! Only `blocking` changes what a program sees. `splitShare`, `shrinkShare`, `netName`, `commName`, `trafficClass` and the
-//! numbers of blocks, channels, contexts and peers are checked and have no effect: there is nothing here that they would
-//! tune.
+//! Only `blocking` changes what a program observes. `splitShare`, `shrinkShare`, `netName`, `commName`, `trafficClass`,
+//! and the numbers of blocks, channels, contexts, and peers are checked but have no effect, because the virtual GPU has
+//! nothing for them to tune.
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// What a communicator was made with.
+/// The options that a communicator was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommConfig {
-    /// Whether calls return only when they are done.
+    /// Whether calls return only once they are done.
     pub blocking: bool,
 }
 
@@ -19,12 +19,12 @@ impl Default for CommConfig {
     }
 }
 
-/// The first bytes of a good structure (`NCCL_API_MAGIC`).
+/// The first bytes of a valid structure (`NCCL_API_MAGIC`).
 const MAGIC: u32 = 0xcafe_beef;
-/// A field that was not set (`NCCL_CONFIG_UNDEF_INT`).
+/// The value of an unset field (`NCCL_CONFIG_UNDEF_INT`).
 const UNSET: i32 = i32::MIN;
 
-/// An integer field: its name, its offset, the version since which there is one, and its values.
+/// An integer field: its name, its offset, the version that introduced it, and its valid values.
 struct Field {
     name: &'static str,
     offset: usize,
@@ -44,10 +44,10 @@ const fn field(
 const FLAG: std::ops::RangeInclusive<i32> = 0..=1;
 const POSITIVE: std::ops::RangeInclusive<i32> = 1..=i32::MAX;
 const ANY: std::ops::RangeInclusive<i32> = i32::MIN..=i32::MAX;
-/// Channels of a communicator at most.
+/// The maximum number of channels of a communicator.
 const CHANNELS: i32 = 64;
 
-/// The fields of NCCL 2.30's `ncclConfig_t`, with the values that its `parseCommConfig` takes.
+/// The fields of NCCL 2.30's `ncclConfig_t`, with the values that its `parseCommConfig` accepts.
 const FIELDS: [Field; 15] = [
     field("blocking", 16, 21_400, FLAG),
     field("cgaClusterSize", 20, 21_700, 0..=i32::MAX),
@@ -67,10 +67,10 @@ const FIELDS: [Field; 15] = [
 ];
 
 impl CommConfig {
-    /// Bytes of the structure that are looked at.
+    /// The size of the part of the structure that is read, in bytes.
     pub const SIZE: usize = 96;
 
-    /// Reads a structure as C code filled it in: as many of its bytes as its own `size` field says.
+    /// Reads a structure that C code filled in, up to the number of bytes that its own `size` field gives.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the field.
@@ -118,7 +118,7 @@ impl CommConfig {
 mod tests {
     use super::*;
 
-    /// `NCCL_CONFIG_INITIALIZER` of a version, with some fields set.
+    /// Returns `NCCL_CONFIG_INITIALIZER` of a version, with some fields set.
     fn config(version: u32, fields: &[(usize, i32)]) -> Vec<u8> {
         let mut bytes = vec![0; CommConfig::SIZE];
         for field in &FIELDS {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_a_version_does_not_have_are_not_looked_at() {
+    fn fields_that_a_version_does_not_have_are_ignored() {
         assert_eq!(CommConfig::from_bytes(&config(21_300, &[(16, 0)])), Ok(CommConfig::default()));
         assert!(CommConfig::from_bytes(&config(21_700, &[(56, 7)])).is_ok());
         assert!(CommConfig::from_bytes(&config(22_700, &[(56, 7)])).is_err());

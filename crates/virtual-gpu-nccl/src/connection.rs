@@ -1,4 +1,5 @@
-//! Connections to other processes: who listens where, how strangers are turned away, and a thread at each end of a socket.
+//! Connections to other processes: where each process listens, how it rejects strangers, and the threads at both ends
+//! of a socket.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -15,21 +16,21 @@ use super::wire::{Reader, Writer, structure};
 use virtual_gpu::engine::given_up;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of both sides of every connection.
+/// The first bytes that both sides of every connection send.
 const MAGIC: [u8; 8] = *b"vgpunccl";
-/// The form of all that follows.
+/// The version of the protocol that follows.
 const VERSION: u32 = 1;
-/// How long a stranger may take to say who it is.
+/// How long a process that connects may take to identify itself.
 const GREETING: Duration = Duration::from_secs(5);
-/// Bytes of a message at most.
+/// The maximum length of a message, in bytes.
 const LONGEST: u64 = 1 << 40;
-/// How long to wait before an address that does not answer yet is tried again.
+/// How long to wait before another attempt to connect to an address that does not answer yet.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// An interface's name, and an address of it.
+/// An interface's name and one of its addresses.
 pub type Interface = (String, IpAddr);
 
-/// What a process sends first.
+/// The first message of a process that connects.
 pub(crate) struct Hello {
     id: [u8; 128],
     pub(crate) pid: u32,
@@ -37,7 +38,7 @@ pub(crate) struct Hello {
 
 structure! { Greeting { magic, version, code } }
 
-/// The first bytes in either direction; the code of the process that connects is 0.
+/// The first bytes in either direction. From the process that connects, the code is 0.
 struct Greeting {
     magic: [u8; 8],
     version: u32,
@@ -49,22 +50,22 @@ const WELCOME: u32 = 0;
 const UNKNOWN_ID: u32 = 1;
 const OTHER_VERSION: u32 = 2;
 
-/// What goes to another process: a thread of its own sends it, in order.
+/// A queue of messages to another process, which a thread sends in order.
 pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // A connection that has ended takes nothing: the thread that reads from it handles its end.
+        // Ignore that the connection may have ended: the thread that reads from it handles that.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
-    /// Nothing more is sent. The other side sees the end once it has got all.
+    /// Closes the queue. The other side sees the end of the connection after it has received everything.
     pub(crate) fn close(&mut self) {
         self.0 = None;
     }
 }
 
-/// Addresses at which this process listens, as they were asked for.
+/// The addresses at which this process listens, by the address that was requested.
 #[derive(Default)]
 pub(crate) struct Listeners(HashMap<SocketAddr, SocketAddr>);
 
@@ -81,10 +82,10 @@ fn read_greeting(stream: &mut TcpStream) -> std::io::Result<Option<Greeting>> {
 }
 
 impl Nccl {
-    /// `ncclGetUniqueId`. `interfaces` lists those of the machine, for `NCCL_SOCKET_IFNAME`.
+    /// Implements `ncclGetUniqueId`. `interfaces` lists those of the machine, to be matched with `NCCL_SOCKET_IFNAME`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` where no interface is as `NCCL_SOCKET_IFNAME` asks.
+    /// `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` if no interface matches `NCCL_SOCKET_IFNAME`.
     pub fn unique_id(&'static self, interfaces: fn() -> Vec<Interface>) -> NcclResult<UniqueId> {
         if let Some(address) = std::env::var("NCCL_COMM_ID").ok().filter(|text| !text.is_empty()) {
             return Ok(UniqueId::of_address(parse_address(&address)?));
@@ -96,16 +97,16 @@ impl Nccl {
                 Error::new(NcclStatus::InvalidUsage, message)
             })?,
         };
-        // Without a network the id still serves the threads of this process.
+        // Without a network, the id still works for the threads of this process.
         let id = UniqueId::new(self.listen(SocketAddr::new(ip, 0)).ok());
         self.lock().nccl.own_ids.insert(id);
         Ok(id)
     }
 
-    /// Listens where an id of `NCCL_COMM_ID` says: this process has rank 0.
+    /// Listens at the address of an id from `NCCL_COMM_ID`, because this process has rank 0.
     pub(crate) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
-        // Before another process can connect.
+        // Add the id before another process can connect.
         self.lock().nccl.own_ids.insert(id);
         self.listen(address).map(drop).map_err(|error| {
             self.lock().nccl.own_ids.remove(&id);
@@ -114,7 +115,8 @@ impl Nccl {
         })
     }
 
-    /// Listens at `asked`, if it does not yet; port 0 is any. Returns the address that others see.
+    /// Listens at `asked`, unless it does already; port 0 means any port. Returns the address that other processes
+    /// connect to.
     fn listen(&'static self, asked: SocketAddr) -> std::io::Result<SocketAddr> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&address) = listeners.0.get(&asked) {
@@ -125,11 +127,11 @@ impl Nccl {
         named("accepts", move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
-                    // Out of files, say: those who are connected go on.
+                    // The process may be out of file descriptors, for example: existing connections continue.
                     std::thread::sleep(TRY_AGAIN);
                     continue;
                 };
-                // One that can't be greeted is dropped, which its process sees.
+                // A connection that can't be greeted is dropped, and the process at its other end notices.
                 let _ = named("greets", move || drop(self.greet(stream)));
             }
         })?;
@@ -137,7 +139,7 @@ impl Nccl {
         Ok(address)
     }
 
-    /// Lets in who knows the id of a communicator that is made here.
+    /// Accepts a connection if its greeting has the id of a communicator that is made here.
     fn greet(&'static self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;
@@ -163,11 +165,11 @@ impl Nccl {
         Ok(())
     }
 
-    /// Connects to the process that made an id, its root. Returns the session.
+    /// Connects to the root, which is the process that made an id. Returns the session.
     ///
     /// # Errors
-    /// `RemoteError` where the root does not listen or does not know the id, `SystemError` where an id has no address,
-    /// `InvalidUsage` for another version of the virtual GPU.
+    /// `RemoteError` if the root does not listen or does not know the id, `SystemError` if an id has no address,
+    /// `InvalidUsage` if the root runs another version of the virtual GPU.
     pub(crate) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
         let maker = id.maker();
         let root =
@@ -185,7 +187,7 @@ impl Nccl {
         Ok(session)
     }
 
-    /// Connects to a root's address. With `NCCL_COMM_ID` this process may be quicker than the root, and tries again.
+    /// Connects to a root's address. With `NCCL_COMM_ID`, this process may start before the root, so it retries.
     fn reach(&self, id: UniqueId, address: SocketAddr, root: &str) -> NcclResult<TcpStream> {
         let timeout = self.engine.config().bootstrap_timeout.duration;
         let since = Instant::now();
@@ -247,7 +249,7 @@ impl Nccl {
         }
     }
 
-    /// Starts a connection's sender.
+    /// Starts the thread that sends on a connection.
     fn open(&self, stream: &TcpStream) -> std::io::Result<Outbox> {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
@@ -262,13 +264,13 @@ impl Nccl {
                     break;
                 }
             }
-            // The other side reads to the end, and knows that nothing more comes.
+            // The other side reads up to the end, and then knows that nothing more follows.
             let _ = stream.shutdown(Shutdown::Write);
         })?;
         Ok(Outbox(Some(queue)))
     }
 
-    /// Takes in what a process sends, until its connection ends or it says what makes no sense.
+    /// Handles the messages of a process, until its connection ends or it sends an invalid message.
     fn read_all(&'static self, mut stream: TcpStream, session: SessionId, process: ProcessNumber) {
         loop {
             let mut len = [0; 8];
@@ -277,7 +279,7 @@ impl Nccl {
             }
             let len = u64::from_le_bytes(len);
             let mut message = Vec::new();
-            // Memory is taken as the bytes come, and not as the length says.
+            // Memory grows as the bytes arrive, so a wrong length can't allocate too much.
             let read = (&mut stream).take(len.min(LONGEST)).read_to_end(&mut message);
             if read.is_err()
                 || message.len() as u64 != len
@@ -295,12 +297,12 @@ fn remote(message: String) -> Error<NcclStatus> {
     Error::new(NcclStatus::RemoteError, message)
 }
 
-/// Starts a thread of the virtual GPU's own.
+/// Starts a thread of the virtual GPU.
 fn named(what: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(format!("virtual GPU: {what}")).spawn(run).map(drop)
 }
 
-/// `host:port`, `1.2.3.4:port` or `[ipv6]:port`.
+/// Parses `host:port`, `1.2.3.4:port`, or `[ipv6]:port`.
 fn parse_address(text: &str) -> NcclResult<SocketAddr> {
     let found =
         text.to_socket_addrs().ok().and_then(|mut all| all.next()).filter(|address| address.port() != 0);
@@ -311,8 +313,8 @@ fn parse_address(text: &str) -> NcclResult<SocketAddr> {
     })
 }
 
-/// The first interface that is as `NCCL_SOCKET_IFNAME` asks: prefixes of names, `=` before them for whole names, `^` for
-/// all but those. Loopback only where it is asked for by name, or there is no other.
+/// Chooses the first interface that matches `NCCL_SOCKET_IFNAME`: a list of name prefixes, of whole names after `=`, or
+/// of exclusions after `^`. Chooses loopback only if it is requested by name or is the only interface.
 fn choose(interfaces: &[Interface], wanted: &str) -> Option<IpAddr> {
     let (exclude, list) = wanted.strip_prefix('^').map_or((false, wanted), |list| (true, list));
     let (exact, list) = list.strip_prefix('=').map_or((false, list), |list| (true, list));

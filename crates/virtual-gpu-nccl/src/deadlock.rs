@@ -22,7 +22,7 @@ const CAUSE_FIRST: &str = "mend that failure first: its own report says where it
 const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
 
-/// Which rank waits for which, for calls that were found deadlocked together.
+/// Reports which rank waits for which, for calls that were found deadlocked together.
 pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlocked) -> Report {
     let management = calls.iter().any(|call| matches!(call, CallKey::Management(_)));
     let collective = calls.iter().any(|call| matches!(call, CallKey::Collective(_)));
@@ -36,7 +36,7 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
     explain(engine, nccl, calls, report)
 }
 
-/// Adds which rank waits for which to a report.
+/// Adds to a report which rank waits for which.
 pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
     let mut explanation = Explanation { report, help: None };
     for &call in calls {
@@ -60,13 +60,13 @@ pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, re
     }
 }
 
-/// What is explained: calls of one communicator.
+/// The state of one communicator whose calls are explained.
 struct Snapshot<'a> {
     engine: &'a EngineState,
     comm: &'a Communicator,
 }
 
-/// A report that grows, and what its reader can do.
+/// A report that is being built, and the advice for its reader.
 struct Explanation {
     report: Report,
     help: Option<&'static str>,
@@ -131,7 +131,7 @@ impl Explanation {
         self
     }
 
-    /// Adds that a missing rank's GPU has failed: the rest follows from it.
+    /// Adds that a missing rank's GPU has failed, which is the cause of everything else.
     fn failed_before(mut self, comm: &Communicator, rank: Rank) -> Self {
         if let Some(failure) = &comm.ranks[rank].gpu_failure {
             self.help = Some(CAUSE_FIRST);
@@ -163,13 +163,13 @@ fn waiting_ranks(comm: &Communicator, call: &Call, number: SequenceNumber, mut r
     report
 }
 
-/// How and where a rank left its communicator.
+/// Returns how and where a rank left its communicator.
 fn departure(comm: &Communicator, rank: Rank) -> (Cow<'static, str>, CallSite) {
     comm.ranks[rank].left.clone().unwrap_or(("has left".into(), CallSite::unknown()))
 }
 
 impl Snapshot<'_> {
-    /// Where the thread is that drives a rank.
+    /// Returns where the thread that drives a rank is.
     fn whereabouts(&self, rank: Rank, thread: ThreadKey) -> (String, CallSite) {
         match self.comm.ranks[rank].process {
             Some(process) => (format!("process {} has not called it", process.pid), CallSite::unknown()),
@@ -177,7 +177,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Why one rank does not come to a collective, and what its reader can do.
+    /// Returns why one rank does not reach a collective, and advice for the reader.
     fn absence(&self, call: &Call, rank: Rank, missing: &Missing) -> (String, CallSite, &'static str) {
         match missing {
             Missing::Gone => {
@@ -212,7 +212,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Why the other end of a message does not come, and what its reader can do.
+    /// Returns why the other end of a message does not arrive, and advice for the reader.
     fn other_end(&self, pending: &Pending) -> (String, CallSite, &'static str) {
         let Pending { key, own, other, missing } = pending;
         let direction = own.transfer.direction.other();

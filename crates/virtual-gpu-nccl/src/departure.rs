@@ -16,7 +16,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Nccl {
-    /// `ncclCommAbort`: ends the rank's part in the communicator and in whatever is under way. Always succeeds.
+    /// Implements `ncclCommAbort`: ends the rank's part in the communicator and in all pending work. Always succeeds.
     pub fn abort(&self, handle: CommHandle) {
         let mut guard = self.lock();
         let mut state = guard.locked();
@@ -32,7 +32,7 @@ impl Nccl {
         self.unlock_and_wake(guard);
     }
 
-    /// `ncclCommDestroy`: what the rank has enqueued is still done.
+    /// Implements `ncclCommDestroy`. Work that the rank has already enqueued still completes.
     pub fn destroy(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
         let state = guard.locked();
@@ -45,7 +45,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Takes a rank's end of a communicator away.
+    /// Removes a rank's handle of a communicator.
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
         let call_site = CallSite::here();
@@ -57,7 +57,7 @@ impl State {
 }
 
 impl Communicator {
-    /// A rank of another process leaves.
+    /// Records that a rank of another process leaves.
     pub(crate) fn leaves_elsewhere(
         &mut self,
         rank: Rank,
@@ -66,7 +66,7 @@ impl Communicator {
         call_site: CallSite,
     ) {
         if aborts {
-            // Its parts are in no stream of this process.
+            // None of its parts is in a stream of this process.
             self.cancel_calls(rank);
         }
         self.ranks[rank].gpu_failure = gpu_failure;
@@ -75,7 +75,7 @@ impl Communicator {
 }
 
 impl Locked<'_> {
-    /// Ends a rank's part in its communicator and in whatever is under way.
+    /// Ends a rank's part in its communicator and in all pending work.
     fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, checks: Checks) -> NcclResult<()> {
         log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);
         if let Some((op, report)) = self.aborted_in_flight(comm, rank)?
@@ -93,9 +93,9 @@ impl Locked<'_> {
         self.nccl.leave(handle, comm, rank, true)
     }
 
-    /// A rank that aborts before its thread has seen its last call done: whether the call still works is a matter of luck.
-    /// Where a query has answered the thread that it isn't, the rank aborts on purpose: that is how to give up ranks that never
-    /// come.
+    /// Returns a report if a rank aborts before its thread has seen its last call complete, because then it is a matter
+    /// of luck whether the call still works. If a query has told the thread that the call isn't done, the abort is
+    /// deliberate: that is how to give up on ranks that never call.
     fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> NcclResult<Option<(OpRef, Report)>> {
         let thread = self.engine.current_thread();
         let comm = self.nccl.communicator(comm)?;
@@ -106,8 +106,8 @@ impl Locked<'_> {
 }
 
 impl LastCall {
-    /// The operation, and the report of the rank's abort, by a thread that knows no more than `view`: it has not seen the
-    /// call done.
+    /// Returns the operation and the report of the rank's abort, given that the thread knows only `view` and has not
+    /// seen the call complete.
     fn in_flight(&self, engine: &EngineState, rank: Rank, view: &View) -> Option<(OpRef, Report)> {
         let Self { request, op, call_site, was_polled } = self;
         let context = engine.stream(op.stream)?.context;
@@ -127,7 +127,7 @@ impl LastCall {
     }
 }
 
-/// How a rank leaves, in words.
+/// Describes how a rank leaves.
 pub(crate) fn departure(aborts: bool) -> &'static str {
     if aborts { "has aborted its communicator" } else { "has destroyed its communicator" }
 }

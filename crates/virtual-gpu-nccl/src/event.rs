@@ -1,4 +1,5 @@
-//! Events of a communicator whose ranks are in several processes: what a process sends the others about its own ranks.
+//! Events of a communicator whose ranks are in several processes: what each process sends the others about its own
+//! ranks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,32 +21,33 @@ use virtual_gpu_core::status::{NcclResult, NcclStatus};
 /// A stream of some process, and the number of its last operation that is known to have happened.
 type Tick = (StreamName, u64);
 
-/// A stream of any process: the key of its process, and its handle there.
+/// A stream of any process: the key of its process, and its handle in that process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StreamName {
     process: u64,
     handle: u64,
 }
 
-/// When a rank's stream has come to a call, and what had happened by then.
+/// The time at which a rank's stream reached a call, and the operations that had happened by then.
 pub(crate) struct Stamp {
-    /// Nanoseconds of virtual time.
+    /// Virtual time in nanoseconds.
     ready: u64,
     own: Vec<Tick>,
     any: Vec<Tick>,
 }
 
-/// A rank's stream has come to a call; with what it gives.
+/// A rank's stream has reached a call. Includes the data that the rank contributes.
 pub(crate) struct Arrival {
     pub(crate) stamp: Stamp,
-    /// Of messages: bytes that the rank sends, and that it receives, in what it launched together.
+    /// For messages: the bytes that the rank sends and the bytes that it receives, in all calls that it launched
+    /// together.
     pub(crate) bytes: (u64, u64),
-    /// Of collectives: the rank's scalar.
+    /// For collectives: the rank's scalar.
     pub(crate) scale: [u8; 8],
     pub(crate) payload: Payload,
 }
 
-/// An arrival as it is kept here.
+/// An arrival, as the receiving process stores it.
 pub(crate) struct Arrived {
     pub(crate) ready: u64,
     pub(crate) view: View,
@@ -61,16 +63,16 @@ pub(crate) enum Failed {
     Management(SequenceNumber),
 }
 
-/// A message, within its communicator.
+/// A message, identified within its communicator.
 pub(crate) struct MessageName {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
     pub(crate) sequence: SequenceNumber,
 }
 
-/// What happens to a rank of another process.
+/// Something that happens to a rank of another process.
 pub(crate) enum Event {
-    /// It has called a collective.
+    /// The rank has called a collective.
     Called {
         rank: Rank,
         sequence: SequenceNumber,
@@ -78,15 +80,16 @@ pub(crate) enum Event {
         captured: Option<SequenceNumber>,
         call_site: CallSite,
     },
-    /// Its stream has come to one.
+    /// The rank's stream has reached a collective.
     Arrived { rank: Rank, sequence: SequenceNumber, arrival: Arrival },
-    /// It has called one end of a message.
+    /// The rank has called one end of a message.
     End { rank: Rank, transfer: Transfer, is_captured: bool, call_site: CallSite },
-    /// Its stream has come to one end of a message.
+    /// The rank's stream has reached one end of a message.
     Ready { message: MessageName, end: Direction, arrival: Arrival },
-    /// Its thread has come to a split or to the end.
+    /// The rank's thread has reached a split or finalize.
     Joins { rank: Rank, sequence: SequenceNumber, joins: Joins, call_site: CallSite },
-    /// It leaves, and lets what it has called be done, or not; how its GPU has failed.
+    /// The rank leaves. If it aborts, its pending calls are canceled; otherwise they still complete. Includes how its
+    /// GPU failed, if it did.
     Leaves { rank: Rank, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
@@ -184,7 +187,7 @@ impl Wire for Event {
     }
 }
 
-/// Streams of other processes, by names of this one's own: clocks hold both alike.
+/// Streams of other processes, under handles of this process, so that clocks can hold both kinds.
 #[derive(Default)]
 pub(crate) struct Foreign {
     names: HashMap<StreamHandle, StreamName>,
@@ -192,7 +195,7 @@ pub(crate) struct Foreign {
 }
 
 impl StreamName {
-    /// That of a stream of this process.
+    /// Returns the name of a stream of this process.
     pub(crate) fn own(stream: StreamHandle) -> Self {
         Self { process: process_key(), handle: stream.0 }
     }
@@ -208,7 +211,7 @@ impl Foreign {
 }
 
 impl Locked<'_> {
-    /// What other processes need to know of an operation that its stream has come to.
+    /// Returns what other processes need to know about an operation that its stream has reached.
     pub(crate) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
         let view = self.engine.view_at_end_of(op)?;
         let ticket = self.engine.ticket_of(op)?;
@@ -217,7 +220,7 @@ impl Locked<'_> {
         Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
     }
 
-    /// A stream of another process is gone.
+    /// Forgets a stream of another process, which is gone.
     pub(crate) fn forget_foreign(&mut self, name: StreamName) {
         if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
             self.nccl.foreign.names.remove(&stream);
@@ -251,10 +254,11 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// This process's number in a communicator's session, and where its other processes are reached. None where all ranks are here.
+    /// Returns this process's number in a communicator's session, and how to reach the communicator's other processes.
+    /// Returns `None` if all ranks are in this process.
     ///
     /// # Errors
-    /// `InternalError` where the communicator or its session is gone.
+    /// `InternalError` if the communicator or its session is gone.
     pub(crate) fn link_of(&self, comm: CommId) -> NcclResult<Option<(ProcessNumber, Link)>> {
         let Some(link) = &self.communicator(comm)?.link else { return Ok(None) };
         Ok(Some((self.session(link.session)?.own, link.clone())))
@@ -263,7 +267,7 @@ impl State {
     /// Sends an event to all other processes of a communicator.
     ///
     /// # Errors
-    /// As [`Self::link_of`].
+    /// The same as [`Self::link_of`].
     pub(crate) fn publish(&self, comm: CommId, event: &Event) -> NcclResult<()> {
         if let Some((own, link)) = self.link_of(comm)? {
             let others = link.others.clone();
@@ -272,10 +276,10 @@ impl State {
         Ok(())
     }
 
-    /// Tells the process of one rank, if it is another.
+    /// Sends an event to the process of one rank, unless that is this process.
     ///
     /// # Errors
-    /// As [`Self::link_of`].
+    /// The same as [`Self::link_of`].
     pub(crate) fn publish_to(&self, comm: CommId, rank: Rank, event: &Event) -> NcclResult<()> {
         if let Some(process) = self.communicator(comm)?.ranks[rank].process
             && let Some((own, link)) = self.link_of(comm)?
@@ -285,10 +289,10 @@ impl State {
         Ok(())
     }
 
-    /// Tells the others that a call has failed.
+    /// Sends the other processes that a call has failed.
     ///
     /// # Errors
-    /// As [`Self::link_of`].
+    /// The same as [`Self::link_of`].
     pub(crate) fn publish_failure(
         &self,
         call: CallKey,
@@ -298,17 +302,17 @@ impl State {
         let (comm, call) = match call {
             CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
             CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
-            // Only the other end of each message is told.
+            // Only the other end of each message needs to know, so callers publish these separately.
             CallKey::PointToPoint(_) => return Ok(()),
         };
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }))
     }
 
-    /// Tells the other end of a message that it has failed.
+    /// Sends the other end of a message that it has failed.
     ///
     /// # Errors
-    /// As [`Self::link_of`].
+    /// The same as [`Self::link_of`].
     pub(crate) fn publish_lost_message(
         &self,
         key: MessageKey,

@@ -12,21 +12,21 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// A thread's open group.
 #[derive(Default)]
 pub(crate) struct Group {
-    /// Groups that are open, each inside of the one before.
+    /// The nesting depth of the open groups.
     depth: u32,
-    /// The first error of a call inside; the end returns it and launches nothing.
+    /// The first error of a call inside the group; if there is one, the group's end returns it and launches nothing.
     error: Option<Error<NcclStatus>>,
     pub(crate) calls: Vec<Checked>,
     pub(crate) joining: Vec<Awaiting>,
 }
 
 impl Group {
-    /// Keeps the error of a call inside for the group's end.
+    /// Keeps the error of a call inside the group for the group's end.
     pub(crate) fn remember(&mut self, error: &Error<NcclStatus>) {
         self.error.get_or_insert_with(|| error.clone());
     }
 
-    /// The report of a wait for a stream on which this group holds a call: the call has not been launched.
+    /// Reports a wait for a stream on which this group holds a call that has not been launched.
     pub(crate) fn wait_inside(
         &self,
         caller: &str,
@@ -43,15 +43,15 @@ impl Group {
 }
 
 impl Nccl {
-    /// `ncclGroupStart`.
+    /// Implements `ncclGroupStart`.
     pub fn group_start(&self) {
         self.lock().nccl.enter_group().depth += 1;
     }
 
-    /// `ncclGroupEnd`: the outermost one launches what was called inside.
+    /// Implements `ncclGroupEnd`: the outermost one launches the calls that the group holds.
     ///
     /// # Errors
-    /// `InvalidUsage` without a matching start; the first error of a call inside; that of the launch.
+    /// `InvalidUsage` without a matching start; the first error of a call inside the group; the error of the launch.
     pub fn group_end(&'static self) -> NcclResult<()> {
         let mut guard = self.lock();
         match guard.nccl.open_group() {

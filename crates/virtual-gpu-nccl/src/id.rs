@@ -1,4 +1,4 @@
-//! `ncclUniqueId`: what the ranks of one communicator have in common, and where they meet.
+//! `ncclUniqueId`: the id that the ranks of one communicator share, and the address where they meet.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,16 +6,16 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id; the last two of them are the form's version.
+/// The first bytes of every id; the last two of them are the version of the format.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
-/// Random for each process: distinguishes processes whose numbers are the same.
+/// Returns a random key of this process, which distinguishes processes with the same process ID.
 pub(crate) fn process_key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(random)
 }
 
-/// Each `RandomState` has keys of its own.
+/// Returns a random number: every `RandomState` has its own keys.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -25,16 +25,16 @@ fn random() -> u64 {
 /// | bytes | |
 /// |---|---|
 /// | 0..8 | [`MAGIC`] |
-/// | 8..12 | number of the process that made it; 0 where `NCCL_COMM_ID` did |
-/// | 12..14 | port where that one listens; 0: nowhere |
-/// | 16..32 | IPv6 address of it, or IPv4 address in IPv6 |
-/// | 32..48 | a secret, which strangers don't know |
-/// | 48..56 | key of the process |
+/// | 8..12 | process ID of the process that made it; 0 if it comes from `NCCL_COMM_ID` |
+/// | 12..14 | port at which that process listens; 0 if it does not listen |
+/// | 16..32 | its IPv6 address, or its IPv4 address mapped to IPv6 |
+/// | 32..48 | a secret that strangers don't know |
+/// | 48..56 | key of the process that made it |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// An id of this process, which listens at `address` if anywhere.
+    /// Makes an id of this process, which listens at `address`, if at all.
     pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {
@@ -43,7 +43,7 @@ impl UniqueId {
         Self::made_by(std::process::id(), process_key(), address, secret)
     }
 
-    /// The id that every process has whose `NCCL_COMM_ID` is this address.
+    /// Returns the id that every process derives from this address in `NCCL_COMM_ID`.
     pub(crate) fn of_address(address: SocketAddr) -> Self {
         Self::made_by(0, 0, Some(address), [0; 16])
     }
@@ -65,10 +65,11 @@ impl UniqueId {
         Self(bytes)
     }
 
-    /// Takes an id as it came from the caller.
+    /// Validates an id that the caller passed in.
     ///
     /// # Errors
-    /// `InvalidArgument` where `ncclGetUniqueId` never made such an id, `InvalidUsage` where another version did.
+    /// `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version made the
+    /// id.
     pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
         if bytes[..6] != MAGIC[..6] {
             let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
@@ -81,27 +82,28 @@ impl UniqueId {
         Ok(Self(bytes))
     }
 
-    /// The id's bytes, as C code keeps them.
+    /// Returns the id's bytes, as C code stores them.
     pub fn bytes(&self) -> &[u8; 128] {
         &self.0
     }
 
-    /// Whether this process made it.
+    /// Whether this process made the id.
     pub(crate) fn is_own(&self) -> bool {
         self.0[48..56] == process_key().to_le_bytes()
     }
 
-    /// Whether it is the same in every process, and rank 0's is the one that listens.
+    /// Whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of rank 0
+    /// listens.
     pub(crate) fn is_of_address(&self) -> bool {
         self.maker() == 0
     }
 
-    /// The number of the process that made it.
+    /// Returns the process ID of the process that made the id.
     pub(crate) fn maker(&self) -> u32 {
         u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
     }
 
-    /// Where the ranks of other processes connect.
+    /// Returns the address to which the ranks of other processes connect.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let port = u16::from_le_bytes([self.0[12], self.0[13]]);
         let ip: [u8; 16] = self.0[16..32].try_into().ok()?;
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         let status = |bytes| UniqueId::from_bytes(bytes).unwrap_err().status;
         assert_eq!(status([0; 128]), NcclStatus::InvalidArgument);
         assert_eq!(status([0xa5; 128]), NcclStatus::InvalidArgument);

@@ -1,4 +1,4 @@
-//! Launching what a group held, or a single call: the rules for calls that are launched together, and their order.
+//! Launches the calls of a group, or a single call: the rules for calls that are launched together, and their order.
 
 use super::call::{Access, Checked, Request};
 use super::communicator::Communicator;
@@ -11,7 +11,7 @@ use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What one rank of a communicator launches together.
+/// The calls that one rank of a communicator launches together.
 pub(crate) struct Plan {
     pub(crate) comm: CommId,
     pub(crate) rank: Rank,
@@ -21,11 +21,12 @@ pub(crate) struct Plan {
 }
 
 impl Nccl {
-    /// Enqueues calls in their streams, and runs what is ready.
+    /// Enqueues calls on their streams, and runs those that are ready.
     ///
     /// # Errors
-    /// `InvalidUsage`: this thread drives another rank, too, which the call leaves out (a call may wait for all ranks before
-    /// it returns); a rank sends to itself and does not receive it; one call of a group needs another one's result.
+    /// `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all ranks have
+    /// made it), if a rank sends to itself without receiving the message, or if one call of a group needs the result of
+    /// another.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
@@ -58,7 +59,7 @@ impl Nccl {
     }
 }
 
-/// What each rank launches, in the order of the calls; ranks of one communicator next to each other, as NCCL has it.
+/// Returns what each rank launches, in the order of the calls. Ranks of one communicator are adjacent, as in NCCL.
 fn plans(calls: Vec<Checked>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for call in calls {
@@ -84,9 +85,9 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
 }
 
 impl State {
-    /// Whether these calls are on communicators that are blocking, all alike.
+    /// Returns whether the communicators of these calls are blocking; either all of them are, or none.
     fn are_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
-        // The group's last rank may have left inside of it: enqueuing its call is the error.
+        // The communicator's last rank may have left inside the group. Enqueuing the call reports that.
         let of_call = |call: &Checked| {
             self.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
         };
@@ -100,10 +101,10 @@ impl State {
         }
     }
 
-    /// Communicators that are not blocking are in progress from now on.
+    /// Marks the nonblocking communicators of these calls as in progress.
     fn start_progress(&mut self, calls: &[Checked]) {
         for call in calls {
-            // The group's last rank may have left inside of it.
+            // The communicator's last rank may have left inside the group.
             if let Some(comm) = self.communicators.get_mut(&call.comm) {
                 comm.ranks[call.rank].polls = 1;
             }
@@ -112,8 +113,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Collectives come before point-to-point calls. Where several streams are used, all of it waits for all of them and
-    /// holds all of them up (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
+    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, all of it waits for all of
+    /// them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;
         let first = collectives.iter().chain(&transfers).next();
@@ -139,14 +140,14 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// The report where these calls, launched together, leave a rank out that this very thread drives.
+    /// Returns a report if these calls, launched together, leave out a rank that this same thread drives.
     ///
     /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
-    /// Multiple GPUs From One Thread"). Whether it does depends on what it has still to set up.
+    /// Multiple GPUs From One Thread"). Whether a call blocks depends on what NCCL still has to set up.
     fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
         let help = "one group_start before the calls of all these ranks, and one group_end behind them";
         calls.iter().find_map(|call| {
-            // Its last rank may have left inside of the group: enqueuing the call is the error.
+            // The communicator's last rank may have left inside the group. Enqueuing the call reports that.
             let comm = self.nccl.communicators.get(&call.comm)?;
             let missing = match &call.request {
                 Request::Collective(..) => {
@@ -171,7 +172,7 @@ impl Locked<'_> {
 }
 
 impl Communicator {
-    /// The ranks of this thread that have made fewer collective calls than `call`'s rank.
+    /// Returns the ranks of this thread that have made fewer collective calls than `call`'s rank.
     fn behind_in_collectives(&self, call: &Checked, calls: &[Checked], is_captured: bool) -> Vec<Rank> {
         let issued = |rank: Rank| {
             let now = calls.iter().filter(|other| {
@@ -191,7 +192,7 @@ impl Communicator {
         Rank::all(self.ranks.len()).filter(behind).collect()
     }
 
-    /// The peer of a send or receive, where it is this thread's and has not made the call for the other end.
+    /// Returns the peer of a send or receive if this thread drives it and has not called the other end.
     fn behind_in_transfers(&self, call: &Checked, transfer: &Transfer, calls: &[Checked]) -> Vec<Rank> {
         let peer = transfer.peer;
         let called = |rank: Rank, peer: Rank, direction: Direction| {
@@ -213,7 +214,7 @@ impl Communicator {
     }
 }
 
-/// The report of a rank that sends to itself without receiving it in the same group, or the reverse.
+/// Returns a report if a rank sends to itself without receiving in the same group, or the reverse.
 fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
     let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer == call.rank);
     let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
@@ -236,8 +237,8 @@ fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
     })
 }
 
-/// The report of two calls of one rank, launched together, of which one needs bytes that the other writes. They are
-/// one operation, in no order.
+/// Returns a report if two calls that one rank launches together depend on each other because one needs bytes that the
+/// other writes. The two calls are one operation, so they have no order.
 fn dependency(calls: &[Checked]) -> Option<Report> {
     if calls.len() < 2 {
         return None;
@@ -263,7 +264,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
     None
 }
 
-/// A rank may send a buffer to itself in place: nothing is moved.
+/// Whether a rank sends a buffer to itself in place. This is allowed, because nothing moves.
 fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
     match (one.request, other.request) {
         (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {

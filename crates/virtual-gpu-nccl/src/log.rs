@@ -1,7 +1,8 @@
-//! `NCCL_DEBUG`: what NCCL prints of its calls, in its own form (NCCL 2.30, `debug.cc`, `init.cc`, `enqueue.cc`).
+//! `NCCL_DEBUG`: the log lines that NCCL prints about its calls, in NCCL's format (NCCL 2.30, `debug.cc`, `init.cc`,
+//! `enqueue.cc`).
 //!
-//! The lines are `host:pid:tid [GPU] NCCL INFO …`. Those of INIT, COLL and DESTROY are there; the other subsystems have
-//! nothing to print here. A warning has no time of day before it, so that two runs print the same.
+//! A line has the form `host:pid:tid [GPU] NCCL INFO …`. Only INIT, COLL, and DESTROY are implemented, because the
+//! other subsystems have nothing to print here. Warnings have no timestamp, so that two runs print the same lines.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -14,7 +15,7 @@ use super::{Request, VERSION};
 use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
 use virtual_gpu_machine::reduction::Operator;
 
-/// What is printed: `NCCL_DEBUG`, each with all before it.
+/// The levels of `NCCL_DEBUG`. Each level includes all levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     None,
@@ -25,7 +26,7 @@ enum Level {
     Trace,
 }
 
-/// `NCCL_DEBUG`'s values.
+/// The values of `NCCL_DEBUG`.
 const LEVELS: [(&str, Level); 5] = [
     ("VERSION", Level::Version),
     ("WARN", Level::Warn),
@@ -34,7 +35,7 @@ const LEVELS: [(&str, Level); 5] = [
     ("TRACE", Level::Trace),
 ];
 
-/// `NCCL_DEBUG_SUBSYS`'s values; each has the bit of its index.
+/// The values of `NCCL_DEBUG_SUBSYS`. The bit of a subsystem is its index.
 const SUBSYSTEMS: [&str; 18] = [
     "INIT",
     "COLL",
@@ -61,11 +62,11 @@ struct Log {
     level: Level,
     mask: u64,
     host: String,
-    /// None: standard output.
+    /// `None` means standard output.
     file: Option<Mutex<File>>,
 }
 
-/// Read from the environment when it is first needed, as in NCCL.
+/// The log settings, read from the environment on first use, as in NCCL.
 static LOG: OnceLock<Log> = OnceLock::new();
 
 fn bit(subsystem: &str) -> u64 {
@@ -77,7 +78,7 @@ fn bit(subsystem: &str) -> u64 {
     }
 }
 
-/// The subsystems of a list; `^` in front of it means all but those.
+/// Returns the subsystems of a list; a leading `^` means all but those.
 fn mask(list: Option<&str>) -> u64 {
     match list {
         None => DEFAULT.iter().map(|name| bit(name)).sum(),
@@ -88,7 +89,7 @@ fn mask(list: Option<&str>) -> u64 {
     }
 }
 
-/// A file's name: `%h` is the host's, `%p` the process's number, `%%` a percent sign.
+/// Expands the name of a log file: `%h` is the host, `%p` the process ID, and `%%` a percent sign.
 fn file_name(pattern: &str, host: &str) -> String {
     let mut name = String::new();
     let mut rest = pattern.chars();
@@ -130,14 +131,14 @@ impl Log {
 
     fn print(&self, line: &str) {
         let Some(file) = &self.file else {
-            // A closed pipe is no reason to fail.
+            // A closed pipe must not make the call fail.
             let _ = writeln!(std::io::stdout().lock(), "{line}");
             return;
         };
         let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // In one piece: whoever reads meanwhile finds whole lines.
+        // One write, so that a concurrent reader finds whole lines.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            // Once: a full disk stays full for the lines that follow.
+            // Print this once: a full disk fails every line that follows.
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
                 eprintln!("virtual GPU: NCCL_DEBUG_FILE: {error}; lines of the log are missing")
@@ -145,13 +146,13 @@ impl Log {
         }
     }
 
-    /// `host:pid:tid `
+    /// Returns `host:pid:tid `.
     fn prefix(&self) -> String {
         format!("{}:{}:{} ", self.host, std::process::id(), thread_number())
     }
 }
 
-/// The kernel's number of the calling thread.
+/// Returns the kernel's ID of the calling thread.
 fn thread_number() -> u32 {
     thread_local! { static NUMBER: Cell<u32> = const { Cell::new(0) } }
     NUMBER.with(|number| {
@@ -175,17 +176,17 @@ fn info(subsystem: &str, device: usize, text: impl FnOnce() -> String) {
     }
 }
 
-/// A pointer as C prints it.
+/// Formats a pointer as C prints it.
 fn pointer(address: u64) -> String {
     if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") }
 }
 
-/// A GPU's address on the bus, as NCCL counts it.
+/// Returns a GPU's PCI bus ID, in NCCL's encoding.
 fn bus_id(device: usize) -> u64 {
     (device as u64 + 1) << 12
 }
 
-/// A call that failed, with what was wrong.
+/// Logs that a call failed, and why.
 pub fn warn(message: &str) {
     let log = log();
     if log.level >= Level::Warn {
@@ -193,7 +194,7 @@ pub fn warn(message: &str) {
     }
 }
 
-/// The library's version, once.
+/// Logs the library's version, once.
 pub(crate) fn version() {
     static SHOWN: OnceLock<()> = OnceLock::new();
     let log = log();
@@ -208,7 +209,7 @@ pub(crate) fn version() {
     }
 }
 
-/// A communicator that has been made by `function`: three lines for each rank.
+/// Logs that `function` has made a communicator: three lines for each rank.
 pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<CommHandle>>) {
     version();
     let ranks = comm.ranks.len();
@@ -232,7 +233,7 @@ pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<C
     }
 }
 
-/// A rank's end of a communicator that ends: `Destroy`, `Abort` or `Finalize`.
+/// Logs the end of a rank's handle: `Destroy`, `Abort`, or `Finalize`.
 pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Rank) {
     let device = comm.ranks[rank].device;
     info("DESTROY", device, || {
@@ -245,7 +246,7 @@ pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Ra
     });
 }
 
-/// A call that moves data, whose arguments are good.
+/// Logs a call that moves data, whose arguments are valid.
 pub(crate) fn call(
     comm: &Communicator,
     handle: CommHandle,

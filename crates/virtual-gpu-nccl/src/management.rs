@@ -1,4 +1,4 @@
-//! Calls that the threads of all ranks of a communicator make together and wait in: split and finalize.
+//! Calls that the threads of all ranks of a communicator make and wait in together: split and finalize.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,13 +20,13 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// The colour of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
+/// The color of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
 pub const NO_COLOR: i32 = -1;
 
-/// Writes a new communicator where its caller wants it, once it can be used.
+/// Writes a new communicator to where the caller wants it, once the communicator can be used.
 pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
-/// A split or finalize to which not all ranks have come.
+/// A split or finalize that not all ranks have reached.
 pub(crate) struct ManagementCall {
     participants: Ranks<Option<Participant>>,
     failed: Option<Error<NcclStatus>>,
@@ -38,9 +38,9 @@ struct Participant {
     call_site: CallSite,
 }
 
-/// What a rank comes for.
+/// The call that a rank makes.
 enum Purpose {
-    /// A rank with a color and no child is in another process.
+    /// In a split, a rank that has a color but no child is in another process.
     Split {
         color: i32,
         key: i32,
@@ -50,9 +50,9 @@ enum Purpose {
     Finalize,
 }
 
-/// What a rank of another process comes for.
+/// The call that a rank of another process makes.
 pub(crate) struct Joins {
-    /// A split, and no finalize.
+    /// Whether the call is a split rather than a finalize.
     splits: bool,
     color: i32,
     key: i32,
@@ -61,7 +61,7 @@ pub(crate) struct Joins {
 
 structure! { Joins { splits, color, key, blocking } }
 
-/// A rank's end of a communicator that a split makes.
+/// A rank's handle of a communicator that a split makes.
 struct Child {
     handle: CommHandle,
     deliver: Deliver,
@@ -76,17 +76,18 @@ impl Purpose {
     }
 }
 
-/// A rank of a communicator that a split makes: its key, its end where that is here, and where it called.
+/// A rank of a communicator that a split makes: its key, its state, its handle if it is in this process, and its call
+/// site.
 type Joiner = (i32, RankState, Option<Child>, CallSite);
 
 impl Nccl {
-    /// `ncclCommSplit`: ranks of one colour get a communicator, in the order of their keys and then of their ranks. A rank
-    /// with [`NO_COLOR`] takes part and gets none. Returns once all ranks have come; `deliver` is called then. Inside a
-    /// group, the group's end waits instead.
+    /// Implements `ncclCommSplit`: ranks of the same color get a communicator, in the order of their keys and then of
+    /// their ranks. A rank with [`NO_COLOR`] takes part but gets no communicator. Returns once all ranks have called,
+    /// and then calls `deliver`. Inside a group, the group's end waits instead.
     ///
     /// # Errors
-    /// `InvalidArgument` for another negative colour, `Timeout` where a rank never comes, `InProgress` for a communicator
-    /// that is not blocking.
+    /// `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, `InProgress` for a nonblocking
+    /// communicator.
     pub fn split(
         &self,
         handle: CommHandle,
@@ -108,11 +109,11 @@ impl Nccl {
         self.join_management_call(comm, rank, Purpose::Split { color, key, config, child }, guard)
     }
 
-    /// `ncclCommFinalize`: returns once what the rank has enqueued is done and all ranks have come.
+    /// Implements `ncclCommFinalize`: returns once the rank's enqueued work is done and all ranks have called.
     ///
     /// # Errors
-    /// `InvalidArgument` the second time, `Timeout` where a rank never comes, `InProgress` for a communicator that is not
-    /// blocking.
+    /// `InvalidArgument` on a second call, `Timeout` if a rank never calls, `InProgress` for a nonblocking
+    /// communicator.
     pub fn finalize(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
@@ -148,7 +149,7 @@ impl Nccl {
 }
 
 impl ManagementCall {
-    /// Whether a rank of this process has come.
+    /// Whether a rank of this process has called.
     pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
         self.participants
             .iter()
@@ -161,7 +162,8 @@ impl ManagementCall {
 }
 
 impl Link {
-    /// That of a communicator that a split makes: every process finds the same tag. None where all its ranks are here.
+    /// Returns the link of a communicator that a split makes; every process computes the same tag. Returns `None` if
+    /// all its ranks are in this process.
     fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
             ranks.values().filter_map(|rank| Some(rank.process?.number)).collect();
@@ -169,24 +171,24 @@ impl Link {
         others.dedup();
         let mut hasher = DefaultHasher::new();
         (self.tag, split, color).hash(&mut hasher);
-        // Never that of the first communicator.
+        // The tag of the first communicator is reserved.
         let tag = CommTag(hasher.finish()).max(FIRST_SPLIT_TAG);
         (!others.is_empty()).then_some(Self { session: self.session, tag, others })
     }
 }
 
 impl ManagementCall {
-    /// Whether it waits for one of these ranks.
+    /// Whether the call waits for one of these ranks.
     pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
         self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
     }
 
-    /// Whether all ranks have come, and it has not failed.
+    /// Whether all ranks have called and the call has not failed.
     fn is_complete(&self) -> bool {
         self.failed.is_none() && self.participants.values().all(Option::is_some)
     }
 
-    /// The report of ranks that have come for different calls.
+    /// Returns a report if the ranks have made different calls.
     fn disagreement(&self) -> Option<Report> {
         let participants = self.participants.values().flatten();
         let functions: Vec<_> = participants.map(|participant| participant.purpose.function()).collect();
@@ -203,32 +205,32 @@ impl ManagementCall {
 }
 
 impl Communicator {
-    /// The split or finalize of this number, which may be new.
+    /// Returns the split or finalize of this number, and creates it if necessary.
     fn management_call_or_new(&mut self, sequence: SequenceNumber) -> &mut ManagementCall {
         let world_size = self.ranks.len();
         self.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(world_size))
     }
 
-    /// Whether a split or finalize is complete, or has failed.
+    /// Whether a split or finalize is complete or has failed.
     pub(crate) fn is_complete_or_failed(&self, sequence: SequenceNumber) -> bool {
         self.management_calls.get(&sequence).is_none_or(|call| call.failed.is_some())
     }
 
-    /// Why a split or finalize failed, if it did.
+    /// Returns the error of a split or finalize, if it failed.
     pub(crate) fn management_failure(&self, sequence: SequenceNumber) -> Option<Error<NcclStatus>> {
         self.management_calls.get(&sequence)?.failed.clone()
     }
 
-    /// The ranks that have not come to a split or finalize, in the order of their numbers.
+    /// Returns the ranks that have not called a split or finalize, in the order of their numbers.
     pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
-        // Once it is complete, it is forgotten.
+        // A completed call has been forgotten, so no rank is missing.
         let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());
         let participants = call.into_iter().flat_map(|call| call.participants.iter());
         let absent = participants.filter(|(_, participant)| participant.is_none());
         absent.map(|(rank, _)| (rank, self.ranks[rank].absence())).collect()
     }
 
-    /// Takes a split or finalize away to which all ranks have come. Returns who gets a communicator, by color.
+    /// Removes a split or finalize that all ranks have called. Returns the ranks that get a communicator, by color.
     fn take_joiners(&mut self, sequence: SequenceNumber) -> BTreeMap<i32, Vec<Joiner>> {
         let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
         let call = self.management_calls.remove(&sequence);
@@ -248,7 +250,7 @@ impl Communicator {
         colors
     }
 
-    /// A rank of another process comes to a split or finalize.
+    /// Records that a rank of another process has called a split or finalize.
     pub(crate) fn joins_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -266,7 +268,7 @@ impl Communicator {
             Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
     }
 
-    /// Adds who waits in a split or finalize to a report.
+    /// Adds to a report which ranks wait in a split or finalize.
     pub(crate) fn waiting_participants(&self, sequence: SequenceNumber, mut report: Report) -> Report {
         let call = self.management_calls.get(&sequence);
         let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
@@ -288,10 +290,10 @@ impl Communicator {
 }
 
 impl State {
-    /// Whether a thread waits until it is over.
+    /// Whether a thread has to wait until this completes.
     ///
     /// # Errors
-    /// `InternalError` where the communicator of a member is gone.
+    /// `InternalError` if the communicator of a member is gone.
     pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> NcclResult<bool> {
         Ok(match awaiting {
             Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
@@ -301,7 +303,7 @@ impl State {
                 }
                 _ => true,
             },
-            // Its ranks may have aborted inside of the group.
+            // Its ranks may have aborted inside the group.
             Awaiting::Management(id) => self
                 .communicators
                 .get(&id.comm)
@@ -309,7 +311,7 @@ impl State {
         })
     }
 
-    /// Ends a split or finalize: everyone who has come gets the same error.
+    /// Fails a split or finalize: every rank that has called gets the same error.
     pub(crate) fn fail_management_call(
         &mut self,
         id: ManagementId,
@@ -320,7 +322,8 @@ impl State {
         self.management_call_failed(id, status, failure)
     }
 
-    /// As [`Self::fail_management_call`], where the other processes know. The first failure stays.
+    /// Like [`Self::fail_management_call`], but for when the other processes already know. Only the first failure is
+    /// kept.
     pub(crate) fn management_call_failed(
         &mut self,
         id: ManagementId,
@@ -346,7 +349,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// A rank comes to its next split or finalize; the last one makes it happen.
+    /// Adds a rank to its next split or finalize; the last rank completes it.
     fn join_management_call(
         &mut self,
         comm: CommId,
@@ -381,14 +384,14 @@ impl Locked<'_> {
         Ok((Awaiting::Management(id), blocking))
     }
 
-    /// Makes a split or finalize happen, once all ranks have come.
+    /// Completes a split or finalize once all ranks have called.
     ///
     /// # Errors
-    /// `InternalError` where its communicator is gone.
+    /// `InternalError` if its communicator is gone.
     pub(crate) fn complete_if_all_joined(&mut self, id: ManagementId) -> NcclResult<()> {
         let comm = self.nccl.communicator_mut(id.comm)?;
         let call = comm.management_calls.get(&id.sequence);
-        // It waits for other ranks, or has failed.
+        // Otherwise it waits for other ranks, or has failed.
         let Some(call) = call.filter(|call| call.is_complete()) else { return Ok(()) };
         if let Some(report) = call.disagreement() {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
@@ -399,7 +402,7 @@ impl Locked<'_> {
             if members.iter().all(|(_, _, child, _)| child.is_none()) {
                 continue;
             }
-            // Stable: ranks of one key keep their order.
+            // The sort is stable, so ranks with the same key keep their order.
             members.sort_by_key(|(key, ..)| *key);
             let call_site = members[0].3.clone();
             let (states, children): (Vec<_>, Vec<_>) =
@@ -415,10 +418,10 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Ends splits and finalizes whose other ranks have not come for too long.
+    /// Fails a split or finalize whose other ranks have not called within the timeout.
     ///
     /// # Errors
-    /// `InternalError` where its communicator is gone.
+    /// `InternalError` if its communicator is gone.
     pub(crate) fn give_up_management_call(&mut self, id: ManagementId) -> NcclResult<()> {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
             .fact(given_up(self.engine.bootstrap_timeout));

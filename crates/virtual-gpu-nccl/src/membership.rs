@@ -1,4 +1,4 @@
-//! Memberships: what an `ncclComm_t` stands for, from the call that asks for a communicator to the rank that uses it.
+//! Memberships: what an `ncclComm_t` refers to, from the call that requests a communicator to the rank that uses it.
 
 use super::config::CommConfig;
 use super::id::UniqueId;
@@ -8,41 +8,41 @@ use virtual_gpu::engine::{Awaiting, Failure, Wait};
 use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId, Rank};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// What a communicator handle stands for.
+/// What a communicator handle refers to.
 pub(crate) enum Membership {
-    /// Its rank waits for the others.
+    /// The rank waits for the others.
     Joining(Gathering, CommConfig),
-    /// It could not be made.
+    /// The communicator could not be made.
     Failed(Error<NcclStatus>),
-    /// Its rank can communicate.
+    /// The rank can communicate.
     Member {
         /// The communicator.
         comm: CommId,
-        /// Number of the rank in it.
+        /// The rank's number in it.
         rank: Rank,
     },
 }
 
-/// Where the ranks of a communicator that is being made come together.
+/// Where the ranks of a new communicator find each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Gathering {
-    /// At an id that this process made.
+    /// With an id that this process made.
     Id(UniqueId),
-    /// At an id that another one made, in this session.
+    /// With an id that another process made, in this session.
     Remote(SessionId),
     /// In a split of another communicator.
     Split(ManagementId),
 }
 
 impl Nccl {
-    /// Blocks until communicators are made, or can't be; the same for splits and finalizes.
+    /// Blocks until these communicators, splits, and finalizes have completed or failed.
     pub(crate) fn finish_joining(
         &self,
         awaiting: Vec<Awaiting>,
         caller: &'static str,
         guard: Guard<'_>,
     ) -> NcclResult<()> {
-        // Others wait for the same ranks.
+        // Wake the threads that wait for the same ranks.
         self.engine.wake_all();
         let mut guard = self.block_on(Wait::Communicators(awaiting.clone()), caller, guard);
         let state = guard.locked();
@@ -57,7 +57,7 @@ impl Nccl {
                     }
                     _ => None,
                 },
-                // It may be over, and its ranks have left.
+                // The call may have completed, and its ranks may have left.
                 Awaiting::Management(id) => {
                     let comm = state.nccl.communicators.get(&id.comm);
                     comm.and_then(|comm| comm.management_failure(id.sequence))
@@ -69,7 +69,8 @@ impl Nccl {
         result
     }
 
-    /// `ncclCommCount`, `ncclCommUserRank` and `ncclCommCuDevice`: world size, rank and GPU.
+    /// Implements `ncclCommCount`, `ncclCommUserRank`, and `ncclCommCuDevice`: returns the world size, the rank, and
+    /// the GPU.
     pub fn identity(&self, handle: CommHandle) -> NcclResult<(usize, Rank, usize)> {
         let guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
@@ -77,11 +78,11 @@ impl Nccl {
         Ok((ranks.len(), rank, ranks[rank].device))
     }
 
-    /// `ncclCommGetAsyncError`: `None` where all is well, `InProgress` while a communicator that is not blocking can't be
-    /// used, or what went wrong in the background.
+    /// Implements `ncclCommGetAsyncError`: returns `None` if all is well, `InProgress` while a nonblocking communicator
+    /// can't be used, or the asynchronous error.
     ///
-    /// A call on such a communicator is in progress until this has said so once, so that a program that does not ask in a
-    /// loop is found out on every run.
+    /// A call on a nonblocking communicator stays in progress until this function has reported so once. A program that
+    /// does not query in a loop therefore fails on every run.
     pub fn async_error(&self, handle: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
         let in_progress = Ok(Some(NcclStatus::InProgress.into()));
         let mut guard = self.run_ready(self.lock());
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    /// As [`Self::member`], of a communicator that nothing is in progress on.
+    /// Like [`Self::member`], but fails while a call on the communicator is in progress.
     pub(crate) fn unfinished_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.member(handle)?;
         let entry = &self.communicator(comm)?.ranks[rank];
@@ -140,7 +141,7 @@ impl State {
         Ok((comm, rank))
     }
 
-    /// As [`Self::member`], of a communicator that can be used now.
+    /// Like [`Self::member`], but fails unless the communicator can be used now.
     pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.unfinished_member(handle)?;
         let entry = self.communicator(comm)?;
@@ -150,7 +151,7 @@ impl State {
         }
     }
 
-    /// The communicator and rank of a handle that can be used.
+    /// Returns the communicator and rank of a handle that can be used.
     pub(crate) fn member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let message = match self.memberships.get(&handle) {
             Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
@@ -170,11 +171,11 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Ends what others have not come to for too long: bootstraps, splits and finalizes. `false` where the answer
-    /// of another process has still to come.
+    /// Fails bootstraps, splits, and finalizes whose other ranks have not called within the timeout. Returns `false` if
+    /// another process still has to answer.
     ///
     /// # Errors
-    /// `InternalError` where what they come to is gone.
+    /// `InternalError` if the communicator or session is gone.
     pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> NcclResult<bool> {
         let mut ended = false;
         for awaiting in awaited {
@@ -205,10 +206,10 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// Takes a thread that gives up out of what it was joining; the other ranks get the same error.
+    /// Withdraws a thread that gives up from everything it was joining; the other ranks get the same error.
     ///
     /// # Errors
-    /// `InternalError` where what it was joining is gone.
+    /// `InternalError` if the communicator or session is gone.
     pub(crate) fn leave_bootstraps(
         &mut self,
         joining: &[Awaiting],
@@ -219,7 +220,7 @@ impl State {
                 Awaiting::Communicator(handle) => handle,
                 Awaiting::Management(id) => {
                     let failure = Failure { status: CudaStatus::LaunchFailed, report: error.message.clone() };
-                    // The thread may have aborted its rank, the last one, inside of the group.
+                    // Inside the group, the thread may have aborted its rank, which may have been the last.
                     if self.communicators.contains_key(&id.comm) {
                         self.fail_management_call(id, error.status, &failure)?;
                     }

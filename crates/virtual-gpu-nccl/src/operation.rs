@@ -1,4 +1,4 @@
-//! What a collective is: its arguments, how much each rank gives and gets, and what may lie where.
+//! Collectives: their arguments, how much each rank contributes and receives, and how buffers may overlap.
 
 use super::scale::Scale;
 use virtual_gpu::time::choice::Enabled;
@@ -8,21 +8,22 @@ use virtual_gpu::time::tuning::{self, Choice, Function, World};
 use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// A collective operation. `R` is how its root is given: an `i32` as C code passes it, or a [`Rank`] once it was checked.
+/// A collective operation. `R` is the type of its root: an `i32` as C code passes it, or a [`Rank`] once it has been
+/// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective<R = Rank> {
     /// Every rank gets the reduction of all ranks' buffers.
     AllReduce(Operator),
     /// Every rank gets the root's buffer.
     Broadcast {
-        /// The rank that gives.
+        /// The rank whose buffer is sent.
         root: R,
     },
     /// The root gets the reduction of all ranks' buffers.
     Reduce {
-        /// How they are reduced.
+        /// How the buffers are reduced.
         operator: Operator,
-        /// The rank that gets it.
+        /// The rank that gets the result.
         root: R,
     },
     /// Every rank gets all ranks' buffers, in the order of ranks.
@@ -33,50 +34,50 @@ pub enum Collective<R = Rank> {
     AllToAll,
     /// The root gets all ranks' buffers, in the order of ranks.
     Gather {
-        /// The rank that gets them.
+        /// The rank that gets the buffers.
         root: R,
     },
     /// Every rank gets its part of the root's buffer.
     Scatter {
-        /// The rank that gives.
+        /// The rank whose buffer is sent.
         root: R,
     },
 }
 
-/// What all ranks of one call must agree on.
+/// The arguments that all ranks of one call must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<R = Rank> {
     /// The operation, with its operator or root.
     pub collective: Collective<R>,
-    /// Elements, as the C function counts them: those of one rank's part, where a buffer has a part for each rank, and
-    /// those of the whole buffer otherwise.
+    /// The number of elements, as the C function counts them: those of one rank's part if a buffer has a part for each
+    /// rank, and those of the whole buffer otherwise.
     pub count: u64,
-    /// Type of the elements.
+    /// The type of the elements.
     pub data_type: DataType,
 }
 
-/// How a collective is done.
+/// How NCCL runs a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// None: by sends and receives.
+    /// The algorithm and protocol, or `None` if the collective consists of sends and receives.
     pub(crate) choice: Option<Choice>,
-    /// How long it takes once all ranks are ready.
+    /// How long the collective takes once all ranks are ready.
     pub(crate) nanoseconds: u64,
 }
 
-/// Device addresses of a rank's buffers, and what its data is multiplied with.
+/// The device addresses of a rank's buffers, and the factor by which its data is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// What the rank gives.
+    /// The buffer that the rank sends.
     pub send: u64,
-    /// Where its result goes.
+    /// The buffer for the rank's result.
     pub receive: u64,
-    /// The scalar of an operator that the program made.
+    /// The scalar of an operator that the program created.
     pub scale: Option<Scale>,
 }
 
 impl Plan {
-    /// What a trace says of one rank's part.
+    /// Returns the label of one rank's part in a trace.
     pub(crate) fn label(&self, operation: &Operation, rank: Rank, world_size: usize) -> Label {
         let bytes = operation.large_side(world_size);
         let label = Label::new("collective", operation.function())
@@ -94,10 +95,10 @@ impl Plan {
 }
 
 impl Operation<i32> {
-    /// The operation with a root that exists.
+    /// Returns the operation with a root that is known to exist.
     ///
     /// # Errors
-    /// The root, where a communicator of `world_size` ranks has no such rank.
+    /// The root, if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Operation, i32> {
         let checked = |root| Rank::checked(root, world_size).ok_or(root);
         let collective = match self.collective {
@@ -115,7 +116,7 @@ impl Operation<i32> {
 }
 
 impl<R> Operation<R> {
-    /// The C function.
+    /// Returns the name of the C function.
     pub(crate) fn function(&self) -> &'static str {
         match self.collective {
             Collective::AllReduce(_) => "ncclAllReduce",
@@ -150,12 +151,12 @@ impl Operation {
         }
     }
 
-    /// Bytes of `count` elements.
+    /// Returns the size of `count` elements in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Bytes that `rank` gives. `None` where its send buffer is not looked at.
+    /// Returns the bytes that `rank` sends, or `None` if its send buffer is ignored.
     pub(crate) fn given(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Broadcast { root } | Collective::Scatter { root } if root != rank => None,
@@ -166,7 +167,7 @@ impl Operation {
         }
     }
 
-    /// Bytes that `rank` gets. `None` where its receive buffer is not looked at.
+    /// Returns the bytes that `rank` receives, or `None` if its receive buffer is ignored.
     pub(crate) fn got(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Reduce { root, .. } | Collective::Gather { root } if root != rank => None,
@@ -177,7 +178,7 @@ impl Operation {
         }
     }
 
-    /// Bytes of the larger of a rank's two buffers.
+    /// Returns the size of the larger of a rank's two buffers in bytes.
     pub(crate) fn large_side(&self, world_size: usize) -> u64 {
         match self.collective {
             Collective::AllReduce(_) | Collective::Broadcast { .. } | Collective::Reduce { .. } => {
@@ -187,7 +188,7 @@ impl Operation {
         }
     }
 
-    /// The function that NCCL's tuning model knows it by; none where it is made of sends and receives.
+    /// Returns the function's name in NCCL's tuning model, or `None` if the collective consists of sends and receives.
     fn tuned(&self) -> Option<Function> {
         Some(match self.collective {
             Collective::AllReduce(_) => Function::AllReduce,
@@ -199,14 +200,14 @@ impl Operation {
         })
     }
 
-    /// How NCCL does it and how long that takes, by its tuning model.
+    /// Returns how NCCL runs the collective and how long that takes, according to its tuning model.
     ///
     /// # Errors
-    /// NCCL's sentence, where `NCCL_ALGO` and `NCCL_PROTO` leave nothing that can do it.
+    /// NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
     pub(crate) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
         let bytes = self.large_side(world.ranks);
         let Some(function) = self.tuned() else {
-            // Each rank keeps its own part.
+            // A rank does not send its own part.
             let moved = bytes - bytes / world.ranks as u64;
             return Ok(Plan { choice: None, nanoseconds: tuning::point_to_point(preset, moved) });
         };
@@ -217,7 +218,7 @@ impl Operation {
         Ok(Plan { choice: Some(choice), nanoseconds: choice.nanoseconds })
     }
 
-    /// Says what is wrong with buffers that overlap otherwise than in place.
+    /// Returns a message if the buffers overlap in any way other than in place.
     pub(crate) fn overlap(&self, buffers: Buffers, rank: Rank, world_size: usize) -> Option<String> {
         let (given, got) = (self.given(rank, world_size)?, self.got(rank, world_size)?);
         let Buffers { send, receive, .. } = buffers;
@@ -236,14 +237,14 @@ impl Operation {
         (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {rule}", self.function()))
     }
 
-    /// The pieces that the whole consists of.
+    /// Splits the collective into pieces.
     ///
-    /// An all-reduce is cut into as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank
-    /// `c + 1` to rank `c`, so that every rank gets the same bits, and the order is the same on every run.
+    /// An all-reduce has as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank `c +
+    /// 1` to rank `c`, so every rank gets the same bits, and the order is the same on every run.
     pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
         let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);
-        // Along the whole ring, from the rank after `last` to `last`.
+        // The whole ring, from the rank after `last` to `last`.
         let ring = |last: Rank, at: u64| (1..=ranks).map(|steps| (after(last, steps), at)).collect();
         let everywhere = |at: u64| Rank::all(ranks).map(|rank| (rank, at)).collect();
         match self.collective {
@@ -305,19 +306,20 @@ impl Operation {
     }
 }
 
-/// Bytes of a collective that are made in one way: the same ranks' bytes, combined in their order, go to the same ranks.
+/// Bytes of a collective that are computed in one way: bytes of the same ranks, combined in the same order, for the
+/// same ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Ranks, each with the piece's offset in its send buffer.
+    /// The ranks to read from, each with the piece's offset in its send buffer.
     pub(crate) sources: Vec<(Rank, u64)>,
-    /// Ranks, each with the piece's offset in its receive buffer.
+    /// The ranks to write to, each with the piece's offset in its receive buffer.
     pub(crate) destinations: Vec<(Rank, u64)>,
-    /// Its length.
+    /// The piece's length.
     pub(crate) bytes: u64,
 }
 
 impl std::fmt::Display for Operation {
-    /// `ncclReduce(count 10, float32, sum, root 2)`
+    /// Formats as `ncclReduce(count 10, float32, sum, root 2)`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}(count {}, {}", self.function(), self.count, self.data_type)?;
         if let Some(operator) = self.operator() {
@@ -344,7 +346,7 @@ mod tests {
         let bad = |collective, buffers| operation(collective).overlap(buffers, Rank(1), 3).is_some();
         let sum = Collective::AllReduce(Operator::Sum);
         assert!(!bad(sum, at(100, 100)) && !bad(sum, at(100, 116)) && bad(sum, at(100, 104)));
-        // Rank 1 of 3 gives 16 bytes and gets 48; its own part starts at byte 16.
+        // Rank 1 of 3 sends 16 bytes and receives 48; its own part starts at byte 16.
         let gather = Collective::AllGather;
         assert!(!bad(gather, at(116, 100)) && bad(gather, at(100, 100)) && !bad(gather, at(148, 100)));
         assert!(bad(Collective::AllToAll, at(100, 100)) && !bad(Collective::AllToAll, at(100, 148)));
@@ -354,14 +356,14 @@ mod tests {
         );
         let scatter = Collective::ReduceScatter(Operator::Sum);
         assert!(!bad(scatter, at(100, 116)) && bad(scatter, at(100, 100)) && !bad(scatter, at(100, 84)));
-        // Off the root there is no second buffer to overlap.
+        // Ranks other than the root have no second buffer that could overlap.
         assert!(!bad(Collective::Broadcast { root: Rank(0) }, at(100, 104)));
         assert!(!bad(Collective::Reduce { operator: Operator::Sum, root: Rank(0) }, at(100, 104)));
     }
 
     #[test]
     fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce() {
-        // 12 elements over 3 ranks: the ring sums each part in the same order.
+        // With 12 elements over 3 ranks, the ring sums each part in the same order.
         let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(3);
         let scattered = operation(Collective::ReduceScatter(Operator::Sum)).pieces(3);
         let gathered = operation(Collective::AllGather).pieces(3);
@@ -374,9 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_summed_from_the_rank_behind_its_number() {
+    fn a_piece_is_summed_from_the_rank_after_its_number() {
         let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
-        // Two elements each, and one is left for the third; the fourth rank's piece is empty.
+        // The first two pieces have two elements each, the third has the last one, and the fourth rank's piece is
+        // empty.
         assert_eq!(pieces.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), [8, 8, 4]);
         let sources = pieces[1].sources.iter().map(|&(rank, at)| (rank.0, at));
         assert_eq!(sources.collect::<Vec<_>>(), [(2, 8), (3, 8), (0, 8), (1, 8)]);

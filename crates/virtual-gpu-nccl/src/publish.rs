@@ -1,4 +1,5 @@
-//! What other processes need of the ranks of this one, sent once a rank's stream has come to a call.
+//! Publishing: what other processes need to know about this process's ranks, sent once a rank's stream has reached a
+//! call.
 
 use super::Nccl;
 use super::buffer::Share;
@@ -12,11 +13,11 @@ use virtual_gpu_core::handle::{CallKey, CollectiveId, PointToPointId, Rank};
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
 impl Nccl {
-    /// Tells the other processes that a rank's stream has come to a collective, and what the rank gives.
+    /// Sends the other processes that a rank's stream has reached a collective, and the data that the rank contributes.
     pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: Rank) -> NcclResult<()> {
         let mut guard = self.lock();
         let mut state = guard.locked();
-        // It may have failed since the rank's stream has come to it, and its communicator be gone.
+        // The call may have failed since the rank's stream reached it, and its communicator may be gone.
         let call = state.nccl.communicators.get(&id.comm).and_then(|comm| comm.calls.get(&id.sequence));
         let Some(call) = call.filter(|call| call.failure.is_none()) else { return Ok(()) };
         let ranks = call.parts.len();
@@ -24,12 +25,12 @@ impl Nccl {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             return state.fail_collective(id, &failure);
         }
-        // Its rank is one of this process, and has called.
+        // The rank is in this process, and has called.
         let Some(part) = call.parts[rank].as_ref() else { return Ok(()) };
         let (Ok((share, buffers)), operation) = (Share::of_part(&state, rank, part), part.operation) else {
             return Ok(());
         };
-        // The rank may have aborted, and its stream have gone on.
+        // The rank may have aborted, and its stream may have moved on.
         let Some(stamp) = part.op().and_then(|op| state.stamp(op)) else { return Ok(()) };
         // Only a communicator with ranks in other processes publishes anything.
         let Some((own, link)) = state.nccl.link_of(id.comm)? else { return Ok(()) };
@@ -49,7 +50,7 @@ impl Nccl {
         let outgoing =
             Outgoing::new(own, &link, others, &Event::Arrived { rank, sequence: id.sequence, arrival });
         let mut guard = self.lock();
-        // It may have failed, or the rank have aborted, in the meantime.
+        // In the meantime, the call may have failed or the rank may have aborted.
         let comm = guard.nccl.communicators.get_mut(&id.comm);
         let call = comm.and_then(|comm| comm.calls.get_mut(&id.sequence));
         if call.is_some_and(|call| call.published(rank)) {
@@ -58,7 +59,7 @@ impl Nccl {
         Ok(())
     }
 
-    /// Makes a call fail, unless its communicator is gone: the states were unlocked since the call was looked at, and its
+    /// Fails a call, unless its communicator is gone: both locks were released since the call was checked, and its
     /// ranks may have aborted.
     fn fail_if_known(&self, call: CallKey, failure: &Failure) -> NcclResult<()> {
         let mut guard = self.lock();
@@ -69,12 +70,12 @@ impl Nccl {
         }
     }
 
-    /// Tells other processes that a rank's stream has come to the messages that it sends them, with their bytes, and to those
-    /// that it gets.
+    /// Sends other processes that a rank's stream has reached the messages that it sends to them and receives from
+    /// them, with the bytes of those that it sends.
     pub(crate) fn publish_ends(&self, id: PointToPointId) -> NcclResult<()> {
         let mut guard = self.lock();
         let mut state = guard.locked();
-        // Its rank may have aborted since its stream has come to it, and its communicator be gone.
+        // The rank may have aborted since its stream reached the call, and its communicator may be gone.
         let Some(ready) = state.ends_to_publish(id) else { return Ok(()) };
         // Only a communicator with ranks in other processes publishes anything.
         let Some((own, link)) = state.nccl.link_of(id.comm)? else { return Ok(()) };

@@ -5,21 +5,21 @@ use std::ops::{Index, IndexMut};
 use super::wire::{Reader, Wire, Writer};
 use virtual_gpu_core::handle::Rank;
 
-/// One value for each rank of a communicator, in the order of the ranks.
+/// One value for each rank of a communicator, in rank order.
 pub(crate) struct Ranks<T>(Vec<T>);
 
 impl<T> Ranks<T> {
-    /// Makes the value of each rank of a communicator of `world_size` ranks.
+    /// Computes the value of each rank of a communicator with `world_size` ranks.
     pub(crate) fn new(world_size: usize, value: impl FnMut(Rank) -> T) -> Self {
         Rank::all(world_size).map(value).collect()
     }
 
-    /// The world size.
+    /// Returns the world size.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The value of a rank that may not exist: another process has sent its number.
+    /// Returns the value of a rank that may not exist, because another process sent its number.
     pub(crate) fn get(&self, rank: Rank) -> Option<&T> {
         self.0.get(rank.0)
     }
@@ -69,14 +69,14 @@ impl<T> IndexMut<Rank> for Ranks<T> {
 }
 
 impl<T> From<Vec<T>> for Ranks<T> {
-    /// The first value is that of rank 0.
+    /// Uses the first value for rank 0.
     fn from(values: Vec<T>) -> Self {
         Self(values)
     }
 }
 
 impl<T> FromIterator<T> for Ranks<T> {
-    /// The first value is that of rank 0.
+    /// Uses the first value for rank 0.
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().collect())
     }

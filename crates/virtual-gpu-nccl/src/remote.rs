@@ -1,4 +1,4 @@
-//! What the ranks of other processes do, as their processes send it, and what happens when such a process ends.
+//! Handles what other processes send about their ranks, and the end of such a process.
 
 use super::Locked;
 use super::communicator::Communicator;
@@ -16,7 +16,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Event {
-    /// Whether its ranks are those of the process that sends it, and exist.
+    /// Whether the event's ranks exist, and belong to the process that sends it.
     fn is_plausible(&self, comm: &Communicator, from: ProcessNumber) -> bool {
         let world_size = comm.ranks.len();
         let is_theirs = |rank: Rank| {
@@ -40,10 +40,10 @@ impl Event {
 }
 
 impl Locked<'_> {
-    /// Takes in an event of a communicator. What comes before the communicator is made here is kept.
+    /// Handles an event of a communicator. An event that arrives before this process has made the communicator is kept.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] where the event makes no sense.
+    /// [`EventError::Malformed`] if the event is invalid.
     pub(crate) fn take_in(
         &mut self,
         session: SessionId,
@@ -59,11 +59,11 @@ impl Locked<'_> {
         self.apply(comm, from, event)
     }
 
-    /// Takes in what came before a communicator was made.
+    /// Handles the events that arrived before a communicator was made.
     pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) -> NcclResult<()> {
         let entry = self.nccl.session_mut(session)?;
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
-            // No rank here has called anything yet: there is nothing to run. What makes no sense has no effect.
+            // No rank of this process has called anything yet, so nothing can run. Invalid events have no effect.
             if let Err(EventError::Internal(error)) = self.apply(comm, from, event) {
                 return Err(error);
             }
@@ -72,12 +72,12 @@ impl Locked<'_> {
         gone.into_iter().try_for_each(|process| self.process_gone(session, process))
     }
 
-    /// Does what an event asks for; returns what can run now.
+    /// Applies an event, and returns what can run now.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] where it makes no sense.
+    /// [`EventError::Malformed`] if the event is invalid.
     fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, EventError> {
-        // The ranks here may all have left, and need nothing more.
+        // If all ranks of this process have left, none of them needs the event.
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return Ok(None) };
         if !event.is_plausible(entry, from) {
             return Err(EventError::Malformed);
@@ -139,7 +139,7 @@ impl Locked<'_> {
         }
     }
 
-    /// A process has ended: what waits for its ranks fails, and so does what is called from now on.
+    /// Handles the end of a process: calls that wait for its ranks fail, and so do later calls.
     pub(crate) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) -> NcclResult<()> {
         if self.nccl.is_leaving {
             return Ok(());
@@ -175,7 +175,7 @@ impl Locked<'_> {
 }
 
 impl Communicator {
-    /// Takes the ranks of a process away that has ended. Returns those that had not left.
+    /// Marks the ranks of a process that has ended as gone. Returns those that had not left.
     fn lose_ranks(&mut self, process: ProcessNumber, who: &str) -> Vec<Rank> {
         let mut lost = Vec::new();
         for (rank, state) in self.ranks.iter_mut() {
@@ -187,7 +187,8 @@ impl Communicator {
         lost
     }
 
-    /// Forgets the calls that no rank here has come to. None will: the next call is refused.
+    /// Forgets the calls that no rank of this process has reached. None will reach them, because the next call is
+    /// refused.
     fn forget_calls_elsewhere(&mut self) {
         self.calls.retain(|_, call| call.has_part_here());
         let ranks = &self.ranks;

@@ -1,4 +1,4 @@
-//! Running calls: what the ranks give is read, combined and written, on whichever thread came last.
+//! Runs calls: reads, combines, and writes the data of the ranks, on the thread that arrived last.
 
 use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
@@ -15,23 +15,23 @@ use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
 use virtual_gpu_core::status::NcclResult;
 use virtual_gpu_machine::reduction::Reduction;
 
-/// What can run now.
+/// Work that can run now.
 pub(crate) enum Job {
-    /// A collective to which every rank has come.
+    /// A collective that every rank has reached.
     Collective(CollectiveId),
-    /// Ranks of this process have come to a collective, of which others have to know what they give.
+    /// Ranks of this process that have reached a collective, and whose data other processes need.
     Arrivals(CollectiveId, Vec<Rank>),
-    /// A rank of this process has come to what it sends to others and receives from them.
+    /// The point-to-point calls that a rank of this process has reached, with ends in other processes.
     Ends(PointToPointId),
-    /// Messages to whose both ends the streams have come.
+    /// Messages that the streams of both ends have reached.
     Messages(Vec<Moving>),
 }
 
-/// What each rank of a collective touched, or why it failed.
+/// What each rank of a collective touched, or why the collective failed.
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
 
 impl Nccl {
-    /// Runs what is ready, and lets the streams that waited for it go on.
+    /// Runs a job, and lets the streams that waited for it continue.
     pub(crate) fn run(&self, job: Job) -> Guard<'_> {
         match job {
             Job::Collective(id) => {
@@ -45,7 +45,7 @@ impl Nccl {
                 for rank in ranks {
                     internal::report(self.publish_arrival(id, rank));
                 }
-                // Where it has failed in the meantime, its communicator may be gone.
+                // If the call has failed in the meantime, its communicator may be gone.
                 self.run_next(|state| {
                     Ok(state
                         .nccl
@@ -70,7 +70,7 @@ impl Nccl {
         }
     }
 
-    /// Runs what a job makes ready.
+    /// Runs the work that a finished job has made ready.
     fn run_next(&self, next: impl FnOnce(&mut Locked<'_>) -> NcclResult<Option<Job>>) -> Guard<'_> {
         let mut guard = self.lock();
         let job = internal::report(next(&mut guard.locked()));
@@ -84,13 +84,13 @@ impl Nccl {
     }
 
     /// # Errors
-    /// `InternalError` where there is no such call.
+    /// `InternalError` if there is no such call.
     fn execute_collective(&self, id: CollectiveId) -> NcclResult<Outcome> {
         let (operation, ranks, shares) = {
             let mut guard = self.lock();
             let state = guard.locked();
             let call = state.nccl.communicator(id.comm)?.call(id.sequence)?;
-            // Every rank has come.
+            // Every rank has arrived.
             let Some(first) = call.parts.values().flatten().next() else { return Ok(Ok(Vec::new())) };
             let shares = call.parts.iter().filter_map(|(rank, part)| Some((rank, part.as_ref()?)));
             let shares: Vec<_> = shares.map(|(rank, part)| Share::of_part(&state, rank, part)).collect();
@@ -142,7 +142,7 @@ impl Nccl {
         Ok(touched)
     }
 
-    /// Moves a message; what it touched on each side.
+    /// Moves a message. Returns what it touched on each side.
     fn execute_message(&self, moving: &Moving) -> Result<[Option<Touched>; 2], Failure> {
         let [send, receive] = &moving.ends;
         let bytes = send.end().transfer.bytes();
@@ -175,7 +175,7 @@ impl Nccl {
             let (location, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(location), Some(written));
         }
-        // To move it, its two ends are as one rank.
+        // For this move, both ends count as one rank.
         let only = Rank(0);
         let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
         let (send, receive) = (vec![Some(source)].into(), vec![target].into());
@@ -183,7 +183,8 @@ impl Nccl {
         Ok(touched)
     }
 
-    /// Ends a call that has run: every rank's stream goes on, after all that any rank's stream had done before.
+    /// Completes a collective that has run. Every rank's stream continues, ordered after everything that any rank's
+    /// stream had done before.
     fn finish_collective(
         &self,
         state: &mut Locked<'_>,
@@ -237,7 +238,7 @@ impl Nccl {
         state.nccl.forget_communicator_if_over(id.comm)
     }
 
-    /// Ends a message that was moved, and the calls whose last message it was.
+    /// Completes a message that was moved, and the calls for which it was the last message.
     fn finish_message(
         &self,
         state: &mut Locked<'_>,

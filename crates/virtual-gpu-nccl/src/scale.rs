@@ -1,29 +1,30 @@
-//! Reduction operators that a program makes: each rank's data is multiplied by a scalar of its own, and summed.
+//! Reduction operators that a program creates: each rank's data is multiplied by the rank's own scalar before it is
+//! summed.
 
 use super::Nccl;
 use virtual_gpu_core::handle::CommHandle;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// Values of `ncclRedOp_t` from here on are operators that were made.
+/// The first value of `ncclRedOp_t` that stands for an operator that the program created.
 const FIRST: u32 = Operator::PreMulSum as u32;
 
-/// The scalar of an operator that was made.
+/// The scalar of an operator that the program created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Its bytes, taken from the host when the operator was made.
+    /// The scalar's bytes, read from host memory when the operator was created.
     Value([u8; 8]),
-    /// Its device address, read when a collective runs.
+    /// The scalar's device address, read when a collective runs.
     At(u64),
 }
 
-/// Operators that a rank has made, by their index from [`FIRST`] on.
+/// The operators that a rank has created, by index; the operator at index 0 has the value [`FIRST`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scales(Vec<Option<(DataType, Scale)>>);
 
 impl Nccl {
-    /// `ncclRedOpCreatePreMulSum`: an operator of this rank, for elements of `data_type`. The first one has the value of
-    /// `ncclNumOps`, one that has been destroyed gives its value to the next.
+    /// Implements `ncclRedOpCreatePreMulSum`: creates an operator of this rank for elements of `data_type`. The first
+    /// one gets the value `ncclNumOps`. The value of a destroyed operator is used again for the next one.
     pub fn create_operator(&self, handle: CommHandle, data_type: DataType, scale: Scale) -> NcclResult<u32> {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
@@ -36,7 +37,7 @@ impl Nccl {
         Ok(FIRST + slot as u32)
     }
 
-    /// `ncclRedOpDestroy`. Calls that were made with it still use it.
+    /// Implements `ncclRedOpDestroy`. Calls that were made with the operator still use it.
     pub fn destroy_operator(&self, handle: CommHandle, operator: u32) -> NcclResult<()> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         if operator < FIRST {
@@ -52,10 +53,10 @@ impl Nccl {
         }
     }
 
-    /// What a `ncclRedOp_t` means in a call of `function` on elements of `data_type`.
+    /// Resolves an `ncclRedOp_t` in a call of `function` on elements of `data_type`.
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no such operator, or it was made for another type.
+    /// `InvalidArgument` if there is no such operator, or if it was created for another type.
     pub fn operator(
         &self,
         function: &str,

@@ -1,7 +1,7 @@
-//! Sessions: the processes whose ranks came to one id. One of them, the root, made the id. The others are connected to it,
-//! and what processes send each other goes through it.
+//! Sessions: the processes whose ranks joined with one id. The process that made the id is the root. The other
+//! processes are connected to the root, which also forwards the messages between them.
 //!
-//! Each process knows of every call of every rank, and does itself what its own ranks need for it.
+//! Each process knows every call of every rank, and does the work of its own ranks itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,73 +21,73 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// The root's number in its session.
 pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
 
-/// How often a process that ends looks whether others have let it go.
+/// How often a process that is ending checks whether the others have closed their connections.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The tag of the communicator that is made from the id. Those that splits make have others.
+/// The tag of the communicator that is made from the id. Splits make communicators with other tags.
 pub(crate) const FIRST_TAG: CommTag = CommTag(0);
 
 /// The smallest tag of a communicator that a split makes.
 pub(crate) const FIRST_SPLIT_TAG: CommTag = CommTag(1);
 
-/// A session, as this process counts them.
+/// A session's number in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId(pub(crate) u64);
 
-/// A process of a session. The root is 0.
+/// A process's number in a session. The root is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessNumber(pub(crate) u16);
 
-/// A communicator, as all processes of its session know it.
+/// Identifies a communicator for all processes of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CommTag(pub(crate) u64);
 
-/// What a process knows of a session.
+/// What a process knows about a session.
 pub(crate) struct Session {
     pub(crate) id: UniqueId,
     /// This process's number.
     pub(crate) own: ProcessNumber,
-    /// The root's to all others, and theirs to the root.
+    /// The connections: in the root, to all other processes; in the others, to the root.
     links: BTreeMap<ProcessNumber, Outbox>,
-    /// Every process's number as the system counts it.
+    /// The process ID of every process.
     pub(crate) pids: BTreeMap<ProcessNumber, u32>,
     pub(crate) gone: BTreeSet<ProcessNumber>,
-    /// Communicators with ranks here, by their tags.
+    /// Communicators with ranks in this process, by tag.
     pub(crate) communicators: HashMap<CommTag, CommId>,
-    /// What came for communicators that are not made here yet.
+    /// Events for communicators that this process has not made yet.
     pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
-    /// Where another process is the root: this one's ranks that wait for the communicator.
+    /// If another process is the root: the ranks of this process that wait for the communicator.
     pub(crate) members: Vec<(Rank, Member)>,
     /// When this process asked the root to give up.
     pub(crate) asked: Option<Instant>,
-    /// When the first of this process's ranks came.
+    /// When the first of this process's ranks joined.
     pub(crate) since: Instant,
 }
 
-/// Where the ranks of a communicator in other processes are reached.
+/// How to reach the ranks of a communicator that are in other processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) session: SessionId,
     pub(crate) tag: CommTag,
-    /// The processes that have ranks in it.
+    /// The other processes that have ranks in it.
     pub(crate) others: Vec<ProcessNumber>,
 }
 
-/// What the root and another process send each other about the communicator that is made, and about processes.
+/// The messages between the root and another process that concern processes, or the communicator that is being made.
 pub(crate) enum Control {
-    /// A rank of another process than the root joins.
+    /// A rank of a process other than the root joins.
     Join(JoinRequest),
-    /// All have come.
+    /// All ranks have joined.
     Made(Table),
-    /// It can't be made.
+    /// The communicator can't be made.
     Refused { status: NcclStatus, report: String },
-    /// Such a rank leaves before it is made.
+    /// A rank of a process other than the root leaves before the communicator is made.
     Withdraw { status: NcclStatus, report: String },
-    /// A process has waited for the communicator for too long.
+    /// A process has waited too long for the communicator.
     GiveUp,
     /// A process has ended, or its connection has.
     Gone { process: ProcessNumber },
-    /// A stream of some process is gone: no clock need hold it any more.
+    /// A stream of some process is gone, so clocks can drop it.
     Forget { stream: StreamName },
 }
 
@@ -118,12 +118,12 @@ impl Wire for Control {
     }
 }
 
-/// First byte of a message between the root and another process.
+/// The first byte of a message between the root and another process.
 const CONTROL: u8 = 0;
-/// First byte of a message about a communicator, to any of its processes.
+/// The first byte of a message about a communicator, to any of its processes.
 const EVENT: u8 = 1;
 
-/// Where an event comes from, where it goes to, and the tag of its communicator.
+/// An event's sender, its receivers, and the tag of its communicator.
 pub(crate) struct Header {
     from: ProcessNumber,
     to: Vec<ProcessNumber>,
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Sends a message on its way to processes of the session.
+    /// Sends a message toward processes of the session.
     fn post(&self, to: &[ProcessNumber], message: Vec<u8>) {
         let message: Arc<[u8]> = message.into();
         let links = to.iter().filter_map(|process| self.links.get(process));
@@ -167,13 +167,13 @@ impl Session {
         }
     }
 
-    /// The number of a process as the system counts it.
+    /// Returns the process ID of a process.
     pub(crate) fn pid(&self, process: ProcessNumber) -> u32 {
         self.pids.get(&process).copied().unwrap_or(0)
     }
 }
 
-/// A message about a communicator. It may be long: it is made without the engine's lock.
+/// A message about a communicator. The message may be long, so it is built without holding the engine's lock.
 pub(crate) struct Outgoing {
     session: SessionId,
     to: Vec<ProcessNumber>,
@@ -181,7 +181,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// To some of the processes that a link leads to.
+    /// Creates a message to some of the processes of a link.
     pub(crate) fn new(own: ProcessNumber, link: &Link, to: Vec<ProcessNumber>, event: &Event) -> Self {
         let mut writer = Writer::default();
         writer.put(&EVENT).put(&Header { from: own, to: to.clone(), tag: link.tag }).put(event);
@@ -190,7 +190,8 @@ impl Outgoing {
 }
 
 impl State {
-    /// A session that must be there: a communicator or a bootstrap of it is not over, or it has a connection.
+    /// Returns a session that must exist, because it has a connection or because one of its communicators or bootstraps
+    /// is not over.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -198,7 +199,7 @@ impl State {
         self.sessions.get(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
 
-    /// As [`Self::session`], to be changed.
+    /// Like [`Self::session`], but returns a mutable reference.
     ///
     /// # Errors
     /// `InternalError`, naming it.
@@ -206,14 +207,15 @@ impl State {
         self.sessions.get_mut(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
 
-    /// Sends a message. If its session has ended since the message was made, no process waits for it, and it is dropped.
+    /// Sends a message. If its session has ended since the message was built, no process waits for it, and it is
+    /// dropped.
     pub(crate) fn send(&self, outgoing: Outgoing) {
         if let Some(session) = self.sessions.get(&outgoing.session) {
             session.post(&outgoing.to, outgoing.bytes);
         }
     }
 
-    /// Sends every process that streams of this one are gone.
+    /// Informs all processes that streams of this process are gone.
     pub(crate) fn streams_forgotten(&self, streams: &[StreamHandle]) {
         for session in self.sessions.values() {
             for (&process, &stream) in
@@ -232,10 +234,10 @@ impl State {
         number
     }
 
-    /// Ends the connections of a session that is not needed any more. It is forgotten with the last of them.
+    /// Closes the connections of a session that is no longer needed. The session is forgotten with the last of them.
     ///
     /// # Errors
-    /// `InternalError` where it is forgotten already.
+    /// `InternalError` if the session is already forgotten.
     pub(crate) fn close_session_if_over(&mut self, number: SessionId) -> NcclResult<()> {
         let id = self.session(number)?.id;
         let gathers = self.gathering.get(&id) == Some(&number);
@@ -250,10 +252,10 @@ impl State {
         Ok(())
     }
 
-    /// Another process has come to the root. Returns its session and its number there.
+    /// Accepts another process at the root. Returns its session and its number there.
     ///
     /// # Errors
-    /// `InternalError` where the session is gone in which its id's ranks gather.
+    /// `InternalError` if the session in which the id's ranks gather is gone.
     pub(crate) fn accept(
         &mut self,
         id: UniqueId,
@@ -272,7 +274,8 @@ impl State {
         Ok((number, process))
     }
 
-    /// This process has connected to a root. Returns the session. The root sends this process's number there later.
+    /// Records that this process has connected to a root. Returns the session. The root sends this process's number in
+    /// it later.
     pub(crate) fn connected_to_root(&mut self, id: UniqueId, root: u32, outbox: Outbox) -> SessionId {
         let mut session = Session::new(id, ProcessNumber(u16::MAX), [(ROOT, root)].into());
         session.links.insert(ROOT, outbox);
@@ -281,10 +284,10 @@ impl State {
 }
 
 impl Nccl {
-    /// Takes in one message of `neighbour`.
+    /// Handles one message of `neighbour`.
     ///
     /// # Errors
-    /// [`Malformed`] where it makes no sense.
+    /// [`Malformed`] if the message is invalid.
     pub(crate) fn receive(
         &'static self,
         number: SessionId,
@@ -327,22 +330,23 @@ impl Nccl {
         Ok(())
     }
 
-    /// The connection to a process has ended.
+    /// Handles the end of the connection to a process.
     pub(crate) fn lost(&'static self, number: SessionId, process: ProcessNumber) {
         let mut guard = self.lock();
         internal::report(guard.locked().lost(number, process));
         self.unlock_and_wake(self.run_ready(guard));
     }
 
-    /// The process ends: waits until the others have what they were sent. The root also waits until the others have sent each
-    /// other everything. No wait is longer than the timeout.
+    /// Closes all sessions before this process ends. Waits until the others have received everything that this process
+    /// sent. The root also waits until the others have sent everything to each other. No wait is longer than the
+    /// timeout.
     pub fn leave_sessions(&self) {
         let since = Instant::now();
         {
             let mut guard = self.lock();
             guard.nccl.is_leaving = true;
             for session in guard.nccl.sessions.values().filter(|session| session.own == ROOT) {
-                // They don't wait for its ranks any more.
+                // The other processes should not wait for this process's ranks anymore.
                 let gone = Control::Gone { process: ROOT };
                 session.links.keys().for_each(|&other| session.send_control(other, &gone));
             }
@@ -352,14 +356,15 @@ impl Nccl {
         }
     }
 
-    /// Whether a connection is still open. Closes those that carry no messages of other processes.
+    /// Returns whether a connection is still open. Closes connections that don't forward messages between other
+    /// processes.
     fn close_sessions(&self) -> bool {
         let mut guard = self.lock();
         let mut open = false;
         for session in guard.nccl.sessions.values_mut() {
             open |= !session.links.is_empty();
             if session.own != ROOT || session.links.len() < 2 {
-                // The other side sees the end, and closes its own.
+                // The other side sees the end of the connection, and closes its own.
                 session.links.values_mut().for_each(Outbox::close);
             }
         }
@@ -368,7 +373,7 @@ impl Nccl {
 }
 
 impl Locked<'_> {
-    /// The connection to a process has ended.
+    /// Handles the end of the connection to a process.
     fn lost(&mut self, number: SessionId, process: ProcessNumber) -> NcclResult<()> {
         let session = self.nccl.session_mut(number)?;
         session.links.remove(&process);
@@ -377,7 +382,7 @@ impl Locked<'_> {
             others.iter().for_each(|&other| session.send_control(other, &Control::Gone { process }));
             self.process_gone(number, process)?;
         } else {
-            // What came through the root comes no more.
+            // Messages that the root forwarded no longer arrive, so the other processes are gone, too.
             let all: Vec<ProcessNumber> =
                 session.pids.keys().copied().filter(|&process| process != session.own).collect();
             let id = session.id;
@@ -392,10 +397,10 @@ impl Locked<'_> {
         self.nccl.close_session_if_over(number)
     }
 
-    /// Does what a neighbour sends about the communicator that is made, or about a process.
+    /// Handles a neighbor's message about a process, or about the communicator that is being made.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] where it makes no sense.
+    /// [`EventError::Malformed`] if the message is invalid.
     fn control(
         &mut self,
         number: SessionId,
@@ -434,7 +439,7 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// The root has gone: the ranks here that waited for it fail.
+    /// Fails the ranks of this process that waited for the root, because the root is gone.
     fn root_gone(&mut self, number: SessionId, process: ProcessNumber) -> NcclResult<()> {
         let session = self.session(number)?;
         let message = format!("{} ended before the communicator was made", of_process(session.pid(process)));
@@ -442,7 +447,7 @@ impl State {
     }
 }
 
-/// A process in words.
+/// Describes a process.
 pub(crate) fn of_process(pid: u32) -> String {
     match pid {
         0 => "the process of rank 0".to_owned(),

@@ -1,4 +1,4 @@
-//! NCCL's state and its lock. The order of locks is: the engine's, then this one.
+//! NCCL's state and its lock. Lock order: the engine's lock first, then this one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,31 +17,31 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// NCCL over an engine's GPUs: the functions of `nccl.h`.
+/// NCCL on an engine's GPUs: the functions of `nccl.h`.
 pub struct Nccl {
     pub(crate) engine: &'static Engine,
     state: Mutex<State>,
-    /// Where this process listens for the ranks of others.
+    /// The addresses at which this process listens for ranks of other processes.
     pub(crate) listeners: Mutex<Listeners>,
 }
 
-/// What NCCL keeps.
+/// NCCL's state.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Ids that this process made, and so listens for.
+    /// The ids that this process made and therefore listens for.
     pub(crate) own_ids: HashSet<UniqueId>,
-    /// Ids whose ranks have not all come.
+    /// The bootstraps of ids whose ranks have not all joined.
     pub(crate) bootstraps: HashMap<UniqueId, Bootstrap>,
-    /// Ids that have made their communicator, and where its rank 0 came.
+    /// The ids that were used to make a communicator, with the call site of its rank 0.
     pub(crate) spent: HashMap<UniqueId, CallSite>,
     pub(crate) memberships: Map<CommHandle, Membership>,
     pub(crate) communicators: BTreeMap<CommId, Communicator>,
-    /// Communicators made since the start.
+    /// The number of communicators made so far.
     pub(crate) communicators_made: u64,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
-    /// Sessions made since the start.
+    /// The number of sessions made so far.
     pub(crate) sessions_made: u64,
-    /// The process ends: what others do matters no more.
+    /// Whether the process is ending, so that the ends of other processes don't matter anymore.
     pub(crate) is_leaving: bool,
     /// Sessions whose first communicator is not made yet.
     pub(crate) gathering: HashMap<UniqueId, SessionId>,
@@ -50,7 +50,7 @@ pub(crate) struct State {
     groups: Map<ThreadKey, Group>,
 }
 
-/// Both locks.
+/// Guards of both locks.
 pub(crate) struct Guard<'a> {
     pub(crate) engine: MutexGuard<'a, EngineState>,
     pub(crate) nccl: MutexGuard<'a, State>,
@@ -69,7 +69,7 @@ impl Guard<'_> {
 }
 
 impl Nccl {
-    /// NCCL for the GPUs of an engine, which lives as long as the process does, as the engine does.
+    /// Creates NCCL for the GPUs of an engine. Like the engine, it lives as long as the process.
     pub fn new(engine: &'static Engine) -> &'static Self {
         let nccl: &'static Self =
             Box::leak(Box::new(Self { engine, state: Mutex::default(), listeners: Mutex::default() }));
@@ -77,43 +77,43 @@ impl Nccl {
         nccl
     }
 
-    /// Locks the engine, then NCCL's state.
+    /// Locks the engine, and then NCCL's state.
     pub(crate) fn lock(&self) -> Guard<'_> {
         self.lock_after(self.engine.state())
     }
 
-    /// Locks NCCL's state, where the engine is locked.
+    /// Locks NCCL's state when the engine is already locked.
     pub(crate) fn lock_after<'a>(&'a self, engine: MutexGuard<'a, EngineState>) -> Guard<'a> {
         Guard { engine, nccl: self.lock_own() }
     }
 
-    /// Locks NCCL's state, in a function that the engine calls with its own lock held.
+    /// Locks NCCL's state in a function that the engine calls while it holds its own lock.
     pub(crate) fn lock_own(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Runs whatever is ready. NCCL's state is unlocked meanwhile.
+    /// Runs everything that is ready. NCCL's state is unlocked while it runs.
     pub(crate) fn run_ready<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         self.lock_after(self.engine.run_ready(engine))
     }
 
-    /// Runs whatever is ready, and leaves both states unlocked.
+    /// Runs everything that is ready, and leaves both states unlocked.
     pub(crate) fn run_ready_and_unlock(&self, guard: Guard<'_>) {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         drop(self.engine.run_ready(engine));
     }
 
-    /// Blocks until `wait` is over. NCCL's state is unlocked meanwhile.
+    /// Blocks until `wait` is over. NCCL's state is unlocked while it blocks.
     pub(crate) fn block_on<'a>(&'a self, wait: Wait, caller: &'static str, guard: Guard<'a>) -> Guard<'a> {
         let Guard { engine, nccl } = guard;
         drop(nccl);
         self.lock_after(self.engine.block_on(wait, caller, engine))
     }
 
-    /// Unlocks, and makes blocked threads look again.
+    /// Unlocks both states, and makes blocked threads check their conditions again.
     pub(crate) fn unlock_and_wake(&self, guard: Guard<'_>) {
         drop(guard);
         self.engine.wake_all();
@@ -121,17 +121,17 @@ impl Nccl {
 }
 
 impl State {
-    /// The calling thread's open group.
+    /// Returns the calling thread's open group.
     pub(crate) fn open_group(&mut self) -> Option<&mut Group> {
         self.groups.get_mut(&ThreadKey::current())
     }
 
-    /// Opens a group, or one more inside of it.
+    /// Returns the calling thread's group, and creates it if necessary.
     pub(crate) fn enter_group(&mut self) -> &mut Group {
         self.groups.entry(ThreadKey::current()).or_default()
     }
 
-    /// Takes the calling thread's group away, at its end.
+    /// Removes the calling thread's group, at its end.
     pub(crate) fn take_group(&mut self) -> Option<Group> {
         self.groups.remove(&ThreadKey::current())
     }

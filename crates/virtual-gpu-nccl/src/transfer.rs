@@ -1,9 +1,9 @@
-//! What a point-to-point call is.
+//! The arguments of a point-to-point call.
 
 use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::DataType;
 
-/// Which end of a message a call is.
+/// The end of a message that a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// `ncclSend`.
@@ -13,7 +13,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The C function.
+    /// Returns the name of the C function.
     pub(crate) fn function(self) -> &'static str {
         match self {
             Self::Send => "ncclSend",
@@ -21,7 +21,7 @@ impl Direction {
         }
     }
 
-    /// The other end's.
+    /// Returns the other end's direction.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Send => Self::Receive,
@@ -30,24 +30,25 @@ impl Direction {
     }
 }
 
-/// A send or a receive. `R` is how its peer is given: an `i32` as C code passes it, or a [`Rank`] once it was checked.
+/// A send or a receive. `R` is the type of its peer: an `i32` as C code passes it, or a [`Rank`] once it has been
+/// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer<R = Rank> {
-    /// Which of the two.
+    /// Whether this is a send or a receive.
     pub direction: Direction,
     /// The rank at the other end.
     pub peer: R,
-    /// Elements.
+    /// The number of elements.
     pub count: u64,
-    /// Type of the elements.
+    /// The type of the elements.
     pub data_type: DataType,
 }
 
 impl Transfer<i32> {
-    /// The transfer with a peer that exists.
+    /// Returns the transfer with a peer that is known to exist.
     ///
     /// # Errors
-    /// The peer, where a communicator of `world_size` ranks has no such rank.
+    /// The peer, if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Transfer, i32> {
         let Self { direction, peer, count, data_type } = self;
         let peer = Rank::checked(peer, world_size).ok_or(peer)?;
@@ -56,19 +57,19 @@ impl Transfer<i32> {
 }
 
 impl Transfer {
-    /// Bytes that are moved.
+    /// Returns the number of bytes to move.
     pub(crate) fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Whether a send and a receive agree on what is moved.
+    /// Whether a send and a receive agree about the data to move.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.count, self.data_type) == (other.count, other.data_type)
     }
 }
 
 impl std::fmt::Display for Transfer {
-    /// `ncclSend(count 10, float32, to rank 2)`
+    /// Formats as `ncclSend(count 10, float32, to rank 2)`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let way = match self.direction {
             Direction::Send => "to",

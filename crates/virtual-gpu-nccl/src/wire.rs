@@ -1,6 +1,6 @@
-//! What processes send each other: numbers in little-endian bytes, lists with their lengths before them.
+//! The format of messages between processes: numbers are little-endian, and lists are preceded by their lengths.
 //!
-//! Nothing that comes from outside is trusted: what can't be read is `None`, and ends the connection.
+//! Nothing that comes from outside is trusted: whatever can't be read is `None`, and ends the connection.
 
 use super::internal;
 use super::operation::{Collective, Operation};
@@ -11,23 +11,23 @@ use virtual_gpu_core::source_location::{CallSite, PortableCallSite};
 use virtual_gpu_core::status::{Error, NcclStatus};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// Bytes that are written one after the other.
+/// A message that is being written.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
-/// Bytes that are read one after the other.
+/// A message that is being read.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// A message from another process makes no sense: the connection ends.
+/// A message from another process is invalid, which ends the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
 
-/// Why a message of another process is not taken in.
+/// Why a message of another process can't be applied.
 #[derive(Debug)]
 pub(crate) enum EventError {
-    /// It makes no sense.
+    /// The message is invalid.
     Malformed,
-    /// What it needs here is gone.
+    /// An object that the message needs is gone.
     Internal(Error<NcclStatus>),
 }
 
@@ -35,7 +35,7 @@ impl EventError {
     /// Prints an internal error, which does not end the connection.
     ///
     /// # Errors
-    /// [`Malformed`] where the message makes no sense.
+    /// [`Malformed`] if the message is invalid.
     pub(crate) fn reported<T: Default>(result: Result<T, Self>) -> Result<T, Malformed> {
         match result {
             Ok(value) => Ok(value),
@@ -57,7 +57,7 @@ impl From<Error<NcclStatus>> for EventError {
     }
 }
 
-/// What can be sent.
+/// A value that can be sent.
 pub(crate) trait Wire: Sized {
     fn write(&self, to: &mut Writer);
     fn read(from: &mut Reader<'_>) -> Option<Self>;
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// A list's length, each of whose entries has at least so many bytes.
+    /// Reads the length of a list each of whose entries has at least `of_entry` bytes.
     fn len(&mut self, of_entry: usize) -> Option<usize> {
         let len = usize::try_from(self.get::<u64>()?).ok()?;
         (len.checked_mul(of_entry)? <= self.0.len()).then_some(len)
@@ -116,7 +116,7 @@ macro_rules! number {
 }
 number!(u8, u16, u32, i32, u64);
 
-/// A number with a name of its own goes as the number.
+/// Sends a newtype as its number.
 macro_rules! newtype {
     ($($t:ident),*) => { $(
         impl Wire for $t {
@@ -166,7 +166,7 @@ impl Wire for [u8; 8] {
     }
 }
 
-/// Bytes in one go; a list of anything else goes entry by entry.
+/// A list of bytes, sent as a block. A list of any other type is sent entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Payload(pub(crate) Vec<u8>);
 
@@ -227,7 +227,7 @@ impl<A: Wire, B: Wire> Wire for (A, B) {
     }
 }
 
-/// The structures that are sent field by field.
+/// Implements [`Wire`] for structures that are sent field by field.
 macro_rules! structure {
     ($($name:ident { $($field:ident),* })*) => { $(
         impl $crate::wire::Wire for $name {
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read_and_no_prefix_of_it() {
+    fn written_values_can_be_read_but_their_prefixes_cannot() {
         let operation = Operation {
             collective: Collective::Reduce { operator: Operator::PreMulSum, root: Rank(3) },
             count: 1 << 40,
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_allocates_nothing() {
+    fn a_length_without_its_bytes_allocates_nothing() {
         let mut writer = Writer::default();
         writer.put(&u64::MAX).put(&7u8);
         let bytes = writer.finish();

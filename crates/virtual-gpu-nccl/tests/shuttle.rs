@@ -1,11 +1,13 @@
-//! The locks of the engine and of NCCL: small programs of two or three threads, under many schedules that shuttle picks.
+//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules that
+//! shuttle picks.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p virtual-gpu-nccl --release --test shuttle
 //! ```
 //!
-//! A schedule fails where a value is wrong, and where no thread can go on: there a wait never looks again by itself, so a
-//! thread that is never woken is found too. The seed is fixed; `SHUTTLE_RANDOM_SEED=N` takes another.
+//! A schedule fails if a value is wrong, or if no thread can continue. Under shuttle, a wait never rechecks its
+//! condition by itself, so this also finds a thread that is never woken. The seed is fixed; set `SHUTTLE_RANDOM_SEED=N`
+//! for another.
 #![cfg(shuttle)]
 
 use std::cell::Cell;
@@ -26,17 +28,17 @@ use virtual_gpu_nccl::{
     UniqueId,
 };
 
-/// Schedules of each kind that a program runs under.
+/// The number of schedules of each kind that every program runs under.
 const SCHEDULES: usize = 10_000;
 const SEED: u64 = 20_260_101;
-/// Changes of priority in a schedule of the second kind.
+/// The number of priority changes in a schedule of the second kind.
 const DEPTH: usize = 3;
-/// Bytes of a thread's stack: reports need more than shuttle's few.
+/// The size of a thread's stack, in bytes. Reports need more than shuttle's default.
 const STACK: usize = 1 << 20;
-/// Bytes of every buffer: one number.
+/// The size of every buffer, in bytes: one number.
 const SIZE: u64 = 4;
 
-/// Runs a program under random schedules, and under some with few changes of priority (PCT).
+/// Runs a program under random schedules, and under schedules with few changes of priority (PCT).
 fn check(program: fn(Machine)) {
     let mut config = shuttle::Config::new();
     config.stack_size = STACK;
@@ -52,20 +54,21 @@ struct Machine {
     nccl: &'static Nccl,
 }
 
-/// A machine whose waits never time out.
+/// Returns a machine whose waits never time out.
 fn machine() -> Machine {
     let config = Config { gpus: 3, timeout: Duration::MAX, ..Config::default() };
     let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
     Machine { engine, nccl: Nccl::new(engine) }
 }
 
-/// A machine for one schedule. Its thread for host functions outlives the program, so the next schedule takes it away.
+/// Returns a machine for one schedule. Its thread for host functions outlives the program, so the next schedule frees
+/// the machine.
 fn machine_of_schedule() -> Machine {
     std::thread_local! { static LAST: Cell<Option<Machine>> = const { Cell::new(None) } }
     let machine = machine();
     if let Some(Machine { engine, nccl }) = LAST.replace(Some(machine)) {
-        // SAFETY: both came from boxes, and nothing uses them any more: shuttle ends a schedule's threads before it starts the
-        // next.
+        // SAFETY: both came from boxes, and nothing uses them anymore, because shuttle ends a schedule's threads before
+        // it starts the next schedule.
         unsafe {
             drop(Box::from_raw(ptr::from_ref(nccl).cast_mut()));
             drop(Box::from_raw(ptr::from_ref(engine).cast_mut()));
@@ -74,9 +77,9 @@ fn machine_of_schedule() -> Machine {
     machine
 }
 
-/// Runs `program` in a thread for each rank, on the GPU of its number.
+/// Runs `program` in one thread per rank, on the GPU with the rank's number.
 fn in_ranks(machine: Machine, world_size: i32, program: fn(Rank)) {
-    // Making an id starts to listen for other processes: once is enough.
+    // Making an id starts to listen for other processes, which is needed only once.
     static ID: OnceLock<UniqueId> = OnceLock::new();
     let id = *ID.get_or_init(|| self::machine().nccl.unique_id(Vec::new).unwrap());
     let ranks: Vec<_> = (0..world_size)
@@ -100,14 +103,14 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// A stream of its own on the GPU of this number, which is the calling thread's from now on.
+    /// Creates a stream on the GPU of this number, which becomes the calling thread's current GPU.
     fn new(Machine { engine, nccl }: Machine, number: i32) -> Self {
         let context = engine.retain_primary(number).unwrap();
         engine.set_current(Some(context)).unwrap();
         Self { engine, nccl, stream: engine.create_stream(true).unwrap() }
     }
 
-    /// A buffer with a number in it.
+    /// Allocates a buffer that holds a number.
     fn buffer(&self, value: u32) -> u64 {
         let at = self.engine.allocate(SIZE).unwrap();
         self.write(at, value);
@@ -142,7 +145,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// Sums a number of each rank, in place.
+    /// Sums one number per rank, in place.
     fn all_reduce(&self, comm: CommHandle, at: u64) {
         let operation = Operation {
             collective: Collective::AllReduce(Operator::Sum),
@@ -158,7 +161,7 @@ impl Rank {
         self.gpu.nccl.call(self.comm, Request::Transfer(transfer, at), self.gpu.stream).unwrap();
     }
 
-    /// Another communicator of all ranks.
+    /// Makes another communicator of all ranks.
     fn duplicate(&self) -> CommHandle {
         let made = Arc::new(OnceLock::new());
         let into = made.clone();
@@ -169,7 +172,7 @@ impl Rank {
 }
 
 #[test]
-fn two_ranks_add_up_twice() {
+fn two_ranks_reduce_twice() {
     check(|machine| {
         in_ranks(machine, 2, |rank| {
             let at = rank.gpu.buffer(1 + rank.rank as u32);
@@ -211,7 +214,7 @@ fn three_ranks_pass_a_number_round() {
 }
 
 #[test]
-fn host_functions_run_in_their_turn_and_free_waiting_threads() {
+fn host_functions_run_in_order_and_release_waiting_threads() {
     check(|machine| {
         let threads = [0, 1].map(|number| {
             thread::spawn(move || {
@@ -237,7 +240,7 @@ fn an_event_orders_the_streams_of_two_threads() {
         let writer = thread::spawn(move || {
             let gpu = Gpu::new(machine, 0);
             let (at, event) = (gpu.buffer(1), machine.engine.create_event(false).unwrap());
-            // Whoever waits for the event waits for another thread.
+            // A thread that waits for the event waits for another thread.
             machine.engine.launch_host_function(gpu.stream, Arc::new(|| ())).unwrap();
             gpu.write(at, 2);
             machine.engine.record_event(event, gpu.stream).unwrap();
@@ -310,7 +313,7 @@ fn three_ranks_that_all_receive_first_are_reported_at_once() {
 }
 
 #[test]
-fn a_failure_is_handed_on_from_rank_to_rank() {
+fn a_failure_is_passed_on_from_rank_to_rank() {
     check(|machine| {
         in_ranks(machine, 3, |rank| {
             if rank.rank > 0 {

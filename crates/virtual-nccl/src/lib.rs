@@ -1,4 +1,4 @@
-//! The stub library `libnccl.so`: no code, only the name.
+//! The stub library `libnccl.so`, which contains no code.
 //!
-//! `dlsym` searches a library's dependencies, and this one's only dependency is `libcuda.so`, the virtual GPU. So
-//! there is one engine behind both names, and nothing to forward.
+//! `dlsym` also searches a library's dependencies, and this library's only dependency is `libcuda.so`, the virtual GPU.
+//! So both names lead to one engine, and nothing has to be forwarded.

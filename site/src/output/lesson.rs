@@ -1,4 +1,4 @@
-//! What lessons say that programs print.
+//! The output that lessons show for their programs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,8 @@ use anyhow::{Context, ensure};
 use super::{Entry, difference, printed};
 use crate::source;
 
-/// Runs the programs that the lessons show, and compares. Returns how many there are, and what is wrong.
+/// Runs the programs that the lessons show, and compares their output. Returns the number of programs, and the
+/// differences.
 pub(super) fn check(root: &Path) -> anyhow::Result<(usize, String)> {
     let (mut shown, mut wrong) = (0, String::new());
     for lesson in lessons(root)? {
@@ -32,7 +33,8 @@ pub(super) fn check(root: &Path) -> anyhow::Result<(usize, String)> {
     Ok((shown, wrong))
 }
 
-/// What a lesson shows as snapbox's pattern: `…` alone stands for any lines, and within a line for any words. More may come at the end.
+/// Converts output in a lesson to snapbox's pattern: `…` on its own line matches any lines, and within a line any
+/// words. More output may follow.
 fn pattern(shown: &str) -> String {
     let line = |line: &str| match line.trim_end() {
         "…" => "...\n".to_owned(),
@@ -46,10 +48,10 @@ fn lessons(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(course.modules.iter().map(|module| format!("modules/{}/README.md", module.folder)).collect())
 }
 
-/// How a command starts that runs a module's checks.
+/// The beginning of a command that runs a module's checks.
 const TESTS: &str = "cargo test -p m";
 
-/// A lesson's commands that run a module's program or its checks, each with what it is said to print.
+/// Returns a lesson's commands that run a module's program or its checks, each with the output that the lesson shows.
 fn examples(lesson: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut blocks = lesson.split("\n```").skip(1).step_by(2).peekable();
@@ -66,7 +68,7 @@ fn examples(lesson: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The checks that a command runs.
+/// Returns the names of the checks that a command runs.
 fn listed(root: &Path, command: &str) -> anyhow::Result<Vec<String>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -81,7 +83,8 @@ fn listed(root: &Path, command: &str) -> anyhow::Result<Vec<String>> {
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// What is shown of checks that are all right, and isn't so: their number, or a name. What is ignored depends on the machine.
+/// Returns a wrong detail in a lesson's output of successful checks: their number, or a name. The number of ignored
+/// checks depends on the machine.
 fn wrong_tests<'t>(shown: &'t str, listed: &[String]) -> Option<&'t str> {
     let is_wrong = |line: &&str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ellipsis_stands_for_any_lines_and_for_the_rest_of_one() {
+    fn an_ellipsis_matches_any_lines_and_the_rest_of_a_line() {
         let printed = "tier: virtual\na\nb\nc\nthe end\n";
         let differs = |shown: &str| difference(&pattern(shown), printed).is_some();
         assert!(!differs("tier: …\na\n…\nthe end\n") && !differs("tier: …\na\n"));
@@ -114,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn an_example_is_a_command_with_what_stands_below() {
+    fn an_example_is_a_command_and_its_output() {
         let lesson = "\n```console\n$ cargo run -p m01_init\n```\n```text\nx\ny\n```\n\n```console\n$ ls\n```\n```text\nz\n```\n";
         assert_eq!(examples(lesson), [("cargo run -p m01_init".to_owned(), "x\ny".to_owned())]);
     }
 
     #[test]
-    fn a_number_or_a_name_of_checks_that_is_wrong_is_told() {
+    fn a_wrong_number_or_name_of_checks_is_reported() {
         let listed = ["a::b", "a::c"].map(str::to_owned);
         let shown =
             "running 2 tests\ntest a::b ... ok\n…\n\ntest result: ok. 1 passed; 0 failed; 1 ignored\n";

@@ -1,4 +1,4 @@
-//! The bus bandwidth of an all-reduce over its size, on four nodes.
+//! A picture of the bus bandwidth of an all-reduce over its size, on four nodes.
 
 use std::path::Path;
 
@@ -6,15 +6,15 @@ use anyhow::{Context, ensure};
 use chart::lines::{Lines, Point, size_text};
 use serde::Deserialize;
 
-/// The nodes, by the virtual GPU's names.
+/// The nodes, by their names in the virtual GPU.
 pub(super) const NODES: [&str; 4] = ["dgx-h100", "dgx-a100", "pcie", "classroom"];
 
-/// The file of a node's table.
+/// Returns the file name of a node's table.
 pub(super) fn table(node: &str) -> String {
     format!("bandwidth-{node}.csv")
 }
 
-/// A line of the table that module 02's program writes: bytes, and GB/s.
+/// A line of the table that module 02's program writes: the size in bytes and the bandwidth in GB/s.
 #[derive(Deserialize)]
 struct Row {
     bytes: f64,
@@ -33,10 +33,10 @@ fn read(file: &Path) -> anyhow::Result<Vec<Point>> {
     Ok(rows.into_iter().map(|row| (row.bytes, row.busbw_gbps)).collect())
 }
 
-/// The picture.
+/// Draws the picture.
 ///
 /// # Errors
-/// A table can't be read.
+/// If a table can't be read.
 pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let mut lines = Vec::new();
     for node in NODES {
@@ -64,7 +64,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     Ok(chart.svg())
 }
 
-/// Three digits of a value, or two of a small one.
+/// Formats a value without decimals, or a value below 1 with three.
 fn figures(value: f64) -> String {
     if value < 1.0 { format!("{value:.3}") } else { format!("{value:.0}") }
 }

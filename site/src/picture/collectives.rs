@@ -1,4 +1,4 @@
-//! What six collectives make of the buffers of four ranks, from a definition of each.
+//! Pictures of what six collectives do to the buffers of four ranks, from a definition of each collective.
 
 use std::collections::BTreeSet;
 
@@ -8,23 +8,23 @@ use chart::card::{
     Card, GREEN, MARGIN, ORANGE, PINK, SKY, SOFT, WIDTH, arrow, block, ending, rectangle, text,
 };
 
-/// As many ranks, and as many parts of a buffer.
+/// The number of ranks, and also of parts in a buffer.
 const RANKS: usize = 4;
-/// The rank that broadcasts, and that has the result of a reduce.
+/// The rank that broadcasts, and that receives the result of a reduce.
 const ROOT: usize = 0;
 
 /// The colors of the ranks' own values, and of sums.
 pub(super) const COLORS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
 pub(super) const SUM: &str = "#1f2a44";
 
-/// A part of a buffer: the sum of these ranks' values of a part.
+/// The content of a part of a buffer: the sum of these ranks' values of one part.
 #[derive(Clone, Debug, PartialEq)]
 struct Block {
     ranks: BTreeSet<usize>,
     part: usize,
 }
 
-/// The parts of all ranks' buffers; `None` is a part that nothing is said of.
+/// The parts of all ranks' buffers; `None` is a part whose content doesn't matter.
 type Buffers = [[Option<Block>; RANKS]; RANKS];
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Operation {
         Self::AllToAll,
     ];
 
-    /// The file of its own picture.
+    /// Returns the name of the operation's picture.
     fn file(self) -> &'static str {
         match self {
             Self::Broadcast => "broadcast",
@@ -59,7 +59,7 @@ impl Operation {
         }
     }
 
-    /// What its picture shows, in words.
+    /// Describes in words what the operation's picture shows.
     fn description(self) -> &'static str {
         match self {
             Self::Broadcast => "All ranks have the root's buffer.",
@@ -82,7 +82,8 @@ impl Operation {
         }
     }
 
-    /// What the ranks have: all of them four parts of their own, or only the root, or each one shard in its place.
+    /// Returns the buffers before the operation: all ranks have four parts of their own, or only the root has them, or
+    /// each rank has one shard in its place.
     fn before(self) -> Buffers {
         buffers(|rank, part| match self {
             Self::Broadcast => (rank == ROOT).then(|| own(rank, part)),
@@ -91,7 +92,7 @@ impl Operation {
         })
     }
 
-    /// What it makes of that.
+    /// Returns the buffers after the operation.
     fn after(self, before: &Buffers) -> Buffers {
         buffers(|rank, part| match self {
             Self::Broadcast => before[ROOT][part].clone(),
@@ -112,7 +113,7 @@ fn own(rank: usize, part: usize) -> Block {
     Block { ranks: BTreeSet::from([rank]), part }
 }
 
-/// The sum over all ranks of one part, where all have it.
+/// Returns the sum of one part over all ranks, if all ranks have it.
 fn sum(buffers: &Buffers, part: usize) -> Option<Block> {
     let blocks: Option<Vec<&Block>> = buffers.iter().map(|buffer| buffer[part].as_ref()).collect();
     Some(Block { ranks: blocks?.iter().flat_map(|block| &block.ranks).copied().collect(), part })
@@ -122,10 +123,10 @@ const PANEL: f64 = (WIDTH - 2.0 * MARGIN) / 2.0;
 const PANEL_HEIGHT: f64 = 264.0;
 const TOP: f64 = 100.0;
 const SIDE: (f64, f64) = (48.0, 38.0);
-/// From one block to the next one.
+/// The distance from one block to the next.
 const PITCH: (f64, f64) = (50.0, 46.0);
 
-/// The picture.
+/// Draws all operations in one picture.
 pub(super) fn draw() -> String {
     let words = Operation::ALL.map(|operation| format!(" {}: {}", operation.name(), operation.description()));
     let description = format!("Six small diagrams on four ranks, before and after.{}", words.concat());
@@ -140,7 +141,7 @@ pub(super) fn draw() -> String {
 
 const LEGEND: &str = "Rows: the ranks' buffers. A to D: values of ranks 0 to 3. Σ: their sum. Digit: which part of the buffer. Dashed: undefined.";
 
-/// A picture of each operation, by the name of its file.
+/// Draws a picture of each operation, by its file name.
 pub(super) fn draw_each() -> impl Iterator<Item = (String, String)> {
     Operation::ALL.into_iter().map(|operation| {
         let height = TOP + PANEL_HEIGHT + 30.0;
@@ -152,7 +153,7 @@ pub(super) fn draw_each() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// One operation: its name, and the buffers before and after.
+/// Draws one operation: its name, and the buffers before and after.
 fn panel(operation: Operation, (x, y): (f64, f64)) -> Group {
     let before = operation.before();
     let after = operation.after(&before);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_all_to_all_twice_is_nothing() {
+    fn two_all_to_alls_cancel_out() {
         let before = Operation::AllToAll.before();
         assert_ne!(after(Operation::AllToAll), before);
         assert_eq!(Operation::AllToAll.after(&after(Operation::AllToAll)), before);

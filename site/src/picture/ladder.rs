@@ -1,4 +1,4 @@
-//! The ladder's bars: how long a step takes in each of four ways.
+//! A bar chart of the ladder: how long a step takes in each of four implementations.
 
 use std::path::Path;
 
@@ -24,22 +24,22 @@ struct Row {
     speedup_vs_naive: f64,
 }
 
-/// The colors of the ways. Their names stand next to them.
+/// The colors of the implementations, whose names are shown next to the bars.
 const COLORS: [&str; 4] = [ORANGE, SKY, BLUE, GREEN];
 
 const LEFT: f64 = 170.0;
 const RIGHT: f64 = 830.0;
 const TOP: f64 = 72.0;
 const BAR: f64 = 29.0;
-/// A network's name and its bars.
+/// The height of a network's name and its bars.
 const GROUP: f64 = HEAD + BAR * WAYS.len() as f64 + 10.0;
-/// The room of its name.
+/// The height of its name.
 const HEAD: f64 = 32.0;
 
-/// The picture.
+/// Draws the picture.
 ///
 /// # Errors
-/// The table can't be read, or lacks a way.
+/// If the table can't be read, or if an implementation is missing.
 pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let file = data.join("ladder.csv");
     let name = || format!("can't read {}", file.display());
@@ -74,7 +74,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     Ok(card.add(text(MARGIN, bottom + 28.0, note).set("fill", SOFT)).svg())
 }
 
-/// The bars of one network.
+/// Draws the bars of one network.
 fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
     let Row { model_size, d_model, num_layers, .. } = &rows[0];
     let mut group = Group::new().add(text(LEFT, y + 24.0, model_size).set("font-weight", "bold")).add(

@@ -1,4 +1,4 @@
-//! How an all-reduce goes around a ring: NCCL's algorithm, played with sets of ranks for values.
+//! A picture of an all-reduce around a ring: NCCL's algorithm, simulated with sets of ranks as values.
 
 use anyhow::ensure;
 use svg::node::element::Group;
@@ -9,30 +9,30 @@ use chart::card::{
 
 const RANKS: usize = 4;
 
-/// The colors of a chunk with the values of one rank, of two, of three, of all four.
+/// The colors of a chunk with the values of one, two, three, or all four ranks.
 pub(super) const COLORS: [&str; RANKS] = ["#dcebf7", "#9ecae1", "#5aa2d0", "#08457e"];
 
-/// Which ranks' values are in each chunk of each rank, as sets of bits.
+/// The ranks whose values are in each chunk of each rank, as bit sets.
 type Chunks = Vec<Vec<u32>>;
 
-/// What is sent in a step: rank `from`'s `chunk`, to the next rank.
+/// A message in a step: rank `from`'s `chunk`, for the next rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Message {
     from: usize,
     chunk: usize,
 }
 
-/// What is sent in a step, and what the ranks have afterwards.
+/// The messages of a step, and the chunks of the ranks after it.
 struct Step {
     messages: Vec<Message>,
     chunks: Chunks,
 }
 
-/// The 2(n − 1) steps of an all-reduce on `n` ranks: first a reduce-scatter, that leaves the sum of chunk `r` on rank `r`, then
-/// an all-gather.
+/// Simulates the 2(n − 1) steps of an all-reduce on `n` ranks: first a reduce-scatter, which leaves the sum of chunk
+/// `r` on rank `r`, and then an all-gather.
 ///
 /// # Errors
-/// A value would be added twice, or a sum isn't everywhere in the end.
+/// If a value would be added twice, or if a rank lacks a sum at the end.
 fn play(n: usize) -> anyhow::Result<Vec<Step>> {
     let mut chunks: Chunks = (0..n).map(|rank| vec![1 << rank; n]).collect();
     let mut steps = Vec::new();
@@ -61,10 +61,10 @@ const COLUMNS: usize = 2 * (RANKS - 1) + 1;
 const COLUMN: f64 = (WIDTH - MARGIN - LEFT - CHUNK.0) / (COLUMNS - 1) as f64;
 const BOTTOM: f64 = TOP + ROW * RANKS as f64 - 40.0;
 
-/// The picture.
+/// Draws the picture.
 ///
 /// # Errors
-/// Those of the algorithm.
+/// The errors of the algorithm.
 pub(super) fn draw() -> anyhow::Result<String> {
     let description = "A grid: a row for each of four ranks, a column for the start and for each of six steps. In every step each rank \
                        sends one of its four chunks to the next rank, and the last rank to the first one. In the first three \
@@ -118,7 +118,7 @@ fn middle(rank: usize, chunk: usize) -> f64 {
     y(rank, chunk) + CHUNK.1 / 2.0
 }
 
-/// What a rank has, with a frame around the chunk that has just come.
+/// Draws a rank's chunks, with a frame around the chunk that has just arrived.
 fn cell(column: usize, rank: usize, chunks: &[u32], came: Option<usize>) -> Group {
     let mut group = Group::new();
     for (chunk, &ranks) in chunks.iter().enumerate() {
@@ -132,7 +132,8 @@ fn cell(column: usize, rank: usize, chunks: &[u32], came: Option<usize>) -> Grou
     group.add(frame.set("stroke", INK).set("stroke-width", 4))
 }
 
-/// The arrow of a message into `column`. That of the last rank leaves the picture below, and comes back above.
+/// Draws the arrow of a message into `column`. The last rank's arrow leaves the picture at the bottom, and reenters at
+/// the top.
 fn way(column: usize, message: Message) -> Group {
     let from = (x(column - 1) + CHUNK.0 + 3.0, middle(message.from, message.chunk));
     let to = (x(column) - 4.0, middle((message.from + 1) % RANKS, message.chunk));
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_all_reduce_takes_twice_all_others_steps_on_any_ring() {
+    fn an_all_reduce_takes_two_steps_per_other_rank_on_any_ring() {
         for n in 2..9 {
             let steps = play(n).unwrap();
             assert_eq!(steps.len(), 2 * (n - 1));

@@ -1,4 +1,4 @@
-//! Figures of lessons: rows of boxes with arrows between them, as `site/book/pictures.toml` describes them.
+//! The figures of lessons: rows of boxes with arrows between them, as described in `site/book/pictures.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use chart::card::{
     rectangle, text,
 };
 
-/// Where the figures are described.
+/// The file that describes the figures.
 const DESCRIBED: &str = "site/book/pictures.toml";
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ struct Pictures {
 struct Picture {
     name: String,
     title: String,
-    /// Units from the beginning of a row to its end.
+    /// The length of a row, in units.
     columns: f64,
     /// What the rows run along, such as time. Without it, no line is drawn below them.
     axis: Option<String>,
@@ -44,7 +44,7 @@ struct Row {
     boxes: Vec<Bar>,
 }
 
-/// A box from one column to another. Without a color, it is dashed: something waits there, or nothing is.
+/// A box from one column to another. A box without a color is dashed and stands for waiting, or for nothing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bar {
@@ -64,7 +64,7 @@ enum Color {
     Red,
 }
 
-/// An arrow from a place in a row to one in another, each as `[row, column]`, counted from 0.
+/// An arrow from a place in a row to a place in another, each given as `[row, column]` and counted from 0.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arrow {
@@ -79,10 +79,10 @@ const TOP: f64 = 100.0;
 const ROW: f64 = 78.0;
 const HEIGHT: f64 = 44.0;
 
-/// Draws all of them, by name.
+/// Draws all figures, by name.
 ///
 /// # Errors
-/// The file can't be read, or something in it has no place in its picture: with the picture's name.
+/// If the file can't be read, or if something in it doesn't fit in its picture; the error contains the picture's name.
 pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let text = fs::read_to_string(root.join(DESCRIBED)).with_context(|| format!("can't read {DESCRIBED}"))?;
     let pictures: Pictures = toml::from_str(&text).context(DESCRIBED)?;
@@ -96,9 +96,9 @@ pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 impl Picture {
-    /// Whether everything has room.
+    /// Checks that everything fits.
     fn check(&self) -> anyhow::Result<()> {
-        // Helvetica's letters are half as wide as high, on average; a little more makes it safe.
+        // Helvetica's letters are on average half as wide as high; a slightly larger factor is safe.
         let width = |text: &str| 0.56 * FONT * text.chars().count() as f64;
         for row in &self.row {
             ensure!(width(&row.label) < LEFT - MARGIN, "the label `{}` is too long", row.label);
@@ -134,7 +134,7 @@ impl Picture {
         LEFT + column * self.unit()
     }
 
-    /// What a screen reader says: the rows with their boxes.
+    /// Returns the text for screen readers: the rows with their boxes.
     fn description(&self) -> String {
         let row = |row: &Row| {
             let boxes: Vec<&str> = row.boxes.iter().map(|one| one.text.as_str()).collect();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_room_or_is_named() {
+    fn everything_fits_or_is_named() {
         assert_eq!(problem("", ""), "");
         assert!(problem("work", &"work ".repeat(20)).contains("too long for its box"));
         assert!(
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_reader_hears_the_rows() {
+    fn a_screen_reader_reads_the_rows() {
         let picture: Picture = toml::from_str(GOOD).unwrap();
         assert_eq!(picture.description(), "one: work, waits. two: .");
         assert!(picture.draw().contains("work"));

@@ -1,7 +1,7 @@
-//! NCCL's double binary tree: two trees over all ranks, of which each carries half of the bytes.
+//! A picture of NCCL's double binary tree: two trees over all ranks, each of which carries half of the bytes.
 //!
-//! The rules are those of NCCL's `src/graph/trees.cc`; Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth
-//! broadcast, reduction and scan" (2009).
+//! The rules are those of NCCL's `src/graph/trees.cc`. See also Sanders, Speck, and Träff, "Two-tree algorithms for
+//! full bandwidth broadcast, reduction and scan" (2009).
 
 use svg::node::element::{Circle, Group};
 
@@ -12,7 +12,8 @@ const RANKS: usize = 8;
 /// The parent of each rank; the root has none.
 type Tree = Vec<Option<usize>>;
 
-/// The first tree: the lowest set bit of a rank moves one place up. Where that leads past the last rank, it goes away.
+/// Builds the first tree. A rank's parent is the rank with the lowest set bit moved one place up, or without that bit
+/// if that exceeds the last rank.
 fn first(ranks: usize) -> Tree {
     (0..ranks)
         .map(|rank| {
@@ -23,7 +24,7 @@ fn first(ranks: usize) -> Tree {
         .collect()
 }
 
-/// The second tree: the first one mirrored, or, with an odd number of ranks, shifted by one.
+/// Builds the second tree: the first tree mirrored or, for an odd number of ranks, shifted by one.
 fn second(ranks: usize) -> Tree {
     let tree = first(ranks);
     let is_even = ranks.is_multiple_of(2);
@@ -45,7 +46,7 @@ const LEVEL: f64 = 108.0;
 const RADIUS: f64 = 27.0;
 const HALF: f64 = (WIDTH - 2.0 * MARGIN) / 2.0;
 
-/// The picture.
+/// Draws the picture.
 pub(super) fn draw() -> String {
     let trees = [("first half of the bytes", first(RANKS)), ("second half of the bytes", second(RANKS))];
     let leaves = trees.each_ref().map(|(_, tree)| leaves(tree));
@@ -84,7 +85,7 @@ fn leaves(tree: &Tree) -> String {
     leaves.join(", ")
 }
 
-/// A tree with its ranks from left to right: no two of its edges cross.
+/// Draws a tree with its ranks from left to right, so that no edges cross.
 fn drawn(tree: &Tree, left: f64) -> Group {
     let pitch = (HALF - 2.0 * RADIUS - 40.0) / (RANKS - 1) as f64;
     let place =
@@ -152,9 +153,9 @@ mod tests {
         }
     }
 
-    /// As NCCL's source draws them.
+    /// The expected trees are those in the comments of NCCL's source.
     #[test]
-    fn twelve_ranks_stand_as_in_nccl() {
+    fn twelve_ranks_are_arranged_as_in_nccl() {
         let some =
             |parents: [usize; 12]| -> Tree { parents.iter().map(|&p| (p < 12).then_some(p)).collect() };
         assert_eq!(first(12), some([12, 2, 4, 2, 8, 6, 4, 6, 0, 10, 8, 10]));

@@ -1,5 +1,6 @@
-//! Code on slides: formatted in few columns, so that it is read from the last row, and on as few slides as it takes. The letters have one
-//! size, which `slides.css` gives; the check in a browser finds what doesn't fit.
+//! Code on slides: formatted in few columns, so that the last row of the audience can read it, and divided into as few
+//! slides as possible. All code has the font size that `slides.css` sets; the check in a browser finds code that
+//! doesn't fit.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -7,16 +8,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use course::answers::{Change, compare};
 
-/// Columns of code that a slide has room for.
+/// The number of columns of code that fit on a slide.
 const COLUMNS: usize = 76;
-/// Lines of code that a slide has room for.
+/// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
-/// Lines that a name above a block, and the space around the block, take.
+/// The number of lines that a name above a block takes, including the space around the block.
 pub(super) const LABEL: usize = 3;
 
 /// A block of code.
 pub(super) struct Block {
-    /// What it is written in.
+    /// The language of the code.
     pub(super) language: String,
     pub(super) text: String,
 }
@@ -29,10 +30,10 @@ impl Block {
     }
 }
 
-/// A source, as `rustfmt` writes it in few columns. Its anchors stay.
+/// Formats a source with `rustfmt` in few columns. Its anchors stay.
 ///
 /// # Errors
-/// `rustfmt` can't be run, or can't read it.
+/// If `rustfmt` can't be run or can't parse the source.
 pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
     let config = format!("max_width={COLUMNS},use_small_heuristics=Max");
     let mut rustfmt = Command::new("rustfmt")
@@ -49,10 +50,10 @@ pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
     Ok(text.lines().flat_map(folded).fold(String::new(), |text, line| text + &line + "\n"))
 }
 
-/// Statements, in few columns if they aren't.
+/// Formats statements in few columns, unless they already fit.
 ///
 /// # Errors
-/// As [`narrow`].
+/// The same as [`narrow`].
 pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
     if code.lines().all(|line| line.chars().count() <= COLUMNS) {
         return Ok(code.to_owned());
@@ -65,7 +66,7 @@ pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
         .fold(String::new(), |text, line| text + line.strip_prefix("    ").unwrap_or(line) + "\n"))
 }
 
-/// A comment of its own that is too long, as several lines. rustfmt leaves comments as they are.
+/// Splits a comment line that is too long, because rustfmt doesn't change comments.
 fn folded(line: &str) -> Vec<String> {
     let words = line.trim_start().strip_prefix("// ");
     let Some(words) = words.filter(|_| line.chars().count() > COLUMNS) else { return vec![line.to_owned()] };
@@ -82,7 +83,7 @@ fn folded(line: &str) -> Vec<String> {
     lines
 }
 
-/// A region's comment at its start, in one line, and its code.
+/// Returns the comment at the start of a region as one line, and the region's code.
 pub(super) fn task_and_code(region: &str) -> (String, String) {
     let is_comment = |line: &&str| line.trim_start().starts_with("//");
     let comment =
@@ -91,7 +92,7 @@ pub(super) fn task_and_code(region: &str) -> (String, String) {
     (comment.collect::<Vec<_>>().join(" "), code.collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
 
-/// Code as one block or more, each of which fits on a slide, divided where a reader would.
+/// Divides code into blocks that each fit on a slide, at the places where a reader would divide it.
 pub(super) fn pages(code: &str) -> Vec<String> {
     let lines: Vec<&str> = code.lines().collect();
     let mut pages = Vec::new();
@@ -112,7 +113,7 @@ pub(super) fn pages(code: &str) -> Vec<String> {
     pages
 }
 
-/// How bad it is to turn the page between two lines.
+/// Returns how bad a page break between two lines would be.
 fn reluctance(before: &str, after: &str) -> usize {
     if before.trim().is_empty() || after.trim().is_empty() {
         return 0;
@@ -123,24 +124,24 @@ fn reluctance(before: &str, after: &str) -> usize {
     1 + indent / 4 + 4 * usize::from(goes_on) + 2 * usize::from(opens)
 }
 
-/// A piece of code.
+/// Formats a piece of code.
 pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
-/// In how many lines two sources differ.
+/// Returns the number of lines in which two sources differ.
 pub(super) fn changes(from: &str, to: &str) -> usize {
     near(&compare(&plain(from), &plain(to)), 0).len()
 }
 
-/// In which lines the second source differs from the first, with as much around them as so many lines allow. Comments, imports and
-/// blank lines are no matter. None if it takes more lines.
+/// Returns the lines in which the second source differs from the first, with as much context as `lines` allows.
+/// Comments, imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
     let all = compare(&plain(from), &plain(to));
     (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)
 }
 
-/// A source without comments, imports and blank lines.
+/// Returns a source without comments, imports, and blank lines.
 fn plain(source: &str) -> String {
     let mut kept = String::new();
     let mut in_import = false;
@@ -156,7 +157,7 @@ fn plain(source: &str) -> String {
     kept
 }
 
-/// The lines that changed, and those that are no further away than `around`.
+/// Returns the changed lines, and the lines at most `around` lines away from a change.
 fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     let changed = |(change, _): &(Change, String)| matches!(change, Change::Removed | Change::Added);
     let mut shown: Vec<(Change, String)> = Vec::new();
@@ -178,7 +179,7 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     shown.into_iter().map(|(change, line)| (change, line.get(common..).unwrap_or(&line).to_owned())).collect()
 }
 
-/// A difference as HTML. What tells the lines apart is a sign before each, and not its color alone.
+/// Formats a difference as HTML. A sign before each line, and not just its color, marks the changes.
 pub(super) fn difference_block(lines: &[(Change, String)]) -> String {
     let signed = lines.iter().map(|(change, line)| match change {
         Change::Removed => ("removed", format!("− {line}")),
@@ -192,7 +193,7 @@ pub(super) fn difference_block(lines: &[(Change, String)]) -> String {
     format!("<pre class=\"difference\"><code class=\"nohighlight\" data-noescape>{html}</code></pre>\n")
 }
 
-/// Text in HTML.
+/// Escapes text for HTML.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_in_front_is_the_task() {
+    fn the_leading_comment_is_the_task() {
         let (task, code) = task_and_code("// Do it.\n// And that.\n\nlet x = 1;\n// why\nx\n");
         assert_eq!((task.as_str(), code.as_str()), ("Do it. And that.", "let x = 1;\n// why\nx"));
     }
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_of_code_alone() {
+    fn a_difference_shows_only_code() {
         let from = "use a::{\n    b,\n};\n\n/// f\nfn f() {\n    one();\n    two();\n    three();\n}\n";
         let to = "fn f() {\n    one();\n    three();\n}\n";
         let lines = difference(from, to, 3).unwrap();

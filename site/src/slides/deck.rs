@@ -1,4 +1,4 @@
-//! A deck: which slides a path has, when each is shown, and their page.
+//! A deck: the slides of a path, when to show each, and their page.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use super::{Exercises, Slide, code, recording};
 use crate::page::{Pages, fenced};
 use crate::source;
 
-/// The slides of a path, with their times.
+/// Returns the slides of a path, with their times.
 ///
 /// # Errors
-/// A slide asks for something that isn't there, or doesn't fit: with the slide.
+/// If a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
 pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyhow::Result<Vec<Slide>> {
     let mut deck = Deck { pages, page: format!("{}/index.html", route.name), slides: Vec::new() };
     let steps = pages.course.steps(route);
@@ -39,13 +39,13 @@ pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyh
 
 struct Deck<'p> {
     pages: &'p Pages<'p>,
-    /// Its address, below the folder of all decks.
+    /// The deck's address, below the folder of all decks.
     page: String,
     slides: Vec<Slide>,
 }
 
 impl Deck<'_> {
-    /// Puts slides at the end, with their time in front of the notes.
+    /// Appends slides, with their time before the notes.
     fn add(&mut self, time: &str, slides: Vec<Slide>) {
         for mut slide in slides {
             slide.notes = format!("<p class=\"time\">{time}</p>\n{}", slide.notes);
@@ -53,8 +53,8 @@ impl Deck<'_> {
         }
     }
 
-    /// A step's exercises, each behind what its module and itself have to show first. The time that the step has beyond its
-    /// exercises comes at its start.
+    /// Appends a step's exercises. Each comes after the slides that its module and the exercise itself show first. If
+    /// the step has more time than its exercises need, that time comes at its start.
     fn exercises(
         &mut self,
         step: &Step,
@@ -85,7 +85,7 @@ impl Deck<'_> {
         Ok(())
     }
 
-    /// What is shown before an exercise: its own slides, and if it is the first of its module, the module's.
+    /// Returns the slides to show before an exercise: its own, and the module's if it is the first of its module.
     fn ideas(&self, exercise: &Exercise, is_first: bool) -> anyhow::Result<Vec<Slide>> {
         let (name, path) = (exercise.folder(), path(exercise.folder()));
         let mut slides = Vec::new();
@@ -105,7 +105,7 @@ impl Deck<'_> {
         Ok(slides)
     }
 
-    /// All slides of a file in `site/slides/`.
+    /// Returns all slides of a file in `site/slides/`.
     fn file(&self, name: &str) -> anyhow::Result<Vec<Slide>> {
         let text = source::read(self.pages.root, &path(name))?;
         (1..).zip(markdown::split(&text)).map(|(number, slide)| self.slide(name, number, &slide)).collect()
@@ -128,7 +128,8 @@ impl Deck<'_> {
         made().with_context(|| from.clone())
     }
 
-    /// A step that is no exercise. A command in it is shown, and below it what it prints.
+    /// Makes the slides of a step without exercises. If the step names a command, the command is shown with its output
+    /// below.
     fn instead(&self, step: &Step, what: &str) -> anyhow::Result<Vec<Slide>> {
         let id = format!("step-{}", self.slides.len() + 1);
         let from = format!("slide {id}: the step “{what}” of course.toml");
@@ -164,24 +165,24 @@ fn path(name: &str) -> String {
     format!("site/slides/{name}.md")
 }
 
-/// Words as at the start of a sentence.
+/// Capitalizes the first letter of a text.
 pub(super) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     let first: String = letters.next().map(|letter| letter.to_uppercase().collect()).unwrap_or_default();
     first + letters.as_str()
 }
 
-/// Hours and minutes.
+/// Formats a time as hours and minutes.
 pub(super) fn clock(minutes: u32) -> String {
     format!("{}:{:02}", minutes / 60, minutes % 60)
 }
 
-/// What a speaker is told of the time, `now` minutes after the start.
+/// Formats a speaker's note about the time, `now` minutes after the start.
 fn timed(now: u32, what: &str) -> String {
     format!("{} since the start · {what}", clock(now))
 }
 
-/// The page of a deck.
+/// Makes the page of a deck.
 pub(super) fn page(title: &str, slides: &[Slide]) -> String {
     let mut sections = String::new();
     let mut rest = slides;
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn minutes_are_told_by_the_clock() {
+    fn minutes_are_shown_as_clock_time() {
         assert_eq!(capitalised("the `x`"), "The `x`");
         assert_eq!(clock(0), "0:00");
         assert_eq!(clock(125), "2:05");
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_lies_in_the_section_of_the_slide_before() {
+    fn a_slide_below_is_in_the_section_of_the_slide_before_it() {
         let slide = |id: &str, below| Slide {
             id: id.to_owned(),
             from: String::new(),

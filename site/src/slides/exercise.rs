@@ -1,4 +1,4 @@
-//! The slides of an exercise, made of its files: what to do, what to predict, the answer.
+//! The slides of an exercise, made from its files: the task, a prediction, and the answer.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,15 +11,15 @@ use course::syllabus::Exercise;
 use super::{Slide, code, deck, markdown};
 use crate::source;
 
-/// Lines that a wrong answer may take: what its words and the check's leave.
+/// The number of lines that a wrong answer may take; the description and the check's message take the rest.
 const DIFFERENCE: usize = 12;
-/// From more parts than these on, they are shown smaller.
+/// The number of parts above which they are shown smaller.
 const MANY: usize = 4;
 
-/// Its slides, in their order, less their times.
+/// Makes the slides of an exercise, in their order and without their times.
 ///
 /// # Errors
-/// Its solution can't be read or has no region, or something doesn't fit on a slide: with the slide.
+/// If the solution can't be read or has no region, or if something doesn't fit on a slide; the error names the slide.
 pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
     let solution = code::narrow(&answers::solution(root, exercise)?)
         .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
@@ -34,7 +34,7 @@ pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> 
     Ok(slides)
 }
 
-/// Regions that are shown on one slide: as many as fit.
+/// Groups regions so that each group fits on one slide.
 fn grouped(regions: &[Region]) -> Vec<&[Region]> {
     let mut groups = Vec::new();
     let mut rest = regions;
@@ -51,7 +51,7 @@ fn grouped(regions: &[Region]) -> Vec<&[Region]> {
     groups
 }
 
-/// The slides on which some regions are shown: a single one may take several.
+/// Makes the slides for a group of regions. A single region may take several slides.
 fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
     let name = &group[0].name;
     let bodies: Vec<String> = match group {
@@ -130,7 +130,7 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
     Slide { id: id.to_owned(), from, body, notes: markdown::inline(&notes), below: false }
 }
 
-/// A wrong answer, with the question what is said of it. It is the one that differs in the fewest lines.
+/// Shows a wrong answer, and asks what the check reports. Chooses the mistake with the smallest difference.
 fn predict(
     root: &Path,
     id: &str,
@@ -177,7 +177,7 @@ fn predict(
     Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
 }
 
-/// Markdown without a paragraph around it.
+/// Converts Markdown to HTML without an enclosing paragraph.
 fn markdown_line(text: &str) -> String {
     markdown::inline(text).trim().trim_start_matches("<p>").trim_end_matches("</p>").to_owned()
 }

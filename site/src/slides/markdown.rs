@@ -1,31 +1,31 @@
-//! Slides written by hand: a Markdown file in which a line `---` stands between two of them.
+//! Handwritten slides: a Markdown file in which lines `---` separate the slides.
 //!
-//! What comes behind `Note:` is for the speaker. A slide that begins with `<!-- exercise: ID -->` is shown with that exercise,
-//! and only where a path has it.
+//! The text after `Note:` is for the speaker. A slide that begins with `<!-- exercise: ID -->` is shown with that
+//! exercise, and only in paths that contain it.
 
 use anyhow::{Context, ensure};
 use pulldown_cmark::{CodeBlockKind, CowStr, Event, Options, Parser, Tag, TagEnd, html};
 
 use super::code::{self, Block};
 
-/// One slide, as it is written.
+/// One slide in its source form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The exercise that it is shown with.
+    /// The exercise that the slide is shown with.
     pub(super) exercise: Option<String>,
     pub(super) text: String,
     pub(super) notes: String,
 }
 
 impl Written {
-    /// Its heading, for those who look for the slide.
+    /// Returns its heading, to help authors find the slide.
     pub(super) fn heading(&self) -> &str {
         let heading = self.text.lines().find(|line| line.starts_with('#'));
         heading.map_or("no heading", |line| line.trim_start_matches('#').trim())
     }
 }
 
-/// The slides of a file, in their order.
+/// Returns the slides of a file, in their order.
 pub(super) fn split(text: &str) -> Vec<Written> {
     let mut slides = vec![String::new()];
     let mut in_code = false;
@@ -46,10 +46,11 @@ fn written(slide: &str) -> Written {
     Written { exercise, text: text.trim().to_owned(), notes: notes.trim().to_owned() }
 }
 
-/// A slide's text as HTML.
+/// Converts a slide's text to HTML.
 ///
 /// # Errors
-/// It has no heading at its start, a picture has no words for those who can't see it, or its code can't be formatted.
+/// If it does not begin with a heading, if a picture has no description for people who can't see it, or if its code
+/// can't be formatted.
 pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     ensure!(
         text.starts_with("# ") || text.starts_with("## "),
@@ -59,7 +60,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     ensure_alternatives(&events)?;
     let mut blocks = blocks(&events);
     for block in blocks.iter_mut().filter(|block| block.language == "rust") {
-        // A region's comment tells the student what to do; there is a slide for that.
+        // Drop the comment of a region, which tells the student what to do, because another slide shows the task.
         let (_, code) = code::task_and_code(&block.text);
         block.text = code::narrow_statements(&code).context("its code")? + "\n";
     }
@@ -82,7 +83,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     Ok(made)
 }
 
-/// Markdown within a sentence or some of them.
+/// Converts Markdown within one or more sentences.
 pub(super) fn inline(text: &str) -> String {
     let mut made = String::new();
     html::push_html(&mut made, Parser::new_ext(text, Options::ENABLE_TABLES));
@@ -97,7 +98,7 @@ fn blocks(events: &[Event<'_>]) -> Vec<Block> {
             Event::Start(Tag::CodeBlock(kind)) => {
                 inside = true;
                 let language = match kind {
-                    // `rust,noplayground`: what follows is for the book.
+                    // In `rust,noplayground`, only the language matters here; the rest is for the book.
                     CodeBlockKind::Fenced(language) => {
                         language.split(',').next().unwrap_or_default().to_owned()
                     }
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slides_stand_between_lines_and_notes_behind_their_word() {
+    fn lines_separate_slides_and_a_word_begins_the_notes() {
         let text =
             "# A\na\n\nNote: say\nthis\n\n---\n\n<!-- exercise: init/devices -->\n## B\n```text\n---\n```\n";
         let slides = split(text);

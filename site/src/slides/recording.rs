@@ -1,4 +1,4 @@
-//! What a program printed, as a picture of a terminal: for a speaker whose demo doesn't run.
+//! Pictures of a terminal with a program's output, for a speaker whose demo doesn't run.
 
 use anstream::adapter::strip_str;
 use anstyle_svg::{Term, WIN10_CONSOLE};
@@ -8,47 +8,47 @@ use super::code::escaped;
 use crate::output::Output;
 use crate::page::up;
 
-/// Where the pictures are, next to the decks.
+/// The folder of the pictures, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
-/// Columns and lines of a terminal that a slide has room for, with letters of 20 pixels.
+/// The size of a terminal that fits on a slide, with letters of 20 pixels.
 const COLUMNS: usize = 94;
 const LINES: usize = 20;
-/// Pixels of [`COLUMNS`] in what `anstyle-svg` draws.
+/// The width of [`COLUMNS`] in pixels, as `anstyle-svg` draws them.
 const WIDTH: usize = 797;
 
-/// A part of a recording, which fits on a slide.
+/// A part of a recording that fits on a slide.
 pub(super) struct Part {
-    /// Its file in [`FOLDER`].
+    /// The name of its file in [`FOLDER`].
     pub(super) name: String,
     pub(super) svg: String,
-    /// For those who don't see it.
+    /// Its description for people who can't see it.
     words: String,
 }
 
 impl Part {
-    /// Its picture on a page.
+    /// Returns the HTML that shows the picture on a page.
     pub(super) fn html(&self, page: &str) -> String {
-        // A blank line would end it, where it stands in Markdown.
+        // In Markdown, a blank line would end the HTML.
         let words = escaped(&self.words).replace('"', "&quot;").replace('\n', "&#10;");
         format!("<img class=\"recording\" src=\"{}{FOLDER}/{}\" alt=\"{words}\">\n", up(page), self.name)
     }
 }
 
-/// The picture of an output on a page, which has to do with one.
+/// Returns the HTML of an output that has to fit in one picture.
 ///
 /// # Errors
-/// It has too many lines, or is too wide.
+/// If it has too many lines or is too wide.
 pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
     let parts = parts(output)?;
     ensure!(parts.len() == 1, "`{}` prints more lines than a slide has room for", output.command);
     Ok(parts[0].html(page))
 }
 
-/// An output below the command that prints it, in as many parts as it takes.
+/// Draws a command and its output, in as many parts as needed.
 ///
 /// # Errors
-/// It is too wide.
+/// If the output is too wide.
 pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
     let text = format!("\x1b[1m$ {}\x1b[0m\n{}", output.command, output.styled.trim_end());
     let lines: Vec<&str> = text.lines().collect();
@@ -71,7 +71,7 @@ pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
     Ok((1..).zip(lines.chunks(even)).map(part).collect())
 }
 
-/// With its size as its view as well: not every browser makes it larger without.
+/// Adds a view box with the picture's size, because some browsers can't enlarge the picture without it.
 fn with_view_box(svg: &str) -> String {
     let of =
         |name: &str| svg.split_once(&format!(" {name}=\"")).and_then(|(_, rest)| rest.split_once("px\""));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_see_it_is_told_its_words() {
+    fn a_picture_is_described_by_its_words() {
         let html = html(&output("\x1b[91m<\"red\">\x1b[0m\n\nend\n".to_owned()), "deck/index.html").unwrap();
         assert!(html.starts_with("<img class=\"recording\" src=\"../recordings/a-1.svg\""), "{html}");
         assert!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn output_that_does_not_fit_is_named() {
         let said = |text: String| html(&output(text), "index.html").unwrap_err().to_string();
         assert_eq!(said("x".repeat(95)), "`cargo course` prints 95 columns, and a slide has room for 94");
         assert!(said("x\n".repeat(20)).contains("more lines than a slide"));

@@ -1,4 +1,4 @@
-// What architectures from compute_80 on have. For older ones, this module is empty.
+// Features of compute_80 and later. For older architectures, this module is empty.
 
 #if __CUDA_ARCH__ >= 800
 
@@ -25,7 +25,7 @@ __global__ void reductions(const int *a, unsigned *out) {
     o[7] = cg::reduce(cg::tiled_partition<16>(cg::this_thread_block()), a[i], cg::plus<int>());
 }
 
-// Two tiles: one is copied while the other is used.
+// Two tiles: one is copied while the other is in use.
 __global__ void pipeline(const float4 *a, float4 *out, int tiles) {
     __shared__ float4 room[2][64];
     int t = threadIdx.x;
@@ -44,7 +44,7 @@ __global__ void pipeline(const float4 *a, float4 *out, int tiles) {
     }
 }
 
-// Copies of 4, 8 and 16 bytes, the last with only some of its bytes: the others become zero.
+// Copies of 4, 8, and 16 bytes. The last one copies only some of its bytes, and the others become zero.
 __global__ void small_copies(const int *a, int *out) {
     __shared__ __align__(16) int room[32 * 8];
     int t = threadIdx.x;

@@ -1,4 +1,4 @@
-// Atomics of every operation, type, space and scope.
+// Atomics of every operation, type, space, and scope.
 
 extern "C" {
 
@@ -39,9 +39,9 @@ __global__ void on_floats(float *f, double *d, const float *a, int n) {
     if (i >= n) return;
     atomicAdd(&f[0], a[i]);
     atomicAdd(&d[0], (double)a[i]);
-    // The largest, by the order of the bits of numbers that are not negative.
+    // The maximum, by comparing the bits of numbers that are not negative.
     atomicMax((int *)&f[1], __float_as_int(fabsf(a[i])));
-    // A product, by comparing and swapping.
+    // A product, by compare-and-swap.
     int *at = (int *)&f[2], seen = *at, assumed;
     do {
         assumed = seen;
@@ -82,7 +82,7 @@ __global__ void shared_floats(const float *a, float *out, double *wide) {
     if (threadIdx.x == 0) out[0] = sum, wide[0] = sum_wide, wide[1] = (double)__popcll(bits);
 }
 
-// The last block to arrive sums what all have written.
+// The last block to arrive sums what all blocks have written.
 __global__ void last_block(const float *a, float *partial, unsigned *arrived, float *total) {
     __shared__ bool is_last;
     __shared__ float room[64];
@@ -105,7 +105,7 @@ __global__ void last_block(const float *a, float *partial, unsigned *arrived, fl
     }
 }
 
-// Every thread in turn, also those of one warp.
+// Every thread takes a turn, including those of one warp.
 __global__ void locked(int *lock, int *value) {
     bool done = false;
     while (!done) {

@@ -1,4 +1,4 @@
-// Control flow: tables of branches, loops, calls, functions as values.
+// Control flow: branch tables, loops, calls, and function pointers.
 
 struct Pair {
     int key;
@@ -102,7 +102,7 @@ __global__ void polynomials(const float *a, float *out, int n) {
     if (i < n) out[i] = a[i] < 0 ? polynomial(first, a[i]) : polynomial(second, a[i]);
 }
 
-// Breaks, continues and returns from inside nested loops, each lane at another time.
+// Breaks, continues, and returns inside nested loops, by each lane at a different time.
 __global__ void nested_loops(const int *a, int *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

@@ -1,4 +1,4 @@
-// The half precision of cuda_fp16.h.
+// The half-precision functions of cuda_fp16.h.
 
 #include <cuda_fp16.h>
 
@@ -102,7 +102,7 @@ __global__ void half_pairs(const __half2 *a, const __half2 *b, __half2 *out, int
     o[11] = __hbgt2(x, y) ? __hadd2_sat(x, y) : __heq2(x, x);
 }
 
-// A product of matrices in half precision, with sums in single.
+// A matrix product in half precision, with sums in single precision.
 __global__ void half_product(const __half *a, const __half *b, float *out, int m, int n, int k) {
     int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= m || column >= n) return;

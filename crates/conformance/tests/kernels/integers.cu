@@ -1,6 +1,6 @@
 // Integer arithmetic: intrinsics, carries, divisions of every width, packed bytes and halves.
 
-// NVRTC 12.0 leaves __dp4a and __dp2a_lo as calls of undefined functions.
+// NVRTC 12.0 compiles __dp4a and __dp2a_lo to calls of undefined functions.
 #define DOT(name, x, y, z, out) asm(name " %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(z))
 
 extern "C" {
@@ -20,7 +20,7 @@ __global__ void wide_integers(const unsigned long long *a, const unsigned long l
     o[11] = (__int128)x < (__int128)y;
 }
 
-// Four words of 32 bits: the carry chain as cryptographic code writes it.
+// Four words of 32 bits: a carry chain as in cryptographic code.
 __global__ void carry_chains(const unsigned *a, const unsigned *b, unsigned *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -139,7 +139,7 @@ __global__ void narrow(const short *a, const signed char *b, int *out, int n) {
     o[11] = (unsigned short)-x;
 }
 
-// What compilers seldom choose, but people write in assembly.
+// Instructions that compilers seldom choose, but that people write in assembly.
 __global__ void by_hand(const unsigned *a, const unsigned *b, const unsigned *c, unsigned *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -177,7 +177,7 @@ __global__ void sums_of_64_bits(const long long *a, long long *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     long long first = a[i], sum = 0;
-    // Collatz on 64 bits, and a sum with a step that only the data determines.
+    // Collatz on 64 bits, and a sum whose step depends only on the data.
     for (long long x = (first & 0xffffff) + 1; x != 1; x = x & 1 ? 3 * x + 1 : x / 2) sum++;
     long long product = 1;
     for (unsigned long long k = 1ull << 33; k < (1ull << 33) + 7 * (first & 63); k += 7) product = product * (long long)k % 1000003;

@@ -84,7 +84,7 @@ __global__ void local_arrays(const int *a, int *out, int n) {
     int values[16];
     double halves[4] = {0.5, 1.5, 2.5, 3.5};
     for (int k = 0; k < 16; k++) values[k] = a[i] * k ^ k;
-    // Insertion sort: only the data determines the element.
+    // Insertion sort: the index of the element depends only on the data.
     for (int k = 1; k < 16; k++) {
         int value = values[k], at = k;
         for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
@@ -118,7 +118,7 @@ __global__ void transpose(const float *a, float *out, int rows, int columns) {
     if (x < rows && y < columns) out[y * rows + x] = tile[threadIdx.x][threadIdx.y];
 }
 
-// One function, given pointers into global, shared and local memory.
+// One function, with pointers into global, shared, and local memory.
 __global__ void generic_pointers(float *a, float *out) {
     __shared__ float shared[64];
     float local[2] = {1, 2};

@@ -1,4 +1,4 @@
-// Lanes of a warp, and threads of a block, that work together.
+// Cooperation between the lanes of a warp, and between the threads of a block.
 
 #include <cooperative_groups.h>
 
@@ -95,7 +95,7 @@ __global__ void barriers(const int *a, int *out) {
     o[0] = __syncthreads_count(a[i] > 50);
     o[1] = __syncthreads_and(a[i] > 0) != 0;
     o[2] = __syncthreads_or(a[i] > 98) != 0;
-    // Half of the block makes what the other half uses.
+    // Half of the block produces what the other half uses.
     __shared__ int room[64];
     if (t < 64) {
         room[t] = a[i] * 2;
@@ -126,7 +126,7 @@ __global__ void cooperative(const int *a, int *out) {
     o[4] = block.dim_threads().x + tile.shfl_up(a[i], 1);
 }
 
-// One atomic for all lanes that come together.
+// One atomic for all lanes that execute it together.
 __global__ void aggregated(const int *a, int *count, int *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n || a[i] < 50) return;

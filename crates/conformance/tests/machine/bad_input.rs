@@ -1,4 +1,5 @@
-//! Texts that are no valid PTX: each is an error that names its line, soon and without much memory.
+//! Texts that are not valid PTX. Each must be rejected with an error that names its line, quickly and without much
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +7,15 @@ use virtual_gpu_ptx::{self as ptx, LoadError};
 
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 
-/// What a refusal may take, on a machine that does other things too.
+/// How long a rejection may take, on a machine that is also busy with other work.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A kernel with this body, which starts on line 6.
+/// Returns a kernel with this body, which starts on line 6.
 fn kernel(body: &str) -> String {
     format!("{HEAD}.visible .entry f(.param .u64 p)\n{{\n{body}\nret;\n}}\n")
 }
 
-/// Loads what must not load, and soon.
+/// Loads a source that must be rejected, and rejected quickly.
 #[track_caller]
 fn refused(source: &str) -> LoadError {
     let start = Instant::now();
@@ -39,7 +40,7 @@ fn a_kernel_cut_off_at_every_byte() {
     let last = source.rfind('}').unwrap();
     let first = source.find(".visible").unwrap();
     for end in first..last {
-        // Between two kernels, the text is whole.
+        // Between two kernels, the text is complete.
         if source[..end].trim_end().ends_with('}') || source[..end].matches('{').count() == 0 {
             let _ = ptx::load(&source[..end]);
             continue;
@@ -103,7 +104,7 @@ fn initial_values_without_end() {
 }
 
 #[test]
-fn names_that_are_missing_or_twice_there() {
+fn missing_and_duplicate_names() {
     assert_refused(&kernel("bra NOWHERE;"), 6, "NOWHERE");
     assert_refused(&kernel(".reg .b32 a;\n.reg .f32 a;"), 7, "`a` is declared twice");
     assert_refused(&kernel(".reg .b32 %r<3>;\n.reg .b64 %r<5>;"), 7, "`%r` is declared twice");
@@ -119,7 +120,7 @@ fn names_that_are_missing_or_twice_there() {
     );
     let twice = format!("{}.visible .entry f()\n{{\nret;\n}}\n", kernel(""));
     assert_refused(&twice, 9, "`f` is defined twice");
-    // Scopes may use a name again, and what is only declared may be defined.
+    // Different scopes may use the same name, and a declared function may be defined later.
     assert!(
         ptx::load(&kernel(".reg .b32 a;\n{ .reg .f32 a; here: bra here; }\n{ here: bra here; }")).is_ok()
     );
@@ -136,7 +137,7 @@ fn calls_without_end() {
     let tower: String =
         (0..100).map(|i| format!(".func f{i}() {{ call f{}; call f{}; ret; }}\n", i + 1, i + 1)).collect();
     refused(&format!("{HEAD}{tower}.func f100() {{ ret; }}\n"));
-    // Pointers to functions that call through pointers.
+    // These are pointers to functions that call through pointers.
     let table = ".global .u64 table[3] = {a, b, c};\n";
     let body = "{ .reg .b64 %x; ld.global.u64 %x, [table]; call %x, (), proto; ret; }";
     let functions: String = ["a", "b", "c"].iter().map(|name| format!(".func {name}() {body}\n")).collect();

@@ -1,12 +1,13 @@
-//! `cp.async`: what a copy leaves behind once its thread has waited for it, and reports of those that do not wait.
+//! `cp.async`: the results of a copy after its thread has waited for it, and the reports if a thread does not wait.
 
 use virtual_gpu_machine::Execution;
 
 use crate::arguments;
 use crate::gpu::Gpu;
 
-/// A block of 32 threads. Each begins to copy 4 bytes, `x[tid]`, to `tile[tid]`, twice, each copy a group of its own:
-/// the second goes to `tile[32 + tid]`. `body` follows. What it leaves in `%r4` goes to `y[tid]`.
+/// Runs a block of 32 threads. Each thread starts two copies of the 4 bytes `x[tid]`, each in a group of its own: the
+/// first to `tile[tid]`, the second to `tile[32 + tid]`. Then `body` runs, and the value that it leaves in `%r4` is
+/// stored in `y[tid]`.
 fn copies(body: &str) -> (Execution, Vec<u32>) {
     let source = format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n
@@ -37,7 +38,7 @@ fn copies(body: &str) -> (Execution, Vec<u32>) {
     (done, gpu.read(y))
 }
 
-/// What the threads must have got: their own number, or their neighbour's.
+/// Returns the numbers that the threads must read: their own, or their neighbor's.
 fn numbers(of_neighbour: bool) -> Vec<u32> {
     (0..32).map(|at| 100 + if of_neighbour { at ^ 1 } else { at }).collect()
 }
@@ -52,7 +53,7 @@ fn a_thread_that_has_waited_sees_what_it_copied() {
 }
 
 #[test]
-fn a_neighbour_needs_a_barrier_behind_the_wait() {
+fn a_neighbor_needs_a_barrier_after_the_wait() {
     let (done, got) = copies("cp.async.wait_all; bar.sync 0; ld.shared.u32 %r4, [%r5];");
     assert!(done.race.is_none() && done.unwritten.is_none());
     assert_eq!(got, numbers(true));
@@ -74,7 +75,7 @@ fn nothing_but_a_wait_ends_a_copy() {
         assert_eq!(got, [u32::MAX; 32], "{body}: nothing is there yet");
         assert!(done.unwritten.is_some());
     }
-    // The last group goes on.
+    // The last group is still running.
     let (done, _) = copies("cp.async.wait_group 1; ld.shared.u32 %r4, [%r2+128];");
     assert!(done.race.expect("it goes on").under_way);
 }
@@ -96,7 +97,7 @@ fn a_copy_races_with_stores_and_other_copies() {
 }
 
 #[test]
-fn what_is_not_committed_is_in_no_group() {
+fn copies_that_are_not_committed_are_in_no_group() {
     let body = "cp.async.wait_all; cp.async.ca.shared.global [%r2], [%d1], 4;";
     let (done, _) = copies(&format!("{body} cp.async.wait_group 0; ld.shared.u32 %r4, [%r2];"));
     assert!(done.race.expect("it was not committed").under_way);

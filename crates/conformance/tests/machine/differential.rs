@@ -1,4 +1,5 @@
-//! Instructions on random numbers, the odd ones among them, against arithmetic that owes nothing to the machine.
+//! Tests instructions on random numbers, including special values, against arithmetic that shares no code with the
+//! machine.
 
 use std::cell::Cell;
 
@@ -6,15 +7,15 @@ use crate::exact::{BF16, Exact, F16, F32, F64, Format, MODES, Mode};
 use crate::gpu::Numbers;
 use crate::opcodes::{INTEGERS, run_on_threads};
 
-/// Threads for each form of an instruction.
+/// The number of threads for each form of an instruction.
 const LANES: usize = 768;
 
 thread_local! {
-    /// Comparisons made by the test that runs on this thread.
+    /// The number of comparisons made by the test on this thread.
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether a result of the machine is right; and if not, what it should be.
+/// Whether a result of the machine is right; if it isn't, the error describes the right result.
 type Verdict = Result<(), String>;
 
 /// Runs an instruction on `LANES` sets of operands and judges each result.
@@ -38,7 +39,7 @@ fn equals(got: u64, expected: u64) -> Verdict {
     if got == expected { Ok(()) } else { Err(format!("{expected:#x}")) }
 }
 
-/// All NaNs are one.
+/// Compares two floats, and treats all NaNs as equal.
 fn same_float(format: Format, got: u64, expected: u64) -> Verdict {
     if format.is_nan(got) && format.is_nan(expected) { Ok(()) } else { equals(got, expected) }
 }
@@ -52,7 +53,8 @@ fn register(bits: u32) -> &'static str {
     }
 }
 
-/// Numbers of a format: zeros, infinities, NaN, the smallest and the largest, near each other and far.
+/// Generates numbers of a format: zeros, infinities, NaN, the smallest and the largest, some close to each other and
+/// some not.
 fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
     let mut numbers = Numbers(seed);
     let mut last = 0;
@@ -74,11 +76,11 @@ fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
         last = sign
             | match numbers.next() % 6 {
                 0 => odd[numbers.next() as usize % odd.len()],
-                // Subnormal.
+                // This is a subnormal number.
                 1 => random & !format.infinity(),
-                // Next to the last one, so that sums cancel and quotients are near 1.
+                // This is next to the previous number, so that sums cancel and quotients are near 1.
                 2 => (last & (format.sign() - 1)) ^ (numbers.next() % 4),
-                // Near 1.
+                // This is near 1.
                 3 => (one & format.infinity()) + numbers.next() % 64 - 32,
                 _ => random,
             };
@@ -86,7 +88,7 @@ fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
     }
 }
 
-/// Integers of all sizes, and the edges of their types.
+/// Generates integers of all sizes, including the limits of their types.
 fn integers(seed: u64) -> impl FnMut(usize) -> u64 {
     let mut numbers = Numbers(seed);
     move |_| {
@@ -102,7 +104,7 @@ fn integers(seed: u64) -> impl FnMut(usize) -> u64 {
     }
 }
 
-/// The exact result of an operation on finite numbers.
+/// Returns the exact result of an operation on finite numbers.
 fn exact(op: &str, format: Format, [a, b, c]: [u64; 3]) -> Exact {
     let number = |bits| Exact::number(format, bits);
     match op {
@@ -113,9 +115,10 @@ fn exact(op: &str, format: Format, [a, b, c]: [u64; 3]) -> Exact {
     }
 }
 
-/// The result where an operand is infinite or NaN: only its kind counts, which doubles have too.
+/// Returns the result if an operand is infinite or NaN. Only the kind of the result matters, and doubles have the same
+/// kinds.
 fn of_odd(op: &str, format: Format, operands: [u64; 3]) -> u64 {
-    // Of finite numbers, only sign and zero count: a product must not overflow.
+    // For finite numbers, only the sign and whether they are zero matter; larger values could make a product overflow.
     let [a, b, c] = operands
         .map(|bits| format.to_f64(bits))
         .map(|x| if x.is_finite() && x != 0.0 { x.signum() } else { x });
@@ -129,7 +132,7 @@ fn of_odd(op: &str, format: Format, operands: [u64; 3]) -> u64 {
     if result.is_nan() { format.infinity() + 1 } else { sign | format.infinity() }
 }
 
-/// Checks `add`, `sub`, `mul` or `fma` in one form.
+/// Checks one form of `add`, `sub`, `mul`, or `fma`.
 fn check_sum(op: &str, format: Format, mode: (&str, Mode), flush: bool, saturate: bool) {
     let r = register(format.bits());
     let count = if op == "fma" { 3 } else { 2 };
@@ -150,7 +153,7 @@ fn check_sum(op: &str, format: Format, mode: (&str, Mode), flush: bool, saturate
             expected = if is_positive { expected.min(one) } else { 0 };
         }
         if flush {
-            // Whether a result that rounding makes normal counts as subnormal, the manual leaves open.
+            // The manual does not specify whether a result that rounding makes normal counts as subnormal.
             let smallest =
                 format.sign().wrapping_shr(format.bits() - 1) << (format.infinity().trailing_zeros());
             let size = expected & (format.sign() - 1);
@@ -180,12 +183,12 @@ fn sums_and_products_in_every_rounding() {
     assert!(COMPARED.get() >= 60_000, "{}", COMPARED.get());
 }
 
-/// Which side of a quotient or root a candidate is on: the sign of what is exact minus the candidate.
+/// Returns on which side of a quotient or root a candidate is: the sign of the exact result minus the candidate.
 fn side(op: &str, format: Format, [a, b]: [u64; 2], candidate: u64) -> i32 {
     let opposite = |bits: u64| bits ^ format.sign();
     let number = |bits| Exact::number(format, bits);
     match op {
-        // a / b - q has the sign of (a - q·b) / b.
+        // The difference a / b - q has the sign of (a - q·b) / b.
         "div" => {
             let rest = number(a).plus(Exact::product(format, opposite(candidate), b));
             if b & format.sign() != 0 { -rest.signum() } else { rest.signum() }
@@ -194,7 +197,7 @@ fn side(op: &str, format: Format, [a, b]: [u64; 2], candidate: u64) -> i32 {
     }
 }
 
-/// Moves the host's nearest result where the mode wants it.
+/// Moves the host's nearest result in the direction of the rounding mode.
 fn directed(op: &str, format: Format, operands: [u64; 2], nearest: u64, mode: Mode) -> u64 {
     let largest = format.infinity() - 1;
     let (sign, size) = (nearest & format.sign(), nearest & (format.sign() - 1));
@@ -250,14 +253,14 @@ fn quotients_and_roots_in_every_rounding() {
     assert!(COMPARED.get() >= 15_000, "{}", COMPARED.get());
 }
 
-/// Rounds to an integral value.
+/// A function that rounds to an integral value.
 type Rounding = fn(f64) -> f64;
 
-/// The roundings to an integral value, by their modifiers.
+/// The functions that round to an integral value, by their modifiers.
 const INTEGRAL_ROUNDINGS: [(&str, Rounding); 4] =
     [("rni", f64::round_ties_even), ("rzi", f64::trunc), ("rmi", f64::floor), ("rpi", f64::ceil)];
 
-/// The low bits of a register as a number.
+/// Interprets the low bits of a register as a number.
 fn integer(bits: u64, width: u32, signed: bool) -> i128 {
     let low = i128::from(bits) & ((1 << width) - 1);
     if signed && low >= 1 << (width - 1) { low - (1 << width) } else { low }
@@ -343,7 +346,7 @@ fn conversions_between_floats() {
     assert!(COMPARED.get() >= 20_000, "{}", COMPARED.get());
 }
 
-/// A comparison of floats by its name: what holds for numbers, and what for NaN.
+/// Evaluates a float comparison by its name, for numbers and for NaN.
 fn compares(name: &str, a: f64, b: f64) -> bool {
     let is_unordered = a.is_nan() || b.is_nan();
     match name {
@@ -383,7 +386,7 @@ fn comparisons_of_floats() {
 fn smaller_and_larger_floats() {
     for format in [F16, BF16, F32, F64] {
         let r = register(format.bits());
-        // As sign and magnitude, all numbers are in order; −0 is below +0.
+        // As sign and magnitude, all numbers are ordered, with −0 below +0.
         let order = |bits: u64| {
             let size = (bits & (format.sign() - 1)) as i128;
             if bits & format.sign() != 0 { -1 - size } else { size }
@@ -486,7 +489,7 @@ fn upper_and_wide_products() {
     for (name, width, signed) in &INTEGERS[2..] {
         let r = register(*width);
         let read = |bits: u64| integer(bits, *width, *signed);
-        // Two 64-bit unsigned numbers overflow i128; their bits are right all the same.
+        // The product of two 64-bit unsigned numbers overflows i128, but its bits are still right.
         let high = |a: u64, b: u64| match (*width, *signed) {
             (64, false) => ((u128::from(a) * u128::from(b)) >> 64) as i128,
             _ => (read(a) * read(b)) >> width,
@@ -523,7 +526,7 @@ fn upper_and_wide_products() {
 fn shifts_of_every_width() {
     for (name, width, signed) in &INTEGERS[2..] {
         let r = register(*width);
-        // Shifts clamp: by the width or more, nothing or the sign alone is left.
+        // A shift amount is clamped: a shift by the width or more leaves nothing, or only the sign.
         let instruction = format!("and.b32 %r2, %r2, 255; shr.{name} {r}0, {r}1, %r2;");
         check(&instruction, &format!("{r}0"), integers(67), |[a, b]: [u64; 2], got| {
             equals(got, cut(integer(a, *width, *signed) >> (b as u8).min(64), *width))

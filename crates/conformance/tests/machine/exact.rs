@@ -1,5 +1,5 @@
-//! Arithmetic without rounding, and then each format's rounding from the IEEE standard's words: what the machine's own,
-//! quick ways are compared with.
+//! Exact arithmetic, followed by rounding to each format as the IEEE standard defines it, for comparison with the
+//! faster arithmetic of the machine.
 
 /// A rounding mode: `.rn`, `.rz`, `.rm`, `.rp`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,11 +16,11 @@ pub(crate) const MODES: [(&str, Mode); 4] =
 /// A binary floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {
-    /// Its type's name in PTX.
+    /// The name of its type in PTX.
     pub(crate) name: &'static str,
-    /// Bits of the fraction.
+    /// The number of bits of the fraction.
     fraction: u32,
-    /// Bits of the exponent.
+    /// The number of bits of the exponent.
     exponent: u32,
 }
 
@@ -55,17 +55,17 @@ impl Format {
         size != 0 && size >> self.fraction == 0
     }
 
-    /// `.ftz`
+    /// Applies `.ftz`.
     pub(crate) fn flushed(self, bits: u64) -> u64 {
         if self.is_subnormal(bits) { bits & self.sign() } else { bits }
     }
 
-    /// The exponent of the last place of the smallest numbers.
+    /// Returns the exponent of the last place of the smallest numbers.
     fn least(self) -> i32 {
         2 - (1 << (self.exponent - 1)) - self.fraction as i32
     }
 
-    /// A finite number's digits and the exponent of their last place.
+    /// Returns a finite number's digits and the exponent of their last place.
     fn parts(self, bits: u64) -> (u64, i32) {
         let size = bits & (self.sign() - 1);
         let (power, digits) = (size >> self.fraction, size & ((1 << self.fraction) - 1));
@@ -75,7 +75,7 @@ impl Format {
         }
     }
 
-    /// The number as a double. Exact.
+    /// Converts the number to a double, without rounding.
     pub(crate) fn to_f64(self, bits: u64) -> f64 {
         let negative = bits & self.sign() != 0;
         let size = match (self.is_nan(bits), self.is_finite(bits)) {
@@ -83,7 +83,7 @@ impl Format {
             (_, false) => f64::INFINITY,
             _ => {
                 let (digits, power) = self.parts(bits);
-                // In two steps: 2^-1074 alone is a power that `powi` may not reach.
+                // Multiply in two steps, because `powi` may not reach 2^-1074 directly.
                 digits as f64 * 2f64.powi(power / 2) * 2f64.powi(power - power / 2)
             }
         };
@@ -91,18 +91,19 @@ impl Format {
     }
 }
 
-/// Words of an exact number.
+/// The number of words of an exact number.
 const WORDS: usize = 68;
 
-/// The exponent of its lowest bit: below the square of the smallest double.
+/// The exponent of its lowest bit, which is below the square of the smallest double.
 const LOWEST: i32 = -2200;
 
-/// A sum or product of finite numbers, exactly.
+/// The exact value of a sum or product of finite numbers.
 #[derive(Clone)]
 pub(crate) struct Exact {
     negative: bool,
     words: [u64; WORDS],
-    /// Whether all its terms were negative, or none: the sign that a zero has. `None` where they differed.
+    /// Whether all its terms were negative or all were not, which determines the sign of a zero. `None` if they
+    /// differed.
     terms_negative: Option<bool>,
 }
 
@@ -159,7 +160,7 @@ impl Exact {
         large
     }
 
-    /// The nearest number of a format in the direction of the mode.
+    /// Rounds to a number of a format in the direction of the mode.
     pub(crate) fn round(&self, format: Format, mode: Mode) -> u64 {
         if self.is_zero() {
             let negative = self.terms_negative.unwrap_or(mode == Mode::Down);
@@ -195,7 +196,7 @@ impl Exact {
         sign | if bits < format.infinity() { bits } else { format.infinity() - u64::from(!away) }
     }
 
-    /// Less than, equal to, or more than zero.
+    /// Returns -1, 0, or 1, like the sign of the number.
     pub(crate) fn signum(&self) -> i32 {
         match (self.is_zero(), self.negative) {
             (true, _) => 0,

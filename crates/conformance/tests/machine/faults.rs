@@ -1,4 +1,4 @@
-//! Mistakes of a student, and their reports.
+//! Faults that students cause, and their reports.
 
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_core::source_location::CallSite;
@@ -11,7 +11,7 @@ const AXPY: &str = include_str!("../ptx/axpy.ptx");
 const LINES: &str = include_str!("../ptx/lines.ptx");
 
 #[test]
-fn one_element_too_far_is_found() {
+fn an_access_one_element_too_far_is_reported() {
     let mut gpu = Gpu::new(AXPY);
     let y = gpu.unwritten(4 * 100);
     let fault = gpu.fault("fill", 1, 128, arguments!(y, 1.0_f32, 101_u32));
@@ -50,7 +50,7 @@ fn an_address_between_elements_is_misaligned() {
 }
 
 #[test]
-fn bytes_that_nothing_wrote_read_as_poison_and_are_reported() {
+fn unwritten_bytes_read_as_poison_and_are_reported() {
     let mut gpu = Gpu::new(AXPY);
     let (x, y) = (gpu.unwritten(128), gpu.buffer(&[1.0_f32; 32]));
     let done = gpu.run("axpy", 1, 32, arguments!(1.0_f32, x, y, 32_u32));
@@ -72,7 +72,7 @@ fn a_fault_names_the_cuda_line() {
 }
 
 #[test]
-fn a_barrier_that_some_threads_pass_by_is_a_fault() {
+fn a_barrier_that_some_threads_skip_is_a_fault() {
     let mut gpu = Gpu::new(LINES);
     let x = gpu.buffer(&[0_i32; 64]);
     let fault = gpu.fault("half_a_barrier", 1, 64, arguments!(x));
@@ -83,14 +83,14 @@ fn a_barrier_that_some_threads_pass_by_is_a_fault() {
 }
 
 #[test]
-fn threads_that_come_to_different_barriers_are_a_fault() {
-    // The first warp comes to both, the second one to the second only.
+fn threads_that_reach_different_barriers_are_a_fault() {
+    // The first warp reaches both barriers, the second warp reaches only the second.
     let mut gpu = Gpu::new(&barriers(
         "setp.ge.u32 %p1, %r1, 32; @%p1 bra SECOND; bar.sync 0; SECOND: bar.sync 0; add.u32 %r2, %r1, 1; ret;",
     ));
     let fault = gpu.fault("test", 1, 64, arguments!(0_u64));
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, expected: 64, .. }), "{fault}");
-    // In one warp, each half comes to one of its own.
+    // Within one warp, each half reaches a different barrier.
     let mut gpu = Gpu::new(&barriers(
         "setp.ge.u32 %p1, %r1, 16; @%p1 bra OTHER; bar.sync 0; ret; OTHER: bar.sync 0; ret;",
     ));
@@ -110,13 +110,13 @@ fn barriers(body: &str) -> String {
 /// "As threads exit, barriers waiting on all threads are checked […]. If the exiting threads are holding up the barrier, the
 /// barrier is released" (PTX, `exit`).
 #[test]
-fn a_thread_that_has_returned_holds_up_no_barrier() {
+fn a_thread_that_has_returned_does_not_block_a_barrier() {
     let mut gpu = Gpu::new(LINES);
     let x = gpu.buffer(&(0..64).collect::<Vec<i32>>());
     gpu.run("early_return", 1, 64, arguments!(x, 50_u32));
     let expected: Vec<i32> = (0..64).map(|i| if i < 50 { 49 - i } else { i }).collect();
     assert_eq!(gpu.read::<i32>(x), expected);
-    // Whether they return before or while others wait; `bar.red` counts those that come.
+    // Threads may return before others wait, or while they wait; `bar.red` counts the threads that arrive.
     for early in ["ret", "bra LATER"] {
         let mut gpu = Gpu::new(&barriers(&format!(
             "setp.ge.u32 %p1, %r1, 50; @%p1 {early}; setp.lt.u32 %p2, %r1, 20; bar.red.popc.u32 %r2, 0, %p2;
@@ -135,7 +135,7 @@ fn a_thread_that_has_returned_holds_up_no_barrier() {
 
 /// "Causes executing thread to wait until all non-exited threads corresponding to membermask have executed" (PTX, `vote.sync`).
 #[test]
-fn a_lane_that_has_returned_keeps_no_warp_waiting() {
+fn a_lane_that_has_returned_does_not_block_its_warp() {
     for early in ["setp.ge.u32 %p1, %r1, 20; @%p1 ret;", "setp.ge.u32 %p1, %r1, 20; @%p1 bra LATER;"] {
         let mut gpu = Gpu::new(&barriers(&format!(
             "{early} setp.lt.u32 %p2, %r1, 3; vote.sync.ballot.b32 %r2, %p2, -1; redux.sync.add.u32 %r3, %r1, -1;
@@ -165,7 +165,7 @@ fn a_shuffle_from_a_lane_that_has_returned_is_a_fault() {
 }
 
 #[test]
-fn shared_memory_is_watched_too() {
+fn shared_memory_is_checked_too() {
     let mut gpu = Gpu::new(LINES);
     let x = gpu.buffer(&[0_i32; 64]);
     let done = gpu.run("unwritten_shared", 1, 64, arguments!(x));

@@ -1,4 +1,4 @@
-//! What NVRTC makes of plain CUDA C, against the same computed in Rust.
+//! Compares the PTX that NVRTC generates from plain CUDA C with the same computation in Rust.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -7,7 +7,7 @@ use crate::gpu::{Gpu, Numbers, Plain};
 
 const FORMS: &str = include_str!("../ptx/forms.ptx");
 
-/// Runs a kernel of the shape `(a, b, out, n)` and compares each thread's results, bit by bit.
+/// Runs a kernel with the parameters `(a, b, out, n)`, and compares each thread's results bit by bit.
 fn compare<A: Plain, B: Plain + PartialEq + std::fmt::Debug, const N: usize>(
     kernel: &str,
     pairs: &[(A, A)],
@@ -64,7 +64,7 @@ fn integers_of_32_bits() {
             x.reverse_bits(),
             if x == 0 { 0 } else { x.trailing_zeros() as i32 + 1 },
             (ux & 0xffff | uy << 16) as i32,
-            // __funnelshift_l(low, high, n)
+            // This is __funnelshift_l(low, high, n).
             ((u64::from(uy) << 32 | u64::from(ux)) << 7 >> 32) as i32,
             ((u64::from(uy) << 32 | u64::from(ux)) >> 9) as i32,
             x.abs_diff(y).wrapping_add(3) as i32,
@@ -102,7 +102,7 @@ fn integers_of_64_bits() {
     });
 }
 
-/// Numbers of all sizes, and the odd ones among them.
+/// Returns numbers of all sizes, including special values.
 fn singles() -> Vec<f32> {
     let mut values = vec![
         0.0,
@@ -186,7 +186,7 @@ fn conversions_between_all_kinds_of_numbers() {
     }
 }
 
-/// All pairs of a few and random pairs.
+/// Returns all pairs of a few numbers, and random pairs.
 fn single_pairs() -> Vec<(f32, f32)> {
     let values = singles();
     let mut pairs: Vec<_> =
@@ -195,7 +195,8 @@ fn single_pairs() -> Vec<(f32, f32)> {
     pairs
 }
 
-/// The neighbour of the nearest single on the wanted side of an exact value, given as a double and what it lacks.
+/// Returns the float next to an exact value in the given direction. The value is given as a double and the remainder
+/// that the double lacks.
 fn directed(value: f64, rest: f64, up: bool) -> f32 {
     let nearest = value as f32;
     let distance = (value - f64::from(nearest)) + rest;
@@ -232,7 +233,7 @@ fn single_precision_and_its_roundings() {
         let toward_zero = |value: f64, rest: f64| directed(value, rest, value < 0.0);
         let mut expected = vec![(0, toward_zero(sum, lost)), (3, toward_zero(product, 0.0))];
         expected.extend([(4, directed(product, 0.0, false)), (5, directed(product, 0.0, true))]);
-        // A cancelled sum is −0 when rounding down; compared as numbers here, as bits in `opcodes`.
+        // Rounding down, a canceled sum is −0. Here it is compared as a number; `opcodes` compares the bits.
         expected.extend([(1, directed(sum, lost, false)), (2, directed(sum, lost, true)), (9, x / y)]);
         expected.extend([(11, x.abs().sqrt()), (13, 1.0 / x), (18, -x), (19, x % y)]);
         expected.push((14, (1.0 / f64::from(x.abs()).sqrt()) as f32));
@@ -378,11 +379,11 @@ fn atomics_of_every_kind() {
     let sum: i32 = (0..96).sum();
     assert_eq!(gpu.read::<i32>(ints), [sum, -sum, -95, 95]);
     let xor = (0..96).fold(0, |all, i| all ^ i);
-    // 96 increments of a counter from 0 to 9; 96 decrements of one from 9 to 0.
+    // A counter is incremented 96 times from 0 to 9, and another is decremented 96 times from 9 to 0.
     let of_four = |first: u32| (0..24).map(|i| first + 4 * i).sum::<u32>();
     let expected = [0, u32::MAX, xor, 6, 4, 95, 96, 0, of_four(0), of_four(1), of_four(2), 1095];
     let mut got = gpu.read::<u32>(words);
-    // The lanes' order shows in these two; whatever it is, they are among the possible values.
+    // These two show the order of the lanes; whatever it is, they are among the possible values.
     assert!(got[11] >= 1095);
     got[11] = 1095;
     assert_eq!(got, expected);

@@ -1,15 +1,15 @@
-//! A GPU to run one kernel on: memory, buffers and a launch in few words.
+//! A GPU that runs one kernel, with helpers for memory, buffers, and launches.
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
-/// A kernel's argument, or an element of a buffer.
+/// A kernel's argument or a buffer's element.
 pub(crate) trait Plain: Copy {
-    /// Its bytes, little-endian.
+    /// Returns its bytes in little-endian order.
     fn bytes(self) -> Vec<u8>;
-    /// The value of so many bytes.
+    /// Reads a value from its bytes.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
@@ -27,7 +27,7 @@ macro_rules! plain {
 }
 plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 f32 f64);
 
-/// The arguments of a launch: anything plain, in order.
+/// Builds the arguments of a launch from plain values, in order.
 #[macro_export]
 macro_rules! arguments {
     ($($argument:expr),* $(,)?) => {
@@ -40,13 +40,13 @@ pub(crate) struct Gpu {
     pub(crate) module: Module,
     globals: Vec<u64>,
     pub(crate) limit: u64,
-    /// Instructions of one thread.
+    /// The maximum number of instructions of one thread.
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
     pub(crate) resident: u64,
     pub(crate) stack: u64,
     pub(crate) print_buffer: u64,
-    /// Where the barrier of a cooperative launch lies.
+    /// The address of the barrier of a cooperative launch.
     pub(crate) workspace: u64,
 }
 
@@ -56,7 +56,7 @@ impl Gpu {
         Self::with(module).expect("there is room for the module's variables")
     }
 
-    /// `None` where the module's variables need too much room.
+    /// Creates a GPU with a module. Returns `None` if the module's variables need too much memory.
     pub(crate) fn with(module: Module) -> Option<Self> {
         let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
         let mut globals = Vec::new();
@@ -134,30 +134,30 @@ impl Gpu {
         machine::run(&kernel, &launch, &mut self.memory)
     }
 
-    /// A launch that must not fail.
+    /// Runs a launch that must not fail.
     pub(crate) fn run(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Execution {
         self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).unwrap_or_else(|fault| panic!("{fault}"))
     }
 
-    /// A launch that must fail.
+    /// Runs a launch that must fail.
     pub(crate) fn fault(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Box<Fault> {
         self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).expect_err("this launch has a fault")
     }
 }
 
-/// Numbers that look random and are the same on every run.
+/// A generator of random-looking numbers that are the same on every run.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
     pub(crate) fn next(&mut self) -> u64 {
-        // xorshift64*
+        // This is xorshift64*.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Floats in -1..1.
+    /// Returns floats in -1..1.
     pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
     }

@@ -1,4 +1,5 @@
-//! PTX from NVRTC and by hand, run on the machine and compared with what the manual or the host's arithmetic says.
+//! Runs handwritten PTX and PTX from NVRTC on the machine, and compares the results with the manual or with the host's
+//! arithmetic.
 
 mod bad_input;
 mod copies;

@@ -1,10 +1,10 @@
-//! Which forms of an instruction load: those that the manual's syntax lists for the supported types, and no others.
+//! Tests which forms of an instruction load: exactly those that the manual's syntax lists for the supported types.
 
 use virtual_gpu_ptx as ptx;
 
 use crate::opcodes::run_on_threads;
 
-/// The error about a kernel with these statements, if there is one.
+/// Returns the error about a kernel with these statements, if any.
 fn error(body: &str) -> Option<String> {
     let source = format!(
         ".version 9.2\n.target sm_100\n.address_size 64\n

@@ -1,4 +1,4 @@
-//! `ldmatrix` and `mma` against plain loops. Which lane holds which element is as the manual's formulas say.
+//! Compares `ldmatrix` and `mma` with plain loops. The manual's formulas define which lane holds which element.
 
 use half::{bf16, f16};
 use virtual_gpu_machine::FaultKind;
@@ -9,7 +9,7 @@ use crate::gpu::{Gpu, Numbers};
 /// A form of `mma`.
 struct Form {
     name: &'static str,
-    /// Columns of `a`.
+    /// The number of columns of `a`.
     inner: usize,
     /// Whether `c` and `d` are `.f16`.
     in_halves: bool,
@@ -31,7 +31,7 @@ impl Form {
         self.name.contains("tf32")
     }
 
-    /// A number as the multiplicands have it: bits and value.
+    /// Converts a number to the type of the multiplicands: its bits and its value.
     fn element(&self, value: f64) -> (u32, f64) {
         if self.name.contains("bf16") {
             let rounded = bf16::from_f64(value);
@@ -45,7 +45,7 @@ impl Form {
         }
     }
 
-    /// Row and column of the `i`th element of `a` that a lane holds.
+    /// Returns the row and column of the `i`th element of `a` that a lane holds.
     fn place_in_a(&self, lane: usize, i: usize) -> (usize, usize) {
         let (group, in_group) = (lane >> 2, lane % 4);
         if self.is_tf32() {
@@ -68,8 +68,8 @@ impl Form {
         ((lane >> 2) + if i < 2 { 0 } else { 8 }, (lane % 4) * 2 + (i & 1))
     }
 
-    /// The product of matrices in row-major order, `a` of 16 rows, `b` and `c` of 8 columns; `a` and `b` are rounded
-    /// before. And what plain loops make of it.
+    /// Multiplies matrices in row-major order: `a` has 16 rows, and `b` and `c` have 8 columns. `a` and `b` are rounded
+    /// first. Returns the machine's result and that of plain loops.
     fn multiply(&self, a: &[f64], b: &[f64], c: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let inner = self.inner;
         let (a, b) = (a.iter().map(|&x| self.element(x)), b.iter().map(|&x| self.element(x)));
@@ -117,7 +117,7 @@ impl Form {
         (product, expected.collect())
     }
 
-    /// Runs the instruction on one warp. Of each lane 16 words come in, those of `a`, `b` and `c`; 4 go out.
+    /// Runs the instruction on one warp. Each lane reads 16 words, those of `a`, `b`, and `c`, and writes 4 words.
     fn run(&self, fragments: &[u32]) -> Vec<u32> {
         let registers = |range: std::ops::Range<usize>| -> String {
             range.map(|at| format!("%r{at}")).collect::<Vec<_>>().join(", ")
@@ -156,7 +156,7 @@ impl Form {
 }
 
 #[test]
-fn products_of_small_whole_numbers_are_exact() {
+fn products_of_small_integers_are_exact() {
     let mut numbers = Numbers(5);
     for form in FORMS {
         let mut whole = |count: usize| -> Vec<f64> {
@@ -204,8 +204,8 @@ fn infinities_and_their_differences() {
     }
 }
 
-/// A block of `threads`. Its shared memory holds 32 rows of 16 bytes, of which row `r` has the elements `8 r` to
-/// `8 r + 7`. Lane `l` gives the address of row `31 - l`. Answers the results' address, and what was wrong.
+/// Runs a block of `threads`. Its shared memory holds 32 rows of 16 bytes; row `r` has the elements `8 r` to `8 r + 7`.
+/// Lane `l` passes the address of row `31 - l`. Returns the GPU, the address of the results, and the report, if any.
 fn load_matrices(modifiers: &str, count: usize, threads: u32, barrier: &str) -> (Gpu, u64, String) {
     let registers: Vec<String> = (0..count).map(|at| format!("%r{}", 10 + at)).collect();
     let stores: String =
@@ -271,7 +271,7 @@ fn matrices_are_loaded_by_rows_or_by_columns() {
 }
 
 #[test]
-fn a_matrix_is_read_behind_a_barrier() {
+fn a_matrix_is_read_after_a_barrier() {
     let (.., outcome) = load_matrices("x4.shared", 4, 32, "");
     assert!(outcome.contains("read after write") && outcome.contains("reads 16 bytes"), "{outcome}");
     let (.., outcome) = load_matrices("x4.shared", 4, 32, "bar.warp.sync -1;");

@@ -1,4 +1,5 @@
-//! PTX with random changes: it is refused, or it runs, or it faults. Nothing panics, hangs or grows without bound.
+//! Tests PTX with random changes: it is rejected, or it runs, or it faults. Nothing panics, hangs, or uses unbounded
+//! memory.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ const SOURCES: [&str; 11] = [
     include_str!("../kernels/12.9-compute_90/integers.ptx"),
 ];
 
-/// Modules of one kernel each: a file's head, with its variables and functions, and one of its kernels.
+/// Returns modules with one kernel each: a file's head, with its variables and functions, and one of its kernels.
 fn modules() -> Vec<String> {
     let mut modules = Vec::new();
     for source in SOURCES {
@@ -31,7 +32,7 @@ fn modules() -> Vec<String> {
     modules
 }
 
-/// A text in pieces: words, numbers, single signs, with their blanks.
+/// Splits a text into words, numbers, and single characters, with the blanks after them.
 fn pieces(text: &str) -> Vec<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%');
     let mut pieces = Vec::new();
@@ -51,7 +52,7 @@ fn pieces(text: &str) -> Vec<&str> {
 struct Mutator {
     numbers: Numbers,
     modules: Vec<String>,
-    /// Words and signs of all modules.
+    /// The words and characters of all modules.
     vocabulary: Vec<String>,
 }
 
@@ -71,7 +72,7 @@ impl Mutator {
         (self.numbers.next() % limit.max(1) as u64) as usize
     }
 
-    /// A module with one to six changes, mostly behind its head.
+    /// Returns a module with one to six changes, mostly after its head.
     fn next(&mut self) -> String {
         let which = self.below(self.modules.len());
         let module = self.modules[which].clone();
@@ -79,7 +80,7 @@ impl Mutator {
             return self.with_other_bytes(module.into_bytes());
         }
         let mut pieces: Vec<String> = pieces(&module).into_iter().map(str::to_owned).collect();
-        // Half of the modules get only such changes as often load: another register, label or number of the same text.
+        // Half of the modules get only changes that often load: another register, label, or number from the same text.
         let is_gentle = self.numbers.next().is_multiple_of(2);
         for _ in 0..1 + self.below(6) {
             let (at, other) = (self.below(pieces.len()), self.below(pieces.len()));
@@ -88,7 +89,7 @@ impl Mutator {
                 1 => pieces.insert(at, self.word()),
                 2 => pieces[at] = self.word(),
                 3 => pieces.swap(at, other),
-                // A run of pieces again, elsewhere.
+                // Copy a run of pieces to another place.
                 4 => {
                     let run = pieces[at..(at + 20).min(pieces.len())].to_vec();
                     pieces.splice(other..other, run);
@@ -109,7 +110,7 @@ impl Mutator {
         self.vocabulary[at].clone()
     }
 
-    /// Puts a piece in place of one that looks like it, digits aside.
+    /// Replaces a piece by another piece that differs only in its digits.
     fn exchange(&mut self, pieces: &mut [String]) {
         let shape = |piece: &str| piece.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let ends_in_digit = |piece: &str| piece.ends_with(|c: char| c.is_ascii_digit());
@@ -137,7 +138,7 @@ impl Mutator {
     }
 }
 
-/// Loads a module and runs its kernels. Whether it loaded.
+/// Loads a module and runs its kernels. Returns whether it loaded.
 fn load_and_run(source: &str) -> bool {
     let Ok(module) = ptx::load(source) else { return false };
     let Some(mut gpu) = Gpu::with(module) else { return true };
@@ -158,10 +159,10 @@ fn load_and_run(source: &str) -> bool {
     true
 }
 
-/// The longest that one module may take, on a machine that does other things too.
+/// The longest time that one module may take, on a machine that is also busy with other work.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Tries so many changed modules; how many of them loaded.
+/// Tries `count` changed modules, and returns how many of them loaded.
 fn try_modules(seed: u64, count: usize) -> usize {
     let mut mutator = Mutator::new(seed);
     let mut loaded = 0;

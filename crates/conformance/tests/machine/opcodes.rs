@@ -1,10 +1,11 @@
-//! One instruction at a time: its bits from the manual's text or pseudo code, or from the host's IEEE arithmetic.
+//! Tests one instruction at a time: the expected bits come from the manual's text or pseudocode, or from the host's
+//! IEEE arithmetic.
 
 use half::f16;
 
 use crate::gpu::{Gpu, Numbers};
 
-/// Integer types, with their bits and whether they are signed.
+/// The integer types, with their widths in bits and whether they are signed.
 pub(crate) const INTEGERS: [(&str, u32, bool); 8] = [
     ("u8", 8, false),
     ("s8", 8, true),
@@ -16,13 +17,13 @@ pub(crate) const INTEGERS: [(&str, u32, bool); 8] = [
     ("s64", 64, true),
 ];
 
-/// Runs one or more instructions on one thread. The inputs lie in `%h1…` (16 bits), `%r1…` (32), `%d1…` (64), each cut
-/// to its register; the result is what the register `%h0`, `%r0`, `%d0` or `%p0` holds.
+/// Runs one or more instructions on one thread. The inputs are in `%h1…` (16 bits), `%r1…` (32), and `%d1…` (64), each
+/// truncated to its register. Returns the value of the register `%h0`, `%r0`, `%d0`, or `%p0`.
 fn evaluate(result: &str, instructions: &str, inputs: &[u64]) -> u64 {
     run_on_threads(result, instructions, &[inputs])[0]
 }
 
-/// The same on one thread for each set of inputs.
+/// Does the same on one thread per set of inputs.
 pub(crate) fn run_on_threads(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
     let count = inputs[0].len();
     let mut loads = String::new();
@@ -312,7 +313,7 @@ fn integer_conversions_between_all_widths() {
         for (from, from_bits, from_signed) in INTEGERS {
             let d = format!("{}0", register(to_bits));
             let instruction = format!("cvt.{to}.{from} {d}, {}1;", register(from_bits));
-            // The result, extended to its register's width and then with zeros to 64 bits.
+            // Extend the result to its register's width, and then with zeros to 64 bits.
             let width = to_bits.max(16);
             differential(&d, &instruction, |[a]| {
                 let value = read(read(a, from_bits, from_signed) as u64, to_bits, to_signed);
@@ -328,7 +329,7 @@ fn integer_conversions_between_all_widths() {
             });
         }
     }
-    // Into a register wider than the type, as `cvt` allows.
+    // The destination register is wider than the type, which `cvt` allows.
     differential("%d0", "cvt.s8.s32 %d0, %r1;", |[a]| a as i8 as i64 as u64);
     differential("%r0", "cvt.u16.s8 %r0, %h1;", |[a]| u64::from(a as i8 as u16));
 }
@@ -423,7 +424,7 @@ fn approximations_keep_within_the_manuals_bounds() {
         for (got, input) in run_on_threads("%r0", instruction, &slices).into_iter().zip(&inputs) {
             let x = f64::from(f32::from_bits(input[0] as u32));
             let (got, exact) = (f64::from(f32::from_bits(got as u32)), exact(x));
-            // Beyond single precision's range it is infinite.
+            // Beyond the range of single precision, the result is infinite.
             let exact = if exact > f64::from(f32::MAX) { f64::INFINITY } else { exact };
             let allowed = absolute + relative * exact.abs();
             assert!(
@@ -477,7 +478,7 @@ fn half_precision_rounds_once() {
             | same(half(a >> 16).to_f64() + half(b >> 16).to_f64()) << 16
     });
     differential("%p0", "setp.lt.f16 %p0, %h1, %h2;", |[a, b]| u64::from(half(a) < half(b)));
-    // 1 + 2^-11 + 2^-24 is just above the middle between 1 and 1 + 2^-10; a sum rounded twice would give 1.
+    // 1 + 2^-11 + 2^-24 is just above the middle between 1 and 1 + 2^-10; a sum that is rounded twice would be 1.
     let (one, near) = (f16::from_f64(1.0), f16::from_f64(2f64.powi(-24)));
     let halfway = f16::from_f64(2f64.powi(-11));
     let inputs = [u64::from(one.to_bits()), u64::from(halfway.to_bits()), u64::from(near.to_bits())];
@@ -497,7 +498,7 @@ fn guards_branches_and_nested_scopes() {
             if a as i32 > b as i32 { 2 } else { 11 }
         },
     );
-    // Lanes leave the loop one by one.
+    // The lanes leave the loop one by one.
     let collatz = "and.b32 %r1, %r1, 0xff; add.u32 %r1, %r1, 1; mov.u32 %r0, 0;
         again: setp.le.u32 %p1, %r1, 1; @%p1 bra done;
         and.b32 %r3, %r1, 1; setp.eq.u32 %p2, %r3, 0;

@@ -1,4 +1,4 @@
-//! What kernels print, and what they assert.
+//! The output and the assertions of kernels.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -33,7 +33,7 @@ fn the_result_is_the_number_of_arguments() {
 }
 
 #[test]
-fn what_comes_after_32_arguments_is_written_as_it_stands() {
+fn text_after_32_arguments_is_written_unchanged() {
     let mut gpu = Gpu::new(PRINT);
     let done = gpu.run("many", 1, 1, &[]);
     assert!(text(done.printed.concat()).ends_with(" 31 32 %d\n"));
@@ -48,7 +48,7 @@ fn a_full_buffer_drops_the_oldest_lines() {
 }
 
 #[test]
-fn a_string_that_is_none_is_a_fault() {
+fn an_invalid_string_is_a_fault() {
     let mut gpu = Gpu::new(PRINT);
     let parsed = gpu.buffer(&[0_i32; 3]);
     let done = gpu.run("hello", 1, 1, arguments!(3_i32, 0_u64, parsed));

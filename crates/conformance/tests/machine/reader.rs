@@ -1,4 +1,4 @@
-//! What the reader accepts, and its errors about the rest.
+//! The PTX that the reader accepts, and its errors about all other PTX.
 
 use virtual_gpu_ptx::{self as ptx, LoadError};
 
@@ -10,7 +10,7 @@ fn refused(source: &str) -> LoadError {
 }
 
 #[test]
-fn all_that_nvrtc_wrote_loads() {
+fn everything_that_nvrtc_wrote_loads() {
     for source in [AXPY, FORMS, include_str!("../ptx/training.ptx"), include_str!("../ptx/waiting.ptx")] {
         if let Err(error) = ptx::load(source) {
             panic!("{error}");
@@ -19,7 +19,7 @@ fn all_that_nvrtc_wrote_loads() {
 }
 
 #[test]
-fn text_that_is_no_ptx_is_one_clear_diagnostic() {
+fn text_that_is_not_ptx_is_one_clear_error() {
     let bytes: Vec<u8> = (0..=255).cycle().take(4000).collect();
     let binary = String::from_utf8_lossy(&bytes).into_owned();
     for source in ["", "hello", "\0\0\0", "extern \"C\" __global__ void f() {}", &binary] {
@@ -94,7 +94,7 @@ fn a_text_with_random_changes_does_no_harm() {
 }
 
 #[test]
-fn hostile_texts_end_soon() {
+fn hostile_texts_are_rejected_soon() {
     let head = ".version 8.0\n.target sm_70\n.address_size 64\n";
     let function = |body: &str| format!("{head}.visible .entry f()\n{{\n{body}\nret;\n}}\n");
     let calls: String = (0..40)
@@ -121,7 +121,7 @@ fn hostile_texts_end_soon() {
 }
 
 #[test]
-fn parameters_have_the_layout_that_the_abi_says() {
+fn parameters_have_the_layout_of_the_abi() {
     let module = ptx::load(AXPY).unwrap();
     let kernel = module.kernel("axpy").unwrap();
     let layout: Vec<_> = kernel.parameters().iter().map(|one| (one.offset, one.size, one.align)).collect();

@@ -1,4 +1,4 @@
-//! `recursion.cu`, and recursion without end.
+//! Tests of `recursion.cu`, and of infinite recursion.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -9,7 +9,7 @@ const RECURSION: &str = include_str!("../ptx/recursion.ptx");
 
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 
-/// A GPU whose threads have a stack for more than the default, and a number for each of 128 threads.
+/// Returns a GPU whose stacks are larger than the default, and a number for each of 128 threads.
 fn gpu() -> (Gpu, Vec<i32>, u64) {
     let mut gpu = Gpu::new(RECURSION);
     gpu.stack = 4096;
@@ -102,13 +102,14 @@ fn a_stack_ends_and_can_be_larger() {
     gpu.stack = 512 << 10;
     let fault = gpu.fault("depth", 1, 4, arguments!(50_000_i32, out));
     assert!(matches!(fault.kind, FaultKind::StackOverflow { size: 0x80000, depth: 5000.. }), "{fault}");
-    // It ends, but not soon.
+    // The recursion ends, but takes too long.
     gpu.limit = 1_000_000;
     let fault = gpu.fault("depth", 1, 4, arguments!(60_i32, out));
     assert!(matches!(fault.kind, FaultKind::Endless { .. }), "{fault}");
 }
 
-/// A function that calls itself until its argument is 0, and a kernel that calls it with the thread's number.
+/// Returns a GPU with a function that calls itself until its argument is 0, and a kernel that calls it with the
+/// thread's number.
 fn counting_down(body: &str) -> Gpu {
     Gpu::new(&format!(
         "{HEAD}.global .align 1 .b8 text[4] = {{37, 100, 10, 0}};
@@ -142,7 +143,7 @@ fn a_function_that_calls_itself_prints_from_its_own_variables() {
         mov.u64 %d3, text; st.param.b64 [f], %d3; st.param.b64 [a], %d2;
         call (r), vprintf, (f, a); }";
     let done = counting_down(body).run("test", 1, 5, &[]);
-    // Thread 2 does not call.
+    // Thread 2 does not make the call.
     assert_eq!(String::from_utf8(done.printed.concat()).unwrap(), "1\n1\n1\n2\n2\n3\n3\n4\n");
 }
 
@@ -156,7 +157,7 @@ fn threads_may_end_inside_calls() {
 
 #[test]
 fn a_barrier_in_a_function_that_calls_itself() {
-    // Thread 2 does not come.
+    // Thread 2 does not reach the barrier.
     let fault = counting_down("bar.sync 0;").fault("test", 1, 5, &[]);
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier { .. }), "{fault}");
 }

@@ -1,4 +1,4 @@
-//! Blocks that wait for one another, and blocks that wait forever.
+//! Blocks that wait for each other, and blocks that wait forever.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 
 const COOPERATIVE: &str = include_str!("../ptx/cooperative.ptx");
 
-/// A GPU whose launches are cooperative.
+/// Returns a GPU whose launches are cooperative.
 fn cooperative() -> Gpu {
     let mut gpu = Gpu::new(COOPERATIVE);
     gpu.workspace = gpu.buffer(&[8_u32, 0]);
@@ -15,7 +15,7 @@ fn cooperative() -> Gpu {
 }
 
 #[test]
-fn a_grid_synchronises_as_often_as_it_likes() {
+fn a_grid_synchronizes_any_number_of_times() {
     for (blocks, threads) in [(1, 32), (7, 33), (264, 64), (2000, 1)] {
         let mut gpu = cooperative();
         gpu.resident = 4224;
@@ -55,7 +55,7 @@ fn a_barrier_by_hand_holds_as_many_blocks_as_are_resident() {
 #[test]
 fn an_earlier_block_waits_for_a_later_one() {
     let mut gpu = Gpu::new(COOPERATIVE);
-    // Far more than are resident: only the first waits.
+    // There are far more blocks than can be resident, and only the first one waits.
     for blocks in [2, 100, 3000] {
         let (flag, out) = (gpu.buffer(&[0_i32]), gpu.buffer(&vec![0_i32; blocks]));
         gpu.run("first_waits_for_last", blocks as u32, 32, arguments!(flag, out));
@@ -67,7 +67,7 @@ fn an_earlier_block_waits_for_a_later_one() {
 }
 
 #[test]
-fn what_can_never_end_is_reported_at_once() {
+fn a_kernel_that_can_never_end_is_reported_at_once() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let fault = gpu.fault("for_ever", 3, 64, &[]);
     assert!(matches!(fault.kind, FaultKind::WaitsForever { waiting: 1, unstarted: 0 }), "{fault}");
@@ -88,7 +88,7 @@ fn what_can_never_end_is_reported_at_once() {
 }
 
 #[test]
-fn what_only_takes_long_is_left_alone() {
+fn a_kernel_that_only_takes_long_is_not_reported() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let (flag, turns) = (gpu.buffer(&[0_i32]), gpu.buffer(&[0_i32]));
     gpu.run("gives_up", 3, 32, arguments!(flag, turns));

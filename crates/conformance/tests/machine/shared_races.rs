@@ -1,4 +1,4 @@
-//! Races in shared memory: each kernel with what orders its threads, and without.
+//! Races in shared memory: each kernel runs with and without the operation that orders its threads.
 
 use virtual_gpu_machine::Race;
 
@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 
 const RACES: &str = include_str!("../ptx/shared_races.ptx");
 
-/// The race in a launch of one block of 64 threads with a source of 64 numbers, a destination and a number.
+/// Returns the race in a launch of one block of 64 threads with a source of 64 numbers, a destination, and a number.
 fn race(kernel: &str, how: i32) -> Option<Race> {
     let mut gpu = Gpu::new(RACES);
     let numbers: Vec<i32> = (0..64).collect();
@@ -15,7 +15,7 @@ fn race(kernel: &str, how: i32) -> Option<Race> {
     gpu.run(kernel, 1, 64, arguments!(x, y, how)).race.map(|race| *race)
 }
 
-/// Kind, line of the earlier and of the later access, their threads.
+/// Returns the kind of a race, and the lines and threads of its earlier and later access.
 fn sides(race: &Race) -> (&'static str, [u32; 2], [u32; 2]) {
     let line = |report: &virtual_gpu_machine::ThreadReport| report.cuda_line.as_ref().unwrap().line;
     let (earlier, later) = (&race.earlier, &race.later);
@@ -62,7 +62,7 @@ fn volatile_orders_nothing_and_a_warp_barrier_orders_its_warp() {
 }
 
 #[test]
-fn a_named_barrier_orders_those_that_take_part() {
+fn a_named_barrier_orders_its_participants() {
     assert_eq!(race("between_warps", 0), None);
     let found = race("between_warps", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");
@@ -70,7 +70,7 @@ fn a_named_barrier_orders_those_that_take_part() {
 }
 
 #[test]
-fn atomics_race_with_plain_accesses_alone() {
+fn atomics_race_only_with_plain_accesses() {
     assert_eq!(race("counts", 0), None);
     let found = race("counts", 1).unwrap();
     assert_eq!(sides(&found).0, "read after write");
@@ -121,7 +121,7 @@ fn a_shuffle_orders_no_memory() {
 }
 
 #[test]
-fn correct_kernels_have_none() {
+fn correct_kernels_have_no_races() {
     let mut gpu = Gpu::new(include_str!("../ptx/training.ptx"));
     gpu.dynamic_shared = 4 * 256;
     let (a, b, c) =

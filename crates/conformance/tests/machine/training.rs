@@ -1,4 +1,4 @@
-//! The kernels of a training loop, against plain loops.
+//! Compares the kernels of a training loop with plain loops.
 
 use virtual_gpu_machine::Access;
 
@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, Numbers};
 const AXPY: &str = include_str!("../ptx/axpy.ptx");
 const TRAINING: &str = include_str!("../ptx/training.ptx");
 
-/// The same kernels as NVRTC compiles them plainly, with `--use_fast_math` and with `--device-debug`.
+/// Tests the same kernels as NVRTC compiles them by default, with `--use_fast_math`, and with `--device-debug`.
 fn in_each_build(test: impl Fn(Gpu)) {
     test(Gpu::new(TRAINING));
     test(Gpu::new(include_str!("../ptx/training_fast.ptx")));
@@ -32,7 +32,7 @@ fn axpy_is_one_fma_per_element() {
         .flat_map(|one| one.ranges.iter().map(|range| (range.clone(), one.access)))
         .collect();
     assert_eq!(touched, [(0..4000, Access::Read), (0..4000, Access::Read), (0..4000, Access::Write)]);
-    // 10 instructions up to the branch; then 10 more, or only `ret`.
+    // Each thread runs 10 instructions up to the branch, and then 10 more or only `ret`.
     assert_eq!(done.longest_thread, 20);
     assert_eq!(done.instructions, 1000 * 20 + 24 * 11);
 }
@@ -57,7 +57,7 @@ fn a_tiled_product_of_odd_sizes() {
         let arguments = arguments!(at_a, at_b, c, m as u32, n as u32, k as u32);
         let done = gpu.launch("matmul", [2, 3, 1], [16, 16, 1], arguments).unwrap();
         assert!(done.unwritten.is_none(), "{}", done.unwritten.unwrap());
-        // Tiles of 16 with zeros behind the edge: the same order of sums. A debug build doesn't fuse.
+        // Tiles of 16 are padded with zeros, so the order of the sums is the same. A debug build doesn't fuse.
         let product = |add: fn(f32, f32, f32) -> f32| -> Vec<f32> {
             let cells = (0..m).flat_map(|row| (0..n).map(move |column| (row, column)));
             cells

@@ -1,4 +1,4 @@
-//! Kernels that wait: for time, for one another, forever.
+//! Kernels that wait: for time, for each other, or forever.
 
 use virtual_gpu_machine::FaultKind;
 
@@ -34,7 +34,7 @@ fn every_lane_gets_a_spinlock_in_turn() {
 }
 
 #[test]
-fn a_lane_that_waits_for_its_neighbour_lets_it_run() {
+fn a_lane_that_waits_for_its_neighbor_lets_it_run() {
     let mut gpu = Gpu::new(WAITING);
     let (flag, seen) = (gpu.buffer(&[0_i32]), gpu.buffer(&[0_i32]));
     gpu.run("wait_for_lane", 1, 32, arguments!(flag, seen));
@@ -57,7 +57,7 @@ fn a_thread_that_takes_too_long_is_stopped() {
     gpu.limit = 1_000_000;
     let fault = gpu.fault("spin", 1, 64, arguments!(1_i64 << 40));
     assert!(matches!(fault.kind, FaultKind::Endless { limit: 1_000_000, of_thread: false }));
-    // One thread of many: all together are far from their limit.
+    // Only one of many threads spins, so all threads together stay far below their limit.
     (gpu.limit, gpu.thread_limit) = (1 << 40, 5_000);
     let alone = gpu.fault("spin", 1, 64, arguments!(1_i64 << 40));
     assert!(matches!(alone.kind, FaultKind::Endless { limit: 5_000, of_thread: true }));

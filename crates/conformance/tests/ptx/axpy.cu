@@ -1,4 +1,4 @@
-// y = a x + y, and y = value: the first two kernels anyone writes.
+// y = a x + y, and y = value: the first two kernels that everyone writes.
 
 extern "C" __global__ void axpy(float a, const float *x, float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-// Blocks that wait for one another. Compiled with the headers of nvidia-cuda-runtime-cu12 12.0.146.
+// Blocks that wait for each other. Compiled with the headers of nvidia-cuda-runtime-cu12 12.0.146.
 #include <cooperative_groups.h>
 
 namespace cg = cooperative_groups;
@@ -17,7 +17,7 @@ extern "C" __global__ void reverse_steps(int *data, int *out, int steps) {
     out[i] = sum;
 }
 
-// As grid.sync(), by hand: the last block to arrive lets the others go.
+// Like grid.sync(), but by hand: the last block to arrive releases the others.
 extern "C" __global__ void barrier_by_hand(int *arrived, volatile int *go, int *out) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -54,7 +54,7 @@ extern "C" __global__ void waits_behind_a_fence(int *flag) {
     }
 }
 
-// Waits for a while only, for what never comes.
+// Waits for something that never comes, but only for a limited time.
 extern "C" __global__ void gives_up(volatile int *flag, int *turns) {
     int n = 0;
     while (*flag == 0 && n < 100000) n++;
@@ -70,7 +70,7 @@ extern "C" __global__ void counts_for_ever(volatile int *at) {
         if (n == ~0ull) *at = 1;
 }
 
-// Each thread waits for its neighbour in the next block, around the grid.
+// Each thread waits for its neighbor in the next block, around the grid.
 extern "C" __global__ void waits_in_a_circle(volatile int *flags) {
     int next = (blockIdx.x + 1) % gridDim.x;
     while (flags[next] == 0) {

@@ -1,4 +1,4 @@
-// Every opcode form that plain CUDA C leads to: conversions, bits, halves, calls, constants, votes, doubles.
+// Every opcode form that plain CUDA C generates: conversions, bits, halves, calls, constants, votes, doubles.
 
 extern "C" {
 

@@ -1,5 +1,5 @@
-// Faults that should be told by their line: __syncthreads that not every thread reaches, an index too large inside an
-// inlined function, shared memory that nothing wrote.
+// Faults that reports should locate by line: __syncthreads that not every thread reaches, an index too large inside an
+// inlined function, shared memory that was never written.
 
 __device__ float element(const float *x, int i) {
     return x[i];

@@ -1,4 +1,4 @@
-// For compute_80: a product on tensor cores, by instructions that only assembly has.
+// For compute_80: a product on tensor cores, with instructions that are only available in assembly.
 
 __device__ unsigned shared_address(const void *p) {
     return (unsigned)__cvta_generic_to_shared(p);
@@ -8,7 +8,7 @@ __device__ void copy(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
-// Begins to copy a tile of both matrices: 16 columns of a, 16 rows of b.
+// Starts to copy a tile of both matrices: 16 columns of a, 16 rows of b.
 __device__ void begin(unsigned short *left, unsigned short *right, const unsigned short *a, const unsigned short *b, int k, int tile) {
     int lane = threadIdx.x;
     copy(left + lane / 2 * 16 + lane % 2 * 8, a + lane / 2 * k + 16 * tile + lane % 2 * 8);
@@ -16,7 +16,7 @@ __device__ void begin(unsigned short *left, unsigned short *right, const unsigne
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// One warp: c = a b, of 16 rows, k columns and 8 columns, all in row-major order; k is a multiple of 16.
+// One warp: c = a b, with 16 rows, k columns of a, and 8 columns of b, all in row-major order; k is a multiple of 16.
 extern "C" __global__ void product(const unsigned short *a, const unsigned short *b, float *c, int k) {
     __shared__ __align__(16) unsigned short left[2][16 * 16], right[2][16 * 8];
     int lane = threadIdx.x;

@@ -18,7 +18,7 @@ __device__ __noinline__ bool is_odd(unsigned n) {
     return n != 0 && is_even(n - 1);
 }
 
-// Each call has an array of its own, which the next one changes.
+// Each call has its own array, which the next call changes.
 __device__ __noinline__ long long through_pointers(int n, int *above) {
     int mine[4] = {n, 2 * n, 3 * n, 4 * n};
     above[n % 4] += 100;

@@ -1,6 +1,6 @@
-// Threads of a block that meet in shared memory, with and without what orders them. Blocks of 64 threads.
+// Threads of a block that meet in shared memory, with and without synchronization. Blocks of 64 threads.
 
-// The second line reads what the neighbour wrote.
+// The second line reads what the neighbor wrote.
 extern "C" __global__ void neighbour(const int *x, int *y, int synchronise) {
     __shared__ int tile[64];
     int i = threadIdx.x;
@@ -9,7 +9,7 @@ extern "C" __global__ void neighbour(const int *x, int *y, int synchronise) {
     y[i] = tile[(i + 1) % 64];
 }
 
-// The next round overwrites what others may still read.
+// The next round overwrites values that other threads may still read.
 extern "C" __global__ void rounds(const int *x, int *y, int synchronise) {
     __shared__ int tile[64];
     int i = threadIdx.x, sum = 0;
@@ -22,7 +22,7 @@ extern "C" __global__ void rounds(const int *x, int *y, int synchronise) {
     y[i] = sum;
 }
 
-// All write the same place: their number, or all the same.
+// All threads write to the same place: their number, or all the same number.
 extern "C" __global__ void one_place(int *y, int same) {
     __shared__ int place;
     place = same ? 7 : threadIdx.x;
@@ -30,7 +30,7 @@ extern "C" __global__ void one_place(int *y, int same) {
     y[threadIdx.x] = place;
 }
 
-// A sum within each warp, as before Volta: volatile orders nothing.
+// A sum within each warp, as before Volta: volatile does not order accesses.
 extern "C" __global__ void warp_sum(const int *x, int *y, int synchronise) {
     __shared__ int tile[64];
     volatile int *mine = tile + threadIdx.x;
@@ -42,7 +42,7 @@ extern "C" __global__ void warp_sum(const int *x, int *y, int synchronise) {
     if (threadIdx.x % 32 == 0) y[threadIdx.x / 32] = *mine;
 }
 
-// Warp 0 writes, warp 1 reads: a barrier of both, one of warp 0 alone, or one that the writer only arrives at.
+// Warp 0 writes and warp 1 reads: with a barrier for both, one for warp 0 alone, or one where the writer only arrives.
 extern "C" __global__ void between_warps(const int *x, int *y, int how) {
     __shared__ int tile[32];
     int lane = threadIdx.x % 32;
@@ -57,7 +57,7 @@ extern "C" __global__ void between_warps(const int *x, int *y, int how) {
     }
 }
 
-// Atomics among themselves race with nothing; a plain read races with them.
+// Atomics don't race with each other, but a plain read races with them.
 extern "C" __global__ void counts(const int *x, int *y, int plain) {
     __shared__ int bins[4];
     if (threadIdx.x < 4) bins[threadIdx.x] = 0;
@@ -67,7 +67,7 @@ extern "C" __global__ void counts(const int *x, int *y, int plain) {
     if (threadIdx.x < 4) y[threadIdx.x] = bins[threadIdx.x];
 }
 
-// A lock: what is done under it is ordered by its fences.
+// A lock: its fences order what is done under it.
 extern "C" __global__ void locked(int *y, int fences) {
     __shared__ int lock, total;
     if (threadIdx.x == 0) lock = total = 0;
@@ -85,7 +85,7 @@ extern "C" __global__ void locked(int *y, int fences) {
     y[threadIdx.x] = total;
 }
 
-// Neighbouring bytes are no common place.
+// Neighboring bytes are different places.
 extern "C" __global__ void bytes(const unsigned char *x, unsigned char *y, int shift) {
     __shared__ unsigned char tile[65];
     tile[threadIdx.x + shift] = x[threadIdx.x];
@@ -100,7 +100,7 @@ extern "C" __global__ void vectors(const float4 *x, float *y, int synchronise) {
     for (int k = 0; k < 4; k++) y[threadIdx.x + 64 * k] = ((float *)tile)[threadIdx.x + 64 * k];
 }
 
-// A lane's value reaches its neighbours by a shuffle, but a shuffle orders no memory.
+// A shuffle passes a lane's value to its neighbors, but a shuffle does not order memory accesses.
 extern "C" __global__ void behind_a_shuffle(const int *x, int *y) {
     __shared__ int tile[32];
     tile[threadIdx.x] = x[threadIdx.x];

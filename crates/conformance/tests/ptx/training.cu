@@ -1,4 +1,4 @@
-// What a training loop needs: matrix product, ReLU, softmax cross-entropy, reductions, an optimiser's step.
+// The kernels of a training loop: matrix product, ReLU, softmax cross-entropy, reductions, an optimizer step.
 
 #define TILE 16
 

@@ -1,4 +1,4 @@
-// Kernels that take time on purpose.
+// Kernels that take a long time on purpose.
 
 extern "C" __global__ void spin(long long cycles) {
     long long start = clock64();
@@ -25,7 +25,7 @@ extern "C" __global__ void locked_add(int *lock, int *total) {
     atomicExch(lock, 0);
 }
 
-// One lane waits for what another lane of its warp writes.
+// One lane waits for a value that another lane of its warp writes.
 extern "C" __global__ void wait_for_lane(volatile int *flag, int *seen) {
     if (threadIdx.x == 0) {
         while (*flag == 0) {

@@ -1,4 +1,4 @@
-//! Functions that call themselves, and the stack that they need.
+//! Functions that call themselves, and the stack space that they need.
 
 use cudarc::driver::sys::{CUlimit_enum as CUlimit, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, PushKernelArg};
@@ -17,7 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// `fibonacci(n + i) + factorial(n)` for each thread `i` of four.
+/// Computes `fibonacci(n + i) + factorial(n)` for each thread `i` of four.
 fn run(stream: &std::sync::Arc<CudaStream>, n: i32) -> Result<Vec<i32>, DriverError> {
     let function = stream.context().load_module(Ptx::from_src(RECURSION))?.load_function("depth")?;
     let mut out = stream.alloc_zeros::<i32>(4)?;
@@ -36,7 +36,7 @@ fn too_small() -> anyhow::Result<()> {
         "help: does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
     ];
     fails(run(&context.default_stream(), 200), CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR, &words);
-    // The context is lost.
+    // The error has made the context unusable.
     fails(run(&context.default_stream(), 1), CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR, &words[..1]);
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Programs that checks start as processes of their own, with switches that a driver reads once, and for what happens as
-//! a process ends.
+//! Programs that checks start in separate processes, to set variables that the driver reads only once, or to observe
+//! the end of a process.
 
 use std::process::{Command, ExitCode};
 
 use crate::{nccl, nccl_threads, overlap, same_reports, topology, trace};
 
-/// The variable that says which program this process is.
+/// The variable that tells this process which program to run.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 
 type Program = fn() -> anyhow::Result<()>;
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, Program); 13] = [
     ("topology::reduce", topology::reduce),
 ];
 
-/// Does what this process was started for, if it is a program.
+/// Runs the program that this process was started for, if any.
 pub(crate) fn run() -> Option<ExitCode> {
     let name = std::env::var(PROGRAM).ok()?;
     let (_, program) = PROGRAMS.iter().find(|(known, _)| *known == name)?;
@@ -40,7 +40,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     })
 }
 
-/// Runs a program to its end: whether it was well, and what it printed on both outputs.
+/// Runs a program to its end. Returns whether it succeeded, and what it printed to both outputs.
 pub(crate) fn start(program: &str, switches: &[(&str, &str)]) -> anyhow::Result<(bool, String)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(PROGRAM, program).env("RUST_BACKTRACE", "0").envs(switches.iter().copied());

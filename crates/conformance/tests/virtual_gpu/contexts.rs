@@ -1,4 +1,4 @@
-//! Contexts in addition to the primary one, and what a program asks of a context: its flags, limits and preferences.
+//! Contexts in addition to the primary one, and the properties of a context: its flags, limits, and preferences.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn context() -> anyhow::Result<Arc<CudaContext>> {
 fn peers() -> anyhow::Result<()> {
     let (one, other) = (context()?, CudaContext::new(1)?);
     one.bind_to_thread()?;
-    // SAFETY: the number can be written, and the contexts are alive.
+    // SAFETY: the number is writable, and the contexts are alive.
     unsafe {
         let mut value = 7;
         sys::cuDeviceCanAccessPeer(&mut value, 0, 1).result()?;
@@ -68,7 +68,7 @@ fn limits() -> anyhow::Result<()> {
     context.set_limit(CUlimit::CU_LIMIT_STACK_SIZE, 4096)?;
     assert_eq!(context.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 4096);
     assert_eq!(context.get_limit(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE)?, 8 << 20);
-    // Each context has its own.
+    // Each context has its own limit.
     assert_eq!(CudaContext::new(1)?.get_limit(CUlimit::CU_LIMIT_STACK_SIZE)?, 1024);
 
     let depth = CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
@@ -101,7 +101,7 @@ fn cache_preference() -> anyhow::Result<()> {
 fn priorities() -> anyhow::Result<()> {
     let context = context()?;
     assert_eq!(result::stream::get_priority_range()?, (0, -5));
-    // Out of range is clamped.
+    // A priority out of range is clamped.
     for priority in [0, -5, -100, 100] {
         let stream = context.new_stream_with_priority(priority)?;
         assert_eq!(stream.clone_dtoh(&stream.clone_htod(&[priority])?)?, [priority]);
@@ -117,12 +117,12 @@ fn event_flags() -> anyhow::Result<()> {
     fails(alone, CUresult::CUDA_ERROR_INVALID_VALUE, &["needs CU_EVENT_DISABLE_TIMING"]);
     let (stream, event) = (context.new_stream()?, context.new_event(None)?);
     for (flags, words) in [(1, "captures only"), (6, "0x6 are no flags")] {
-        // SAFETY: stream and event live.
+        // SAFETY: the stream and the event are alive.
         let wait = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.cu_event(), flags) };
         fails(wait.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
     }
     let mut made = std::ptr::null_mut();
-    // SAFETY: `made` can be written.
+    // SAFETY: `made` is writable.
     let stream = unsafe { sys::cuStreamCreate(&raw mut made, 2) };
     fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are no stream flags"]);
     Ok(())
@@ -145,9 +145,9 @@ fn synchronous_memory_operations() -> anyhow::Result<()> {
     let address = buffer.device_ptr(&stream).0;
     let other = context.new_stream()?;
     context.set_flags(CUctx_flags::CU_CTX_SYNC_MEMOPS)?;
-    // SAFETY: 16 bytes are there.
+    // SAFETY: the buffer has 16 bytes.
     unsafe { sys::cuMemsetD8_v2(address, 7, 16) }.result()?;
-    // A copy on a stream that waits for nothing sees it, since the memset has waited.
+    // A copy on a stream that waits for nothing sees the value, because the memset has waited.
     assert_eq!(other.clone_dtoh(&buffer)?, [7; 16]);
     Ok(())
 }
@@ -178,40 +178,40 @@ fn current() -> anyhow::Result<Option<sys::CUcontext>> {
     Ok(result::ctx::get_current()?)
 }
 
-/// A context of GPU 0 in addition to its primary one, current on this thread.
+/// Creates a context of GPU 0 in addition to its primary one, and makes it current on this thread.
 fn create() -> anyhow::Result<sys::CUcontext> {
     result::init()?;
-    // SAFETY: device 0 is there.
+    // SAFETY: device 0 exists.
     Ok(unsafe { result::ctx::create_v3(0, 0) }?)
 }
 
 fn destroy(context: sys::CUcontext) -> Result<(), DriverError> {
-    // SAFETY: nothing in these checks uses what was in it; a handle that is none is refused.
+    // SAFETY: no check uses objects of the context afterward; an invalid handle is refused.
     unsafe { sys::cuCtxDestroy_v2(context) }.result()
 }
 
 fn pop() -> Result<sys::CUcontext, DriverError> {
     let mut popped = std::ptr::null_mut();
-    // SAFETY: the handle can be written.
+    // SAFETY: the handle is writable.
     unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result().map(|()| popped)
 }
 
 fn supplants() -> anyhow::Result<()> {
     let primary = context()?;
     let first = create()?;
-    // SAFETY: device 1 is there, and no parameters are needed.
+    // SAFETY: device 1 exists, and no parameters are needed.
     let second = unsafe { result::ctx::create_v4(std::ptr::null_mut(), 4, 1) }?;
     assert_eq!(current()?, Some(second));
     assert_eq!(pop()?, second);
     assert_eq!(current()?, Some(first));
     // SAFETY: the context is alive.
     unsafe { sys::cuCtxPushCurrent_v2(second) }.result()?;
-    // Popped by its end, like the one below it after that.
+    // Destroying a current context pops it, and later the one below it.
     destroy(second)?;
     assert_eq!(current()?, Some(first));
     destroy(first)?;
     assert_eq!(current()?, Some(primary.cu_ctx()));
-    // SAFETY: as above; what is not current on top is not popped.
+    // SAFETY: as above; a context that is not on top of the stack is not popped.
     unsafe {
         let third = result::ctx::create_v3(0, 0)?;
         sys::cuCtxPushCurrent_v2(primary.cu_ctx()).result()?;
@@ -230,7 +230,7 @@ fn destroyed_with_its_memory() -> anyhow::Result<()> {
     let primary = context()?;
     let (free, _) = primary.mem_get_info()?;
     let other = create()?;
-    // SAFETY: the addresses are used as what they are.
+    // SAFETY: each address is used for its own memory.
     unsafe {
         let own = result::malloc_sync(1 << 20)?;
         let freed = result::malloc_sync(1 << 20)?;
@@ -261,15 +261,15 @@ fn belongs_to_one_context() -> anyhow::Result<()> {
     let primary = context()?;
     let stream = primary.new_stream()?;
     let made = create()?;
-    // SAFETY: the context is a new one, and not destroyed elsewhere.
+    // SAFETY: the context is new, and is destroyed nowhere else.
     let other = unsafe { CudaContext::from_raw_context(0, 0, made) }?;
     assert!(!other.is_primary());
     let values = other.new_stream()?.clone_htod(&[1u32, 2, 3])?;
-    // Addresses are those of the GPU, whichever context asks.
+    // An address belongs to the GPU, so every context can use it.
     assert_eq!(stream.clone_dtoh(&values)?, [1, 2, 3]);
 
     let event = other.new_event(None)?;
-    // SAFETY: event and stream are alive.
+    // SAFETY: the event and the stream are alive.
     let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
     let words = ["an event of GPU 0 (context 0x", "can't be recorded in a stream of GPU 0"];
     fails(recorded, CUresult::CUDA_ERROR_INVALID_HANDLE, &words);
@@ -282,7 +282,7 @@ fn failure_stays() -> anyhow::Result<()> {
     // SAFETY: as above.
     let other = unsafe { CudaContext::from_raw_context(0, 0, made) }?;
     let stream = other.new_stream()?;
-    // SAFETY: reading what nothing wrote is what fails here.
+    // SAFETY: the check expects that reading uninitialized memory fails.
     let unwritten = unsafe { stream.alloc::<u8>(4) }?;
     let words = ["bytes that nothing wrote"];
     fails(stream.clone_dtoh(&unwritten), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
@@ -299,7 +299,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         type_: sys::CUexecAffinityType::CU_EXEC_AFFINITY_TYPE_SM_COUNT,
         param: sys::CUexecAffinityParam_st__bindgen_ty_1 { smCount: sys::CUexecAffinitySmCount { val: 8 } },
     };
-    // SAFETY: what is pointed to outlives each call; what is no handle is refused.
+    // SAFETY: everything pointed to outlives each call; an invalid handle is refused.
     unsafe {
         let null = std::ptr::null_mut::<sys::CUexecAffinityParam>();
         let share = sys::cuCtxCreate_v3(&raw mut made, &raw mut affinity, 1, 0, 0);

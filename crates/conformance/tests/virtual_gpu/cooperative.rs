@@ -1,4 +1,4 @@
-//! Cooperative launches, blocks that wait for one another, and kernels that never end.
+//! Cooperative launches, blocks that wait for each other, and kernels that never end.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::fails;
 
 const COOPERATIVE: &str = include_str!("../ptx/cooperative.ptx");
 
-/// Blocks of 1024 threads that an H100 holds: two for each of 132 multiprocessors.
+/// The number of blocks of 1024 threads that an H100 can hold: two on each of 132 multiprocessors.
 const RESIDENT: u32 = 264;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -52,10 +52,10 @@ fn too_large() -> anyhow::Result<()> {
     let (stream, function) = load("for_ever");
     let code = CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     let words = ["cooperative launch of `for_ever`: 265 x 1 x 1 = 265 blocks: 264 of them fit", "132 multi"];
-    // SAFETY: it takes no arguments, and is refused.
+    // SAFETY: the kernel takes no arguments, and the launch is refused.
     let launched = unsafe { stream.launch_builder(&function).launch_cooperative(shape(RESIDENT + 1, 1024)) };
     fails(launched, code, &words);
-    // The error is the call's own.
+    // Only the call itself returns the error.
     Ok(stream.synchronize()?)
 }
 
@@ -101,7 +101,7 @@ fn never_ends() -> anyhow::Result<()> {
 fn counts_for_ever() -> anyhow::Result<()> {
     let (stream, function) = load("counts_for_ever");
     let mut at = stream.alloc_zeros::<i32>(1)?;
-    // SAFETY: `at` has an element, which is never written.
+    // SAFETY: `at` has one element, which is never written.
     unsafe { stream.launch_builder(&function).arg(&mut at).launch(shape(1, 1))? };
     let words = ["kernel `counts_for_ever` does not end", "instructions of that thread"];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, &words);

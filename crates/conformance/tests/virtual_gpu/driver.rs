@@ -1,4 +1,4 @@
-//! The driver's functions, its errors, and what is said of kernels that go wrong.
+//! The driver's functions and errors, and the reports about kernels that fail.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// `out[i] = x` for the first `n` elements, with a guard; and `add`, which adds to what is there, without one.
+/// `fill` sets `out[i] = x` for the first `n` elements, with a bounds check; `add` adds to each element, without one.
 const KERNELS: &str = r#"
 .version 8.0
 .target sm_70
@@ -113,14 +113,14 @@ fn more_memory_than_there_is() -> anyhow::Result<()> {
     let stream = stream()?;
     let words = ["GPU 0 has 81920 MiB free, 102400 MiB were asked for"];
     fails(stream.alloc_zeros::<u8>(100 << 30), CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
-    // Nothing is broken by it.
+    // The context still works.
     assert_eq!(stream.clone_dtoh(&stream.alloc_zeros::<u8>(3)?)?, [0; 3]);
     Ok(())
 }
 
 fn unwritten_bytes() -> anyhow::Result<()> {
     let stream = stream()?;
-    // SAFETY: the bytes are written below, but for the last.
+    // SAFETY: all bytes but the last are written below.
     let mut buffer = unsafe { stream.alloc::<u8>(100) }?;
     stream.memcpy_htod(&[1u8; 99], &mut buffer.slice_mut(..99))?;
     assert_eq!(stream.clone_dtoh(&buffer.slice(..99))?, [1; 99]);
@@ -182,7 +182,7 @@ fn launches_over_the_limits() -> anyhow::Result<()> {
     // SAFETY: as above.
     let result = unsafe { stream.launch_builder(&bound).arg(&mut buffer).arg(&1f32).launch(shape(1, 65)) };
     fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &["65 threads in a block: the kernel allows 64"]);
-    // A refused launch has done nothing, and spoils nothing.
+    // A refused launch has done nothing, and has no effect on later calls.
     assert_eq!(stream.clone_dtoh(&buffer)?, [0.0; 2000]);
     Ok(())
 }
@@ -191,7 +191,7 @@ fn kernel_out_of_bounds() -> anyhow::Result<()> {
     let stream = stream()?;
     let add = kernel(&stream, "add")?;
     let mut buffer = stream.alloc_zeros::<f32>(100)?;
-    // SAFETY: nothing is safe about it: 128 threads for 100 elements, without a guard.
+    // SAFETY: this launch is wrong on purpose: 128 threads for 100 elements, without a bounds check.
     unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape(2, 64)) }?;
     let words = [
         "kernel `add` goes out of bounds",
@@ -232,7 +232,7 @@ fn failed_gpu() -> anyhow::Result<()> {
     fails(stream.synchronize(), code, &["out of bounds"]);
     fails(stream.alloc_zeros::<f32>(1), code, &["out of bounds"]);
     fails(stream.context().new_stream(), code, &["out of bounds"]);
-    // The other GPUs go on.
+    // The other GPUs still work.
     let other = CudaContext::new(1)?.new_stream()?;
     assert_eq!(other.clone_dtoh(&other.alloc_zeros::<f32>(2)?)?, [0.0; 2]);
     Ok(())
@@ -240,7 +240,7 @@ fn failed_gpu() -> anyhow::Result<()> {
 
 fn unsupported() -> anyhow::Result<()> {
     let mut memory = std::ptr::null_mut();
-    // SAFETY: the handle can be written; the function reads nothing.
+    // SAFETY: the handle is writable, and the function reads nothing.
     let imported = unsafe { sys::cuImportExternalMemory(&raw mut memory, std::ptr::null()) };
     let words = ["virtual GPU: cuImportExternalMemory is not supported"];
     fails(imported.result(), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
@@ -255,7 +255,7 @@ fn memsets_of_each_width() -> anyhow::Result<()> {
     let stream = stream()?;
     let buffer = stream.alloc_zeros::<u8>(24)?;
     let (at, of) = (address(&buffer), stream.cu_stream());
-    // SAFETY: all of it lies in the buffer.
+    // SAFETY: all written bytes are within the buffer.
     unsafe {
         sys::cuMemsetD32Async(at, 0x0403_0201, 3, of).result()?;
         sys::cuMemsetD16Async(at + 14, 0x0605, 3, of).result()?;
@@ -272,7 +272,7 @@ fn memsets_of_each_width() -> anyhow::Result<()> {
     assert_eq!(stream.clone_dtoh(&buffer)?[..8], [255, 255, 255, 255, 8, 9, 3, 4]);
     let refused =
         |result: CUresult, words: &str| fails(result.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
-    // SAFETY: refused, or nothing is written.
+    // SAFETY: each call is refused or writes nothing.
     unsafe {
         refused(sys::cuMemsetD32Async(at + 2, 0, 1, of), "elements of 4 bytes lie at multiples of that");
         refused(sys::cuMemsetD16Async(at + 1, 0, 1, of), "elements of 2 bytes lie at multiples of that");
@@ -286,21 +286,21 @@ fn memsets_of_each_width() -> anyhow::Result<()> {
 fn what_older_programs_call() -> anyhow::Result<()> {
     let stream = stream()?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: both can be written.
+    // SAFETY: both numbers are writable.
     unsafe { sys::cuDeviceComputeCapability(&raw mut major, &raw mut minor, 0) }.result()?;
     assert_eq!((major, minor), stream.context().compute_capability()?);
     let mut memory = std::ptr::null_mut();
-    // SAFETY: can be written.
+    // SAFETY: the pointer is writable.
     unsafe { sys::cuMemAllocHost_v2(&raw mut memory, 64) }.result()?;
-    // SAFETY: 64 bytes have come.
+    // SAFETY: the allocation has 64 bytes.
     unsafe { memory.cast::<[u8; 64]>().write([7; 64]) };
-    // SAFETY: it is given back once.
+    // SAFETY: the memory is freed once.
     unsafe { sys::cuMemFreeHost(memory) }.result()?;
     let mut module = std::ptr::null_mut();
     let image = c".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }";
     let (mut option, mut value) =
         (sys::CUjit_option::CU_JIT_OPTIMIZATION_LEVEL, std::ptr::without_provenance_mut(4));
-    // SAFETY: an image that ends in a zero, and one option with its value.
+    // SAFETY: the image ends in a zero, and there is one option with its value.
     unsafe {
         let image = image.as_ptr().cast();
         sys::cuModuleLoadDataEx(&raw mut module, image, 1, &raw mut option, &raw mut value).result()?;
@@ -326,14 +326,14 @@ fn names_of_codes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A process that follows a device pointer is ended by the system, as with a real GPU.
-/// With `guarded`, the virtual GPU handles faults itself, and has to hand this one on.
+/// Checks that the system ends a process that dereferences a device pointer, as with a real GPU. With `guarded`, the
+/// virtual GPU handles faults itself, and has to pass this one on.
 fn no_host_memory(guarded: bool) -> anyhow::Result<()> {
     use cudarc::driver::DevicePtr;
     let stream = stream()?;
     let buffer = stream.alloc_zeros::<u8>(4096)?;
     if guarded {
-        // SAFETY: the copy fills it.
+        // SAFETY: the copy fills the memory.
         let mut pinned = unsafe { stream.context().alloc_pinned::<u8>(4096) }?;
         stream.memcpy_dtoh(&buffer, &mut pinned)?;
         assert_eq!(pinned.as_slice()?, [0; 4096]);
@@ -342,13 +342,13 @@ fn no_host_memory(guarded: bool) -> anyhow::Result<()> {
     // SAFETY: the child only reads one byte and ends; it touches no lock and allocates nothing.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: none: this is the access that has to fault.
+        // SAFETY: this access is not safe; it has to fault.
         let byte = unsafe { std::ptr::read_volatile(address as *const u8) };
-        // SAFETY: ends the child without running anything else.
+        // SAFETY: this ends the child without running anything else.
         unsafe { libc::_exit(i32::from(byte)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: this waits for the child that was just created.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
     Ok(())

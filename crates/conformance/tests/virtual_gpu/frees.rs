@@ -1,6 +1,6 @@
-//! Memory that is freed in one stream while another uses it: the same report whichever comes first.
+//! Memory that one stream frees while another uses it: the report is the same whichever comes first.
 //!
-//! Event tracking is off: cudarc would add the missing wait.
+//! Event tracking is off, because cudarc would add the missing wait.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
@@ -34,7 +34,7 @@ fn two_streams(gpu: usize) -> anyhow::Result<[Arc<CudaStream>; 2]> {
     Ok([context.new_stream()?, context.new_stream()?])
 }
 
-/// Holds a stream up until the returned function is called.
+/// Blocks a stream until the returned function is called.
 fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>> {
     let (let_go, held) = channel::<()>();
     launch(stream, move || held.recv().unwrap_or_default())?;
@@ -43,7 +43,7 @@ fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>> {
 
 type Use<'a> = &'a dyn Fn(&Arc<CudaStream>, &mut CudaSlice<f32>, &Kernels) -> anyhow::Result<()>;
 
-/// The use in stream 2, and the free in stream 1, in both orders and as they come: one report.
+/// Uses memory on stream 2 and frees it on stream 1, in both orders and unordered: all reports are the same.
 fn alike(used: Use<'_>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for (gpu, held) in [None, Some(0), Some(1)].into_iter().enumerate() {
@@ -68,7 +68,7 @@ fn alike(used: Use<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rank 0 frees its buffer while rank 1 has not come to the collective, or after both have.
+/// Rank 0 frees its buffer before rank 1 has called the collective, or after both have.
 fn collective() -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for first in [true, false] {
@@ -122,7 +122,7 @@ fn enqueued_later() -> anyhow::Result<()> {
     // SAFETY: the driver checks the address.
     let copied = unsafe { result::memcpy_dtoh_async(&mut host, address, two.cu_stream()) };
     fails(copied, CUresult::CUDA_ERROR_INVALID_VALUE, &["bytes 0..16 of memory that was freed", "frees.rs:"]);
-    // SAFETY: what the slice stands for is freed already; `leak` keeps it from being freed again.
+    // SAFETY: the memory of the slice is already freed; `leak` prevents a second free.
     let mut again = unsafe { two.upgrade_device_ptr::<f32>(address, 1000) };
     kernels.scale(&two, &mut again, 2.0)?;
     let _ = again.leak();
@@ -141,7 +141,7 @@ fn freed_twice() -> anyhow::Result<()> {
     let address = one.alloc_zeros::<f32>(1000)?.leak();
     one.synchronize()?;
     let let_go = hold(&one)?;
-    // SAFETY: the driver checks what is freed.
+    // SAFETY: the driver checks the address to be freed.
     unsafe { result::free_async(address, one.cu_stream())? };
     // SAFETY: as above.
     let again = unsafe { result::free_async(address, one.cu_stream()) };
@@ -150,7 +150,7 @@ fn freed_twice() -> anyhow::Result<()> {
     Ok(one.synchronize()?)
 }
 
-/// Also while the stream that frees it is blocked, as a pool hands out what it has got back.
+/// Memory can be allocated again even while the stream that frees it is blocked, because a pool reuses freed memory.
 fn allocated_anew() -> anyhow::Result<()> {
     let [one, _] = two_streams(0)?;
     let (_, all) = result::mem_get_info()?;

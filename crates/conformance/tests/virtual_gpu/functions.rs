@@ -1,4 +1,4 @@
-//! What kernels and variables of a module say of themselves, and what can be asked of them.
+//! The attributes of kernels and variables in a module, and the calls that query them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// `scale` multiplies by a constant; `bounded` has launch bounds, shared and local memory; `exact` one block size.
+/// `scale` multiplies by a constant; `bounded` has launch bounds, and shared and local memory; `exact` requires one
+/// block size.
 const KERNELS: &str = r#"
 .version 8.0
 .target sm_70
@@ -91,7 +92,7 @@ fn attributes_that_can_be_set() -> anyhow::Result<()> {
     let (_stream, module) = module()?;
     let bounded = module.load_function("bounded")?;
     let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // 227 KiB less the 2 KiB of static shared memory.
+    // This is 227 KiB minus the 2 KiB of static shared memory.
     bounded.set_attribute(dynamic, 225 << 10)?;
     assert_eq!(bounded.get_attribute(dynamic)?, 225 << 10);
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -117,7 +118,7 @@ fn launch_bounds() -> anyhow::Result<()> {
     let (stream, module) = module()?;
     let (bounded, exact) = (module.load_function("bounded")?, module.load_function("exact")?);
     let block = |block_dim| LaunchConfig { grid_dim: (1, 1, 1), block_dim, shared_mem_bytes: 0 };
-    // SAFETY: neither kernel takes arguments or touches memory of others.
+    // SAFETY: neither kernel takes arguments or accesses memory outside its own.
     unsafe {
         stream.launch_builder(&bounded).launch(block((128, 1, 1)))?;
         stream.launch_builder(&exact).launch(block((64, 2, 1)))?;

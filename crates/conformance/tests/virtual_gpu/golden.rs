@@ -1,8 +1,8 @@
-//! Reports that are kept as text, in `reports/`. `BLESS=1 cargo test -p conformance --test virtual_gpu` writes them again.
+//! Reports stored as text in `reports/`. `BLESS=1 cargo test -p conformance --test virtual_gpu` rewrites them.
 
 use std::path::Path;
 
-/// Compares a report with the one that is kept, apart from addresses and the numbers of source lines.
+/// Compares a report with the stored one, ignoring addresses and the numbers of source lines.
 pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_gpu/reports");
     let file = folder.join(format!("{name}.txt"));
@@ -16,7 +16,7 @@ pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Source lines without their numbers, so that a line more above them changes nothing.
+/// Removes the numbers of source lines, so that inserting a line above them changes nothing.
 fn without_numbers(report: &str) -> String {
     let mut kept = String::new();
     for (at, line) in report.lines().enumerate() {
@@ -35,7 +35,7 @@ fn without_numbers(report: &str) -> String {
     kept
 }
 
-/// `file.rs:12:5` and `line 12` without the numbers.
+/// Removes the numbers from `file.rs:12:5` and `line 12`.
 fn without_places(line: &str) -> String {
     let digits = |char: char| char.is_ascii_digit();
     let mut out = String::new();
@@ -52,7 +52,7 @@ fn without_places(line: &str) -> String {
     out + rest
 }
 
-/// `0x7f…` without its digits.
+/// Removes the digits from `0x7f…`.
 fn without_addresses(line: &str) -> String {
     let mut parts = line.split("0x");
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Stream capture and graphs, by the rules of the CUDA Programming Guide.
+//! Stream capture and graphs, according to the rules of the CUDA Programming Guide.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What a stream's calls make.
+/// Captures a stream's calls into a graph.
 fn capture(
     stream: &Arc<CudaStream>,
     calls: impl FnOnce() -> anyhow::Result<()>,
@@ -81,7 +81,7 @@ fn at_each_launch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A fork by an event, and the join that ends it.
+/// Captures a fork by an event, and the join that ends it.
 fn over_two_streams() -> anyhow::Result<()> {
     let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);
@@ -149,7 +149,7 @@ fn host_functions() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// "Programmers should not change the memory that a captured copy refers to": it is read when the copy is done.
+/// "Programmers should not change the memory that a captured copy refers to": the copy reads the memory when it runs.
 fn host_memory() -> anyhow::Result<()> {
     let stream = untracked(0).new_stream()?;
     let mut x = stream.alloc_zeros::<u32>(4)?;
@@ -179,7 +179,7 @@ fn in_order() -> anyhow::Result<()> {
     one.synchronize()?;
     // SAFETY: the graph is used by this thread alone.
     unsafe { result::graph::launch(graph.cu_graph_exec(), other.cu_stream()) }?;
-    // The same graph, in another stream: it comes after the launch before, which nothing else says.
+    // The same graph on another stream runs after the previous launch, although nothing else orders the two.
     graph.launch()?;
     assert_eq!(one.clone_dtoh(&x)?, [4.0]);
     Ok(())
@@ -333,7 +333,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
     );
     one.begin_capture(THREAD_LOCAL)?;
     fails(one.begin_capture(THREAD_LOCAL), CUresult::CUDA_ERROR_ILLEGAL_STATE, &["captured already"]);
-    // Another stream goes on as ever.
+    // Another stream is not affected.
     other.synchronize()?;
     fails(
         one.synchronize(),
@@ -419,7 +419,7 @@ fn rules_about_the_default_stream() -> anyhow::Result<()> {
     fails(ended, CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, &["default stream"]);
     default.memset_zeros(&mut x)?;
 
-    // A non-blocking one has nothing to do with it.
+    // A non-blocking stream is independent of the default stream.
     let other = context.new_stream()?;
     other.begin_capture(RELAXED)?;
     default.memset_zeros(&mut x)?;
@@ -471,7 +471,7 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory that a graph owns is not there; what was allocated before can't be freed by a graph.
+/// Memory that a graph owns is not supported, and a graph can't free memory that was allocated before the capture.
 fn memory_in_a_capture() -> anyhow::Result<()> {
     let stream = untracked(0).new_stream()?;
     let buffer = stream.alloc_zeros::<u8>(16)?;
@@ -480,7 +480,7 @@ fn memory_in_a_capture() -> anyhow::Result<()> {
     stream.begin_capture(THREAD_LOCAL)?;
     let words = ["virtual GPU: cuMemAllocAsync in a stream that is captured", "before begin_capture"];
     fails(stream.alloc_zeros::<u8>(16).map(drop), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
-    // SAFETY: the memory is this function's.
+    // SAFETY: the memory belongs to this function.
     let free = || unsafe { result::free_async(address, stream.cu_stream()) };
     fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory of the graph"]);
     assert!(stream.end_capture(NO_FLAGS)?.is_some());
@@ -500,7 +500,7 @@ fn unjoined() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
         &["stream 1 does not wait for a memset in stream 2", "graphs.rs:"],
     );
-    // Both streams are free again.
+    // Both streams can be used again.
     other.memset_zeros(&mut x)?;
     one.wait(&other.record_event(None)?)?;
     Ok(one.synchronize()?)
@@ -509,7 +509,7 @@ fn unjoined() -> anyhow::Result<()> {
 fn bad_arguments() -> anyhow::Result<()> {
     let stream = untracked(0).new_stream()?;
     let handle = stream.cu_stream();
-    // SAFETY: the driver checks a mode and handles before it uses them.
+    // SAFETY: the driver checks the mode and the handles before it uses them.
     let begun = unsafe {
         let begin: unsafe extern "C" fn(sys::CUstream, u32) -> CUresult =
             std::mem::transmute(symbol("cuStreamBeginCapture_v2"));
@@ -530,10 +530,10 @@ fn bad_arguments() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A function of the virtual driver, to be called with arguments that cudarc's types can't hold.
+/// Returns a function of the virtual driver, to be called with arguments that cudarc's types can't represent.
 fn symbol(name: &str) -> *const c_void {
     let name = std::ffi::CString::new(name).unwrap();
-    // SAFETY: both are C strings; the library stays loaded.
+    // SAFETY: both are C strings, and the library stays loaded.
     let found = unsafe {
         let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW);
         libc::dlsym(library, name.as_ptr())

@@ -1,4 +1,4 @@
-//! Code of the program that runs when its turn in a stream has come.
+//! Functions of the program that run in stream order.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,12 +32,12 @@ pub(crate) fn launch(
     function: impl FnOnce() + Send + 'static,
 ) -> Result<(), DriverError> {
     unsafe extern "C" fn call(data: *mut c_void) {
-        // SAFETY: the driver gives back what it was given, once.
+        // SAFETY: the driver passes the original pointer, once.
         let function = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
         function();
     }
     let function: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(function));
-    // SAFETY: `call` takes this pointer, and is called once at most.
+    // SAFETY: `call` takes this pointer, and is called at most once.
     unsafe { result::stream::launch_host_function(stream.cu_stream(), call, Box::into_raw(function).cast()) }
 }
 
@@ -72,7 +72,7 @@ fn later_work_waits() -> anyhow::Result<()> {
     other.memset_zeros(&mut buffer)?;
     assert!(!event.is_complete() && !gone.load(Ordering::Relaxed));
     send.send(())?;
-    // The call waits for `other`, which waits for the functions.
+    // The copy waits for `other`, which waits for the functions.
     assert_eq!(other.clone_dtoh(&buffer)?, [0; 8]);
     assert!(gone.load(Ordering::Relaxed));
     Ok(())
@@ -112,7 +112,7 @@ fn never_returns() -> anyhow::Result<()> {
         &format!("given up after {} s", crate::TIMEOUT.as_secs()),
     ];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, &words);
-    // It returns after all, to a stream that no longer waits for it.
+    // The function finally returns, but its stream no longer waits for it.
     drop(send);
     let other = CudaContext::new(1)?.new_stream()?;
     let (send, receive) = channel();
@@ -137,10 +137,10 @@ fn none_after_a_failure() -> anyhow::Result<()> {
     let nowhere = stream.context().load_module(Ptx::from_src(WRITES_NOWHERE))?.load_function("nowhere")?;
     let (send, receive): (Sender<()>, Receiver<()>) = channel();
     let called = Arc::new(AtomicBool::new(false));
-    // Blocked, so that all of it is enqueued before the failure.
+    // The stream is blocked, so that everything is enqueued before the failure.
     launch(&stream, move || receive.recv().unwrap_or_default())?;
     let one = shape(1, 1);
-    // SAFETY: none: this is the write that has to fail.
+    // SAFETY: this write is not safe; it has to fail.
     unsafe { stream.launch_builder(&nowhere).launch(one) }?;
     let function = called.clone();
     launch(&stream, move || function.store(true, Ordering::Relaxed))?;
@@ -152,7 +152,7 @@ fn none_after_a_failure() -> anyhow::Result<()> {
 
 fn null_function() -> anyhow::Result<()> {
     let stream = stream()?;
-    // SAFETY: a null function is refused, not called.
+    // SAFETY: a null function is refused and not called.
     let launched = unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), None, std::ptr::null_mut()) };
     fails(launched.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["the function is null"]);
     Ok(())

@@ -30,10 +30,10 @@ fn stream() -> anyhow::Result<Arc<CudaStream>> {
     Ok(untracked(0).new_stream()?)
 }
 
-/// Holds a stream up until a message comes, or the sender is dropped.
+/// Blocks a stream until a message arrives or the sender is dropped.
 fn hold(stream: &CudaStream) -> Result<Sender<()>, DriverError> {
     unsafe extern "C" fn wait(receive: *mut c_void) {
-        // SAFETY: the driver gives back what it was given, once.
+        // SAFETY: the driver passes the original pointer, once.
         let receive = unsafe { Box::from_raw(receive.cast::<Receiver<()>>()) };
         receive.recv().unwrap_or_default();
     }
@@ -45,7 +45,7 @@ fn hold(stream: &CudaStream) -> Result<Sender<()>, DriverError> {
 }
 
 fn comes_back() -> anyhow::Result<()> {
-    // With cudarc's own events, as programs use it.
+    // Use cudarc's event tracking, as programs do.
     let stream = CudaContext::new(0)?.new_stream()?;
     // SAFETY: both are written before they are read.
     let mut sent = unsafe { stream.context().alloc_pinned::<u32>(1000) }?;
@@ -58,10 +58,10 @@ fn comes_back() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A host function may write what a later copy of its stream reads.
+/// A host function may write the memory that a later copy on its stream reads.
 fn upload_reads_late() -> anyhow::Result<()> {
     unsafe extern "C" fn fill(memory: *mut c_void) {
-        // SAFETY: the program passes four bytes, which nothing else uses meanwhile.
+        // SAFETY: the program passes four bytes, which nothing else uses in the meantime.
         unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), 4) }.fill(2);
     }
     let stream = stream()?;
@@ -91,11 +91,11 @@ fn download_returns_at_once() -> anyhow::Result<()> {
     drop(go_on);
     stream.synchronize()?;
     assert_eq!(received.as_slice()?, [7; 4]);
-    // The copy without a stream waits.
+    // A copy without a stream blocks until it is done.
     stream.context().default_stream().synchronize()?;
     let address = buffer.device_ptr(&stream).0;
     received.as_mut_slice()?.fill(0);
-    // SAFETY: four bytes are there on both sides.
+    // SAFETY: both sides have four bytes.
     unsafe { sys::cuMemcpyDtoH_v2(received.as_mut_ptr()?.cast(), address, 4) }.result()?;
     assert_eq!(received.as_slice()?, [7; 4]);
     Ok(())
@@ -147,14 +147,14 @@ fn flags() -> anyhow::Result<()> {
     let context = CudaContext::new(0)?;
     let ask = |address: *const u32| {
         let mut flags = 0;
-        // SAFETY: there is room for the answer; the address is only looked up.
+        // SAFETY: the result is writable, and the address is only looked up.
         unsafe { sys::cuMemHostGetFlags(&raw mut flags, address.cast_mut().cast()) }.result().map(|()| flags)
     };
     for flags in [0, sys::CU_MEMHOSTALLOC_WRITECOMBINED, 7] {
         // SAFETY: nothing reads it.
         let memory = unsafe { context.alloc_pinned_with_flags::<u32>(1000, flags) }?;
         let start = memory.as_ptr()?;
-        // Anywhere in it.
+        // Any address within the memory is valid.
         assert_eq!((ask(start)?, ask(start.wrapping_add(999))?), (flags, flags));
     }
     let pageable = [0_u32; 4];
@@ -169,7 +169,7 @@ fn flags() -> anyhow::Result<()> {
 fn bad_arguments() -> anyhow::Result<()> {
     let _stream = stream()?;
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
-    // SAFETY: nothing is done with the memory; frees of what is none are refused.
+    // SAFETY: the memory is not accessed, and freeing an invalid address is refused.
     unsafe {
         fails(result::malloc_host(0, 0), invalid, &["an allocation of 0 bytes"]);
         fails(result::malloc_host(8, 8), invalid, &["0x8 are no flags of it"]);
@@ -200,7 +200,7 @@ const READS: &str = "
 
 fn no_device_address() -> anyhow::Result<()> {
     let stream = stream()?;
-    // SAFETY: nothing is read from it.
+    // SAFETY: the memory is never read.
     let mut memory = unsafe { stream.context().alloc_pinned::<u8>(64) }?;
     let address = memory.as_mut_ptr()? as u64;
     // SAFETY: the address is refused.
@@ -212,7 +212,7 @@ fn no_device_address() -> anyhow::Result<()> {
     );
     let reads = stream.context().load_module(Ptx::from_src(READS))?.load_function("reads")?;
     let one = shape(1, 1);
-    // SAFETY: the read is what has to fail.
+    // SAFETY: this read is not safe; it has to fail.
     unsafe { stream.launch_builder(&reads).arg(&address).launch(one) }?;
     let words = ["kernel `reads` uses an address that is none", "it is pinned host memory"];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);

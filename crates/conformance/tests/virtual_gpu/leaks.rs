@@ -1,4 +1,4 @@
-//! What a program leaves allocated as it ends.
+//! Reports about memory that a program has not freed when it ends.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,10 +19,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What a process that does `program`, and ends, says on its standard error.
+/// Runs `program` in a separate process, and returns what the process writes to standard error.
 fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<String> {
     let mut ends = [0; 2];
-    // SAFETY: there is room for both ends.
+    // SAFETY: the array has space for both ends.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: the two descriptors are new, and nothing else uses them.
     let (mut read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
@@ -37,7 +37,7 @@ fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Re
     let mut said = String::new();
     read.read_to_string(&mut said)?;
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: this waits for the child that was just created.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0, "{said}");
     Ok(said)
@@ -47,7 +47,7 @@ fn kept() -> anyhow::Result<()> {
     let said = standard_error_of(|| {
         let context = CudaContext::new(1)?;
         let stream = context.new_stream()?;
-        // The modules' own variables are none of the program's.
+        // The modules' variables don't count as memory of the program.
         let kernels = Kernels::load(&context)?;
         for _ in 0..3 {
             std::mem::forget(stream.alloc_zeros::<f32>(1024)?);
@@ -85,7 +85,7 @@ fn dropped() -> anyhow::Result<()> {
 fn after_a_failure() -> anyhow::Result<()> {
     let said = standard_error_of(|| {
         let stream = CudaContext::new(0)?.new_stream()?;
-        // SAFETY: what it holds is never written, which is the failure.
+        // SAFETY: the memory is never written, which is the failure to test.
         let unwritten = unsafe { stream.alloc::<u8>(16) }?;
         assert!(stream.clone_dtoh(&unwritten).is_err());
         std::mem::forget(unwritten);

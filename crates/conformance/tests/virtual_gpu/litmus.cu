@@ -1,4 +1,4 @@
-// Kernels that are right or wrong by what they are given: `wrong` asks for the mistake.
+// Kernels that are right or wrong depending on their arguments: `wrong` selects the mistake.
 
 extern "C" __global__ void write(float *out, unsigned n) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

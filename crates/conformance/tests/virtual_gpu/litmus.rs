@@ -1,5 +1,5 @@
-//! For each report about memory and kernels, two programs that differ in one thing: the report of the wrong one names its
-//! lines, and the right one goes through in silence.
+//! For each report about memory and kernels, two programs that differ in one detail. The report of the wrong program
+//! names its lines, and the right program causes no report.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use CUresult::{
     CUDA_ERROR_MISALIGNED_ADDRESS as MISALIGNED_ADDRESS,
 };
 
-/// What a program comes to.
+/// The result of a program.
 type Outcome = Result<(), DriverError>;
 
-/// A program that is wrong or right, as the argument says.
+/// A program that is wrong or right, depending on its argument.
 struct Litmus {
     name: &'static str,
     program: fn(&Bench, bool) -> Outcome,
-    /// How the wrong one ends.
+    /// The error code of the wrong program.
     code: CUresult,
-    /// What is said of it, besides the lines that it has marked.
+    /// Words in the report, in addition to the lines that the program has marked.
     says: &'static [&'static str],
 }
 
-/// Notes that the report must name its line, and does what it is given.
+/// Records that the report must name this line, and evaluates the expression.
 macro_rules! named {
     ($bench:ident, $call:expr) => {{
         $bench.lines.borrow_mut().push(line!());
@@ -43,11 +43,11 @@ macro_rules! named {
     }};
 }
 
-/// As [`named`], of a kernel's launch.
+/// Like [`named`], for a kernel's launch.
 macro_rules! launched {
     ($bench:ident, $launch:expr) => {{
         $bench.lines.borrow_mut().push(line!());
-        // SAFETY: each program gives the arguments that its kernel takes, or is there to see what is said otherwise.
+        // SAFETY: each program passes the arguments that its kernel takes, or tests what happens otherwise.
         unsafe { $launch }.map(drop)
     }};
 }
@@ -83,11 +83,11 @@ fn shows(report: &str, line: u32) -> bool {
     report.lines().any(|shown| shown.trim_start().starts_with(&format!("{line} |")))
 }
 
-/// What the programs work with.
+/// The objects that the programs use.
 struct Bench {
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
-    /// The lines that a report has to name.
+    /// The lines that the report must name.
     lines: RefCell<Vec<u32>>,
 }
 
@@ -355,10 +355,10 @@ fn misaligned_atomic(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn kernel_reads_unwritten(bench: &Bench, wrong: bool) -> Outcome {
-    // SAFETY: what it holds is the point.
+    // SAFETY: the check is about the content of this memory.
     let data = named!(bench, unsafe { bench.stream.alloc::<f32>(64) }?);
     let written: u32 = if wrong { 32 } else { 64 };
-    // Its line is of no matter: this kernel is right.
+    // The report does not name this line, because this kernel is right.
     let (kernel, first, second) = (bench.kernel("write"), bench.address(&data), written);
     launched!(bench, bench.build(&kernel).arg(&first).arg(&second).launch(shape(1, 64)))?;
     bench.lines.borrow_mut().pop();
@@ -417,7 +417,7 @@ fn endless(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn copy_unwritten(bench: &Bench, wrong: bool) -> Outcome {
-    // SAFETY: what it holds is the point.
+    // SAFETY: the check is about the content of this memory.
     let mut data = named!(bench, unsafe { bench.stream.alloc::<u8>(64) }?);
     if !wrong {
         bench.stream.memset_zeros(&mut data)?;
@@ -446,13 +446,13 @@ fn host_side_is_device(bench: &Bench, wrong: bool) -> Outcome {
     bench.stream.synchronize()?;
     let host = [0_u8; 64];
     let from = if wrong { bench.address(&data) as *const u8 } else { host.as_ptr() };
-    // SAFETY: the wrong one is refused before it is followed.
+    // SAFETY: the wrong address is refused before it is dereferenced.
     unsafe { cudarc::driver::sys::cuMemcpyHtoD_v2(bench.address(&data), from.cast(), 64).result() }
 }
 
 fn second_free(bench: &Bench, wrong: bool) -> Outcome {
     bench.stream.context().bind_to_thread()?;
-    // SAFETY: the driver checks what is freed.
+    // SAFETY: the driver checks the address to be freed.
     unsafe {
         let address = named!(bench, result::malloc_sync(64)?);
         named!(bench, result::memory_free(address))?;
@@ -462,7 +462,7 @@ fn second_free(bench: &Bench, wrong: bool) -> Outcome {
 
 fn free_of_a_part(bench: &Bench, wrong: bool) -> Outcome {
     bench.stream.context().bind_to_thread()?;
-    // SAFETY: the driver checks what is freed.
+    // SAFETY: the driver checks the address to be freed.
     unsafe {
         let address = named!(bench, result::malloc_sync(64)?);
         named!(bench, result::memory_free(address + if wrong { 8 } else { 0 }))

@@ -1,4 +1,4 @@
-//! cudarc through the virtual libraries. Each check has a process of its own, and so a fresh driver.
+//! Tests cudarc on the virtual libraries. Each check has its own process, and therefore a fresh driver.
 
 mod calls;
 mod child;
@@ -47,15 +47,15 @@ use std::time::Duration;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// How long the virtual GPU waits in these checks before it gives up: longer than a busy machine takes for a report. Only one of
-/// them has to wait so long.
+/// The timeout of the virtual GPU in these checks, which is longer than a busy machine needs for a report. Only one
+/// check has to wait for it.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     if let Some(ended) = child::run() {
         return ended;
     }
-    // The environment is that of the check, or what it chose.
+    // The environment is that of the check, or the one that it chose.
     if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
     }
@@ -106,12 +106,12 @@ fn main() -> ExitCode {
     lab::check::run(checks.concat())
 }
 
-/// The driver's text of an error.
+/// Returns the driver's text of an error.
 fn text(error: DriverError) -> String {
     error.error_string().unwrap().to_string_lossy().into_owned()
 }
 
-/// Panics unless `text` has all of `words`.
+/// Panics unless `text` contains all of `words`.
 #[track_caller]
 fn contains(text: &str, words: &[&str]) {
     for words in words {
@@ -119,7 +119,7 @@ fn contains(text: &str, words: &[&str]) {
     }
 }
 
-/// The error of a call that has to fail with this code, and its text.
+/// Checks that a call fails with this code, and that its text contains all of `words`.
 #[track_caller]
 fn fails<T>(result: Result<T, DriverError>, code: CUresult, words: &[&str]) {
     let Err(error) = result else { panic!("no error, expected {code:?}") };

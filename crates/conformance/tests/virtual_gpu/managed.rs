@@ -1,4 +1,4 @@
-//! Managed memory: used by the host and by every GPU, at the same addresses.
+//! Managed memory, which the host and every GPU use at the same addresses.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Adds 1 to each 4-byte element of one block.
+/// A kernel that adds 1 to each 4-byte element of one block.
 const INCREMENT: &str = r#"
 .version 8.0
 .target sm_70
@@ -51,12 +51,12 @@ fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
 }
 
 fn allocate(stream: &CudaStream, len: usize) -> anyhow::Result<UnifiedSlice<u32>> {
-    // SAFETY: numbers are good whatever their bits are.
+    // SAFETY: any bits are a valid number.
     Ok(unsafe { stream.context().alloc_unified(len, true) }?)
 }
 
-/// "NCCL will accept any CUDA pointers that are accessible from the CUDA device" (its User Guide, "Data Pointers"): two ranks sum
-/// what the host wrote, exchange halves, and the host reads it.
+/// "NCCL will accept any CUDA pointers that are accessible from the CUDA device" (its User Guide, "Data Pointers"): two
+/// ranks sum data from the host and exchange halves, and the host reads the result.
 fn collectives() -> anyhow::Result<()> {
     let comms = communicators(&[0, 1]).unwrap();
     let ranks = [Rank::of(comms[0], stream(0)?), Rank::of(comms[1], stream(1)?)];
@@ -80,7 +80,7 @@ fn collectives() -> anyhow::Result<()> {
     .unwrap();
     for (r, rank) in ranks.iter().enumerate() {
         rank.stream.synchronize()?;
-        // SAFETY: all that was enqueued is done.
+        // SAFETY: everything that was enqueued is done.
         assert_eq!(unsafe { (at(r, 0) as *const [u32; 4]).read() }, [3, 20, 40, 60]);
     }
     let short = ranks[0].call(Function::AllReduce, at(0, 1), at(0, 1), with).unwrap_err().1;
@@ -88,7 +88,8 @@ fn collectives() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By its address: cudarc would order each use of a `UnifiedSlice` behind the last, and keep it to one context.
+/// Uses the slice's address, because cudarc would order each use of a `UnifiedSlice` after the previous one and
+/// restrict it to one context.
 fn increment(stream: &CudaStream, data: &mut UnifiedSlice<u32>, threads: u32) -> anyhow::Result<()> {
     let address = data.device_ptr(data.stream()).0;
     let kernel = stream.context().load_module(Ptx::from_src(INCREMENT))?.load_function("increment")?;
@@ -105,7 +106,7 @@ fn same_bytes() -> anyhow::Result<()> {
     increment(&first, &mut data, 40)?;
     first.synchronize()?;
     assert_eq!(data.as_slice()?, [11; 40]);
-    // A GPU where it was not allocated, with memory of its own.
+    // The second GPU is not the one where the data was allocated, and has memory of its own.
     let own = second.clone_htod(&[1_u8; 100])?;
     increment(&second, &mut data, 40)?;
     second.synchronize()?;
@@ -125,7 +126,7 @@ fn copies_and_sets() -> anyhow::Result<()> {
     stream.memcpy_dtod(&data, &mut of_gpu)?;
     assert_eq!(stream.clone_dtoh(&of_gpu)?, [7; 1000]);
     assert_eq!(stream.clone_dtoh(&data)?, [7; 1000]);
-    // It is also host memory: here the side that a copy reads from.
+    // Managed memory is also host memory; here it is the source of a copy.
     data.as_mut_slice()?.fill(8);
     stream.memcpy_htod(data.as_slice()?, &mut of_gpu)?;
     assert_eq!(stream.clone_dtoh(&of_gpu)?, [8; 1000]);
@@ -191,7 +192,7 @@ fn two_streams(waits: bool) -> anyhow::Result<()> {
 fn freed() -> anyhow::Result<()> {
     let stream = stream(0)?;
     stream.context().bind_to_thread()?;
-    // SAFETY: the address is only given to calls that check it.
+    // SAFETY: the address is only passed to calls that check it.
     unsafe {
         let address = result::malloc_managed(4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
         *(address as *mut u8) = 1;
@@ -216,7 +217,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     let gpu = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     let nowhere = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID;
     let advice = sys::CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY;
-    // SAFETY: each call is refused for its arguments.
+    // SAFETY: each call is refused because of its arguments.
     unsafe {
         let global = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
         let single = CUmemAttach_flags::CU_MEM_ATTACH_SINGLE;
@@ -242,7 +243,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let no_gpu = CUresult::CUDA_ERROR_INVALID_DEVICE;
         fails(prefetch(address, 64, location(gpu, 8)), no_gpu, &["there is no GPU 8"]);
         fails(result::mem_advise(address, 64, advice, location(gpu, 9)), no_gpu, &["there is no GPU 9"]);
-        // Advice without a location ignores it.
+        // Advice that takes no location ignores it.
         let read_mostly = sys::CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;
         result::mem_advise(address, 64, read_mostly, location(nowhere, 9))?;
     }

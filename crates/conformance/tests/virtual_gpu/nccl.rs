@@ -1,4 +1,4 @@
-//! cudarc through the virtual libraries: communicators, collectives, and what is said when they go wrong.
+//! Tests cudarc on the virtual libraries: communicators, collectives, and the reports when they fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -57,7 +57,7 @@ pub(crate) fn stream(gpu: usize) -> Arc<CudaStream> {
     CudaContext::new(gpu).unwrap().new_stream().unwrap()
 }
 
-/// What NCCL says of this thread's last error.
+/// Returns NCCL's text of this thread's last error.
 pub(crate) fn last_error() -> String {
     // SAFETY: NCCL ignores the communicator; the text lives as long as the process.
     unsafe { std::ffi::CStr::from_ptr(sys::ncclGetLastError(std::ptr::null_mut())) }
@@ -65,7 +65,7 @@ pub(crate) fn last_error() -> String {
         .into_owned()
 }
 
-/// Runs one thread per rank, on GPUs `first..first + n` so that tests don't meet on a GPU.
+/// Runs one thread per rank, on GPUs `first..first + n`, so that tests can use different GPUs.
 pub(crate) fn ranks<T: Send>(first: usize, n: usize, work: impl Fn(usize, Comm) -> T + Sync) -> Vec<T> {
     let id = Id::new().unwrap();
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn one_thread_drives_several_gpus_in_a_group() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ungrouped, or with a rank left out of the group.
+/// The calls are not in a group, or a rank is missing from the group.
 fn one_thread_that_calls_for_one_rank_alone_is_stopped() -> anyhow::Result<()> {
     let comms = Comm::from_devices((0..3).map(stream).collect()).unwrap();
     let mut buffers: Vec<_> =
@@ -202,7 +202,7 @@ fn a_rank_that_left_without_its_call_is_not_one_that_dropped_it() -> anyhow::Res
         ),
     ] {
         let dropped = std::sync::Barrier::new(2);
-        // A failure is sticky: each round has GPUs of its own.
+        // A failure is sticky, so each round uses different GPUs.
         let first = 2 * usize::from(makes_the_call);
         let reports = ranks(first, 2, |rank, comm| {
             let stream = comm.stream();
@@ -280,7 +280,7 @@ fn bad_ids_ranks_and_pointers_are_refused_by_name() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Values that differ by rank and place; sums of five of them are exact.
+/// Returns values that depend on the rank and the position; sums of five of them are exact.
 fn values(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7 + rank * 13) % 101) as f32 - 50.0).collect()
 }
@@ -314,7 +314,7 @@ fn the_other_collectives() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same on every run, whether or not the collective was done when the communicator went.
+/// The report is the same on every run, whether or not the collective was done when the communicator was dropped.
 fn dropped_in_flight() -> anyhow::Result<()> {
     let reports = ranks(0, 2, |_, comm| {
         let stream = comm.stream();
@@ -333,8 +333,8 @@ fn dropped_in_flight() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank never calls. The others ask, get the answer that it isn't done, abort, and go on with a communicator of their own: the
-/// stream is free again.
+/// One rank never calls. The others query and learn that the call isn't done, abort, and continue with a communicator
+/// of their own, because the stream can be used again.
 fn abort_after_a_query() -> anyhow::Result<()> {
     let (old, new) = (Id::new().unwrap(), Id::new().unwrap());
     let sums = lab::each_rank(3, |rank| {
@@ -403,8 +403,8 @@ fn waited_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Drops a communicator after the driver has said farewell: exit handlers run in the reverse of the order in which they
-/// were set, so that the program's own, set first, runs last.
+/// Drops a communicator after the driver has shut down. Exit handlers run in reverse order, so the program's own
+/// handler, which is registered first, runs last.
 pub(crate) fn aborts_at_exit() -> anyhow::Result<()> {
     static KEPT: AtomicPtr<Comm> = AtomicPtr::new(std::ptr::null_mut());
     extern "C" fn drop_kept() {
@@ -412,7 +412,7 @@ pub(crate) fn aborts_at_exit() -> anyhow::Result<()> {
         drop(unsafe { Box::from_raw(KEPT.load(Ordering::Relaxed)) });
         println!("dropped");
     }
-    // SAFETY: `drop_kept` is a function without arguments.
+    // SAFETY: `drop_kept` takes no arguments.
     unsafe { libc::atexit(drop_kept) };
     lab::attach(1)?;
     let stream = CudaContext::new(0)?.new_stream()?;

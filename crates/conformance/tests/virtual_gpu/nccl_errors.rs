@@ -1,4 +1,4 @@
-//! NCCL's error table, row by row: each call with the code that NCCL gives, and the words that name what was wrong.
+//! NCCL's error table, row by row: the code that NCCL returns for each call, and the words that name the problem.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::result::get_uniqueid;
@@ -30,7 +30,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 use ncclResult_t::{ncclInternalError, ncclInvalidArgument, ncclInvalidUsage};
 
-/// Panics unless the answer has this code, and all of these words.
+/// Panics unless the result has this code and contains all of these words.
 #[track_caller]
 fn refused(answer: Answer, code: ncclResult_t, words: &[&str]) {
     let Err((got, text)) = answer else { panic!("no error, expected {code:?} with {words:?}") };
@@ -38,7 +38,7 @@ fn refused(answer: Answer, code: ncclResult_t, words: &[&str]) {
     crate::contains(&text, words);
 }
 
-/// Two ranks on GPUs 0 and 1, driven by this thread, each with a buffer of 16 floats.
+/// Returns two ranks on GPUs 0 and 1, driven by this thread, each with a buffer of 16 floats.
 fn two() -> (Vec<Rank>, Vec<CudaSlice<f32>>) {
     let streams = [stream(0), stream(1)];
     let ranks: Vec<_> = communicators(&[0, 1])
@@ -99,7 +99,7 @@ fn numbers() -> anyhow::Result<()> {
     }
     let float8 = Arguments { data_type: ncclDataType_t::ncclFloat8e4m3, ..floats(1) };
     refused(call(Function::AllReduce, float8), ncclInvalidArgument, &["float8e4m3 is not supported"]);
-    // Nothing to move: success, and no rank waits.
+    // There is nothing to move, so the call succeeds, and no rank waits.
     for function in [Function::AllReduce, Function::Broadcast, Function::AllToAll, Function::Gather] {
         assert!(call(function, floats(0)).is_ok());
     }
@@ -123,7 +123,7 @@ fn pointers() -> anyhow::Result<()> {
     refuse(Function::AllGather, own, own + 32, &["(recvbuff)", "32 bytes outside"]);
     refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "the very same buffer"]);
     refuse(Function::AllToAll, own, own, &["can't be done in place"]);
-    // Not looked at: what a rank neither gives nor gets, and what has no bytes.
+    // Pointers are ignored if a rank neither sends nor receives the buffer, or if it has no bytes.
     let one_each = |function, first: [u64; 2], second: [u64; 2]| {
         in_group(|| {
             ranks[0].call(function, first[0], first[1], floats(8)).unwrap();
@@ -140,12 +140,12 @@ fn pointers() -> anyhow::Result<()> {
     Ok(ranks.iter().try_for_each(|rank| rank.stream.synchronize())?)
 }
 
-/// The operator that `ncclRedOpCreatePreMulSum` makes for a factor on the host.
+/// Creates an operator with `ncclRedOpCreatePreMulSum` and a factor on the host.
 fn operator(rank: &Rank, factor: f32) -> ncclRedOp_t {
     let mut made = ncclRedOp_t::ncclSum;
     let factor = (&raw const factor).cast_mut().cast();
     let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
-    // SAFETY: all pointers are to live values.
+    // SAFETY: all pointers point to live values.
     answer(unsafe {
         sys::ncclRedOpCreatePreMulSum(&mut made, factor, ncclDataType_t::ncclFloat32, residence, rank.comm)
     })
@@ -191,7 +191,7 @@ fn making() -> anyhow::Result<()> {
     own.context().bind_to_thread()?;
     let id = get_uniqueid().unwrap();
     let mut comm = std::ptr::null_mut();
-    // SAFETY: `comm` can be written.
+    // SAFETY: `comm` is writable.
     let mut init = |n, rank| answer(unsafe { sys::ncclCommInitRank(&mut comm, n, id, rank) });
     refused(init(0, 0), ncclInvalidArgument, &["0 ranks: at least 1"]);
     refused(init(-3, 0), ncclInvalidArgument, &["-3 ranks"]);
@@ -200,7 +200,8 @@ fn making() -> anyhow::Result<()> {
     refused(communicators(&[0, 99]).map(|_| ()), ncclInvalidArgument, &["no GPU 99"]);
     refused(communicators(&[-1]).map(|_| ()), ncclInvalidArgument, &["no GPU -1"]);
     refused(communicators(&[1, 1]).map(|_| ()), ncclInvalidUsage, &["GPU 1 is in the list twice"]);
-    // Each communicator needs an id of its own (NVIDIA/nccl#206); NCCL itself waits forever where no process listens any more (#1038).
+    // Each communicator needs its own id (NVIDIA/nccl#206); NCCL itself waits forever if no process listens anymore
+    // (#1038).
     init(1, 0).unwrap();
     let words = [
         "this id has made its communicator already",
@@ -208,7 +209,7 @@ fn making() -> anyhow::Result<()> {
         "nccl_errors.rs",
     ];
     refused(init(1, 0), ncclInvalidUsage, &words);
-    // SAFETY: nothing is written for a negative count, or where there is nowhere to write.
+    // SAFETY: nothing is written for a negative count or a null pointer.
     unsafe {
         let negative = sys::ncclCommInitAll(&mut comm, -1, std::ptr::null());
         refused(answer(negative), ncclInvalidArgument, &["-1 devices"]);
@@ -228,7 +229,7 @@ fn one_gpu() -> anyhow::Result<()> {
                 let own = stream(3);
                 own.context().bind_to_thread().unwrap();
                 let mut comm = std::ptr::null_mut();
-                // SAFETY: `comm` can be written.
+                // SAFETY: `comm` is writable.
                 let answer = answer(unsafe { sys::ncclCommInitRank(&mut comm, 2, id, rank) });
                 refused(answer, ncclInvalidUsage, &["ranks 0 and 1 are both on GPU 3", "nccl_errors.rs"]);
             });
@@ -268,7 +269,7 @@ fn configurations() -> anyhow::Result<()> {
         let mut given = config();
         change(&mut given);
         let mut comm = std::ptr::null_mut();
-        // SAFETY: both pointers are to live values.
+        // SAFETY: both pointers point to live values.
         let code =
             unsafe { sys::ncclCommInitRankConfig(&mut comm, 1, get_uniqueid().unwrap(), 0, &mut given) };
         refused(answer(code), ncclInvalidArgument, words);
@@ -282,11 +283,11 @@ fn configurations() -> anyhow::Result<()> {
     refuse(|config| (config.minCTAs, config.maxCTAs) = (8, 4), &["minCTAs 8 is more than maxCTAs 4"]);
     refuse(|config| config.splitShare = 3, &["splitShare 3"]);
     refuse(|config| config.maxP2pPeers = 0, &["maxP2pPeers 0"]);
-    // What is good has no effect.
+    // Valid values have no effect.
     let mut good = config();
     (good.minCTAs, good.maxCTAs, good.splitShare) = (1, 4, 1);
     let mut comm = std::ptr::null_mut();
-    // SAFETY: both pointers are to live values.
+    // SAFETY: both pointers point to live values.
     let made = unsafe { sys::ncclCommInitRankConfig(&mut comm, 1, get_uniqueid().unwrap(), 0, &mut good) };
     answer(made).unwrap();
     drop(Rank::of(comm, own));
@@ -316,11 +317,11 @@ fn ends() -> anyhow::Result<()> {
 
 fn groups() -> anyhow::Result<()> {
     let (pair, buffers) = two();
-    // SAFETY: it takes no argument.
+    // SAFETY: the function takes no argument.
     let end = || answer(unsafe { sys::ncclGroupEnd() });
     refused(end(), ncclInvalidUsage, &["ncclGroupEnd without a matching ncclGroupStart"]);
     let [own, other] = [address(&buffers[0]), address(&buffers[1])];
-    // An error inside is returned again by the end, and nothing is launched.
+    // The end returns an error from inside the group again, and nothing is launched.
     let failed = in_group(|| {
         pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap();
         pair[1].call(Function::AllReduce, 0, 0, floats(4)).unwrap_err();
@@ -328,7 +329,7 @@ fn groups() -> anyhow::Result<()> {
     });
     refused(failed, ncclInvalidArgument, &["(sendbuff)"]);
     assert_eq!(pair[0].stream.clone_dtoh(&buffers[0])?, [1.0; 16]);
-    // Nested: only the outermost end launches.
+    // In nested groups, only the outermost end launches.
     in_group(|| {
         in_group(|| pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap()).unwrap();
         in_group(|| pair[1].call(Function::AllReduce, other, other, floats(4)).unwrap()).unwrap();
@@ -338,7 +339,7 @@ fn groups() -> anyhow::Result<()> {
     let id = get_uniqueid().unwrap();
     let mut comm = std::ptr::null_mut();
     let mixed = in_group(|| {
-        // SAFETY: `comm` can be written.
+        // SAFETY: `comm` is writable.
         answer(unsafe { sys::ncclCommInitRank(&mut comm, 1, id, 0) }).unwrap();
         pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap();
     });
@@ -354,11 +355,11 @@ fn not_blocking() -> anyhow::Result<()> {
         let mut config = config();
         config.blocking = blocking;
         let mut comm = std::ptr::null_mut();
-        // SAFETY: both pointers are to live values.
+        // SAFETY: both pointers point to live values.
         let code = unsafe { sys::ncclCommInitRankConfig(&mut comm, 2, id, rank as i32, &mut config) };
         (comm, code, stream)
     };
-    // SAFETY: the communicator is alive, and `state` can be written.
+    // SAFETY: the communicator is alive, and `state` is writable.
     let poll = |comm: ncclComm_t| unsafe {
         let mut state = ncclResult_t::ncclSuccess;
         answer(sys::ncclCommGetAsyncError(comm, &mut state)).unwrap();
@@ -369,9 +370,9 @@ fn not_blocking() -> anyhow::Result<()> {
             scope.spawn(move || {
                 let (comm, code, stream) = one(0, id, rank);
                 assert_eq!(code, ncclResult_t::ncclInProgress);
-                // Whether or not the other has come.
+                // This does not depend on whether the other rank has joined.
                 let mut count = 0;
-                // SAFETY: `count` can be written.
+                // SAFETY: `count` is writable.
                 let count = answer(unsafe { sys::ncclCommCount(comm, &mut count) });
                 refused(count, ncclInvalidArgument, &["in progress", "ncclCommGetAsyncError"]);
                 while poll(comm) == ncclResult_t::ncclInProgress {
@@ -387,9 +388,9 @@ fn not_blocking() -> anyhow::Result<()> {
                 assert_eq!(in_group(|| call().unwrap()).unwrap_err().0, ncclResult_t::ncclInProgress);
                 while poll(comm) == ncclResult_t::ncclInProgress {}
                 assert_eq!(rank.stream.clone_dtoh(&buffer).unwrap(), [4.0; 4]);
-                // A split: its communicator is there once the parent is no longer in progress.
+                // After a split, the child is ready once the parent is no longer in progress.
                 let mut child = std::ptr::null_mut();
-                // SAFETY: `child` can be written for as long as it takes.
+                // SAFETY: `child` is writable until the split is done.
                 let code = unsafe {
                     sys::ncclCommSplit(comm, 0, -(rank.rank as i32), &mut child, std::ptr::null_mut())
                 };
@@ -402,7 +403,7 @@ fn not_blocking() -> anyhow::Result<()> {
             });
         }
     });
-    // One of each kind in one group.
+    // One group contains a communicator of each kind.
     let (mixed, _) = two();
     let id = get_uniqueid().unwrap();
     let free = std::thread::scope(|scope| {
@@ -425,7 +426,7 @@ fn not_blocking() -> anyhow::Result<()> {
 fn not_there() -> anyhow::Result<()> {
     ranks(0, 1, |_, _| {
         let mut memory = std::ptr::null_mut();
-        // SAFETY: it only says that it is not supported.
+        // SAFETY: the function only reports that it is not supported.
         let code = unsafe { sys::ncclMemAlloc(&mut memory, 64) };
         refused(answer(code), ncclInternalError, &["ncclMemAlloc is not supported"]);
         assert!(last_error().contains("ncclMemAlloc"));

@@ -1,4 +1,4 @@
-//! NCCL calls in captured streams, by the NCCL User Guide, "Using NCCL with CUDA Graphs".
+//! NCCL calls on captured streams, according to the NCCL User Guide, "Using NCCL with CUDA Graphs".
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A program without a mistake.
+/// Runs a program without a mistake.
 fn right(n: usize, program: fn(&TestRank) -> Said) -> anyhow::Result<()> {
     for (rank, said) in crate::twins::run(n, program, false).into_iter().enumerate() {
         anyhow::ensure!(said.is_ok(), "rank {rank}: {}", said.unwrap_err());
@@ -61,7 +61,7 @@ fn right(n: usize, program: fn(&TestRank) -> Said) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The graph of what is called, on `stream` and those that come to wait for it.
+/// Captures the calls on `stream`, and on streams that wait for it, into a graph.
 fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce() -> Said) -> Result<CudaGraph, String> {
     driver(stream.begin_capture(THREAD_LOCAL))?;
     calls()?;
@@ -77,7 +77,7 @@ fn at_each_launch(me: &TestRank) -> Said {
         driver(graph.launch())?;
         assert_eq!(driver(me.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(launches); 4]);
     }
-    // What is not captured has its own place among the calls.
+    // A call outside the graph has its own sequence number.
     me.all_reduce(&buffer)?;
     driver(graph.launch())?;
     assert_eq!(driver(me.own.stream.clone_dtoh(&buffer))?, [3.0_f32.powi(5); 4]);
@@ -131,7 +131,7 @@ fn all_reduce(rank: &Rank, buffer: u64) -> Said {
     said(rank.call(Function::AllReduce, buffer, buffer, floats(6)))
 }
 
-/// All of a group waits for all of its streams, and holds them up.
+/// All calls of a group wait for all of its streams, and block them.
 fn several_streams(me: &TestRank) -> Said {
     let first = &me.own.stream;
     let second = driver(first.context().new_stream())?;

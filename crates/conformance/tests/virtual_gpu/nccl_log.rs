@@ -1,4 +1,4 @@
-//! `NCCL_DEBUG`: the lines that the real library prints, for a program to count.
+//! `NCCL_DEBUG`: the lines that the real library prints, for programs that count them.
 
 use lab::Check;
 
@@ -12,10 +12,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What a run of two ranks prints with these switches.
+/// Runs two ranks with these variables, and returns what they print.
 fn printed(switches: &[(&str, &str)]) -> String {
     let file = std::env::temp_dir().join(format!("nccl_log_{}", std::process::id()));
-    // SAFETY: no other thread runs yet, and NCCL has not looked.
+    // SAFETY: no other thread is running yet, and NCCL has not read the variables.
     unsafe {
         std::env::set_var("NCCL_DEBUG_FILE", std::env::temp_dir().join("nccl_log_%p"));
         switches.iter().for_each(|(name, value)| std::env::set_var(name, value));

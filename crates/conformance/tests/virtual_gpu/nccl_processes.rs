@@ -1,4 +1,4 @@
-//! Ranks as processes: right programs with the right numbers, processes that end, and everything bad that can come in.
+//! Ranks in separate processes: right programs with the right numbers, processes that end, and all kinds of bad input.
 
 mod bootstrap;
 mod garbage;
@@ -60,7 +60,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What the processes of these checks run.
+/// The programs that the processes of these checks run.
 pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("sums", values::sums),
     ("again", ids::again),
@@ -81,7 +81,7 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
 ];
 
 const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];
-/// A wait that ends by its timeout ends too late.
+/// With this timeout, a wait that ends by its timeout ends too late.
 const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "60")];
 
 fn plan<'a>(program: &'a str, layout: &'a [usize]) -> Plan<'a> {
@@ -95,7 +95,7 @@ fn all_right(plan: &Plan<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every rank must report these words.
+/// Checks that every rank reports these words.
 fn all_report(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(plan)?.into_iter().enumerate() {
         reported(&format!("rank {rank}"), said, words)?;
@@ -111,12 +111,12 @@ fn reported(who: &str, said: Said, words: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// A collective starts when the last rank is ready, and so waits for the kernel of another process.
+/// A collective starts when the last rank is ready, so it waits for the kernel of another process.
 fn virtual_time_is_shared() -> anyhow::Result<()> {
     all_right(&plan("times", &[1, 1]))
 }
@@ -128,7 +128,7 @@ fn times(me: &TestRank) -> Said {
     me.all_reduce(&buffer)?;
     let first = event()?;
     let large = if me.rank == 0 { 4 << 20 } else { 4 };
-    // On the classroom's node 16 MiB take some milliseconds to be set.
+    // On the `classroom` node, setting 16 MiB takes several milliseconds.
     let mut copy = driver(me.own.stream.alloc_zeros::<f32>(large))?;
     driver(me.own.stream.memset_zeros(&mut copy))?;
     me.all_reduce(&buffer)?;
@@ -143,7 +143,7 @@ fn times(me: &TestRank) -> Said {
     }
 }
 
-/// What one stream wrote is ordered before another's use by messages through a rank of another process.
+/// Messages through a rank of another process order one stream's write before another stream's use.
 fn order_through_another() -> anyhow::Result<()> {
     all_right(&plan("relays", &[1, 1]))?;
     let wrong = run(&Plan { wrong: true, ..plan("relays", &[1, 1]) })?;
@@ -165,7 +165,7 @@ fn relays(me: &TestRank) -> Said {
     }
     let back = me.buffer(1);
     if me.wrong {
-        // The message leaves before the write.
+        // The message is sent before the write.
         me.send(&token, 1)?;
     }
     driver(me.own.stream.memset_zeros(&mut data))?;
@@ -180,7 +180,7 @@ fn relays(me: &TestRank) -> Said {
 
 fn async_error(comm: ncclComm_t) -> ncclResult_t {
     let mut code = ncclResult_t::ncclSuccess;
-    // SAFETY: the communicator is alive, and the code can be written.
+    // SAFETY: the communicator is alive, and the code is writable.
     answer(unsafe { sys::ncclCommGetAsyncError(comm, &mut code) }).unwrap();
     code
 }

@@ -1,5 +1,5 @@
-//! Ranks and threads, other than one thread for each rank: what is handed from thread to thread, what one thread does for GPUs that
-//! are not current, and a thread that asks instead of waiting.
+//! Ranks and threads in arrangements other than one thread per rank: ranks that move between threads, one thread that
+//! calls for GPUs that are not current, and a thread that polls instead of waiting.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,10 +23,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A rank in the hands of whichever thread has it: NCCL asks only that no two use it at once.
+/// A rank that moves between threads: NCCL only requires that no two threads use it at the same time.
 struct Handed(Rank, CudaSlice<f32>);
 
-// SAFETY: a communicator is no thread's own ("Thread Safety" in NCCL's User Guide); the checks use each from one at a time.
+// SAFETY: a communicator belongs to no particular thread ("Thread Safety" in NCCL's User Guide), and the checks use
+// each from one thread at a time.
 unsafe impl Sync for Handed {}
 // SAFETY: as above.
 unsafe impl Send for Handed {}
@@ -37,11 +38,11 @@ impl Handed {
         Self(rank, buffer)
     }
 
-    /// An all-reduce in place, some time after that of the rank before, and the wait for it.
+    /// Makes an all-reduce in place, some time after that of the previous rank, and waits for it.
     fn step(&self) {
         let Self(rank, buffer) = self;
         rank.stream.context().bind_to_thread().unwrap();
-        // Longer than a waiting thread takes to look whether another has ended.
+        // This is longer than a waiting thread takes to check whether another thread has ended.
         std::thread::sleep(Duration::from_millis(40 * rank.rank as u64));
         rank.call(Function::AllReduce, address(buffer), address(buffer), floats(4)).unwrap();
         rank.stream.synchronize().unwrap();
@@ -52,7 +53,7 @@ impl Handed {
     }
 }
 
-/// A new thread for each rank, which ends.
+/// Runs each rank in a new thread, which ends.
 fn in_new_threads(ranks: &[Handed]) {
     std::thread::scope(|scope| {
         for rank in ranks {
@@ -77,7 +78,7 @@ fn made_by_threads_that_have_ended() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank calls by a thread of its own, the other by another each time, which ends.
+/// One rank makes its calls from one thread; the other uses a new thread for each call.
 fn helper() -> anyhow::Result<()> {
     let id = get_uniqueid().unwrap();
     let run = |number: usize, call: fn(&Handed)| {
@@ -115,7 +116,7 @@ fn default_streams() -> anyhow::Result<()> {
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A loop over a query has no wait that could be ended.
+/// A loop over a query contains no wait that the virtual GPU could end.
 fn polling() -> anyhow::Result<()> {
     let timeout = SHORT.as_secs_f64().to_string();
     let (is_well, said) = crate::child::start("nccl_threads::asks", &[("VIRTUAL_GPU_TIMEOUT", &timeout)])?;
@@ -125,8 +126,8 @@ fn polling() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rank that polls forever, while another one has gone. A deadline of its own comes first, where it has one; and who asks now and
-/// then is not in a loop.
+/// A rank polls forever although another rank has gone. A rank that has its own deadline reaches it first, and a rank
+/// that polls only occasionally is not in a loop.
 pub(crate) fn asks() -> anyhow::Result<()> {
     lab::attach(2)?;
     raw_ranks(0, 2, |rank| {

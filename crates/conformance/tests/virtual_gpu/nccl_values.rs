@@ -1,4 +1,5 @@
-//! Every collective × type × operator × world size × place, against a serial computation.
+//! Compares every combination of collective, type, operator, world size, and buffer placement with a serial
+//! computation.
 
 use cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t};
@@ -25,10 +26,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// An element, made of a small whole number: what comes of few of them is exact in every type.
+/// An element with a small integer value, so that results of a few elements are exact in every type.
 trait Element: DeviceRepr + ValidAsZeroBits + Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
     const TYPE: ncclDataType_t;
-    /// Whether an average multiplies by 1/n first, and does not divide at the end.
+    /// Whether an average multiplies by 1/n first instead of dividing at the end.
     const FLOAT: bool;
     fn of(value: f64) -> Self;
     fn value(self) -> f64;
@@ -58,7 +59,7 @@ elements! {
     f64, ncclFloat64, true, std::convert::identity, std::convert::identity;
 }
 
-/// What a rank has at a place: whole numbers from 0 to 2, so that products of eight of them fit into every type.
+/// Returns a rank's value at a position: integers from 0 to 2, so that products of eight of them fit in every type.
 fn given(rank: usize, at: usize) -> f64 {
     ((at * 7 + rank * 5 + at / 3) % 3) as f64
 }
@@ -84,12 +85,13 @@ const OPERATORS: [ncclRedOp_t; 5] = [
     ncclRedOp_t::ncclAvg,
 ];
 
-/// Values outside of what a rank may write.
+/// The value of elements that a rank must not write.
 const CANARY: f64 = 77.0;
-/// Elements before a buffer, so that it does not start with its allocation.
+/// The number of elements before a buffer, so that it does not start at the beginning of its allocation.
 const OFFSET: usize = 3;
 
-/// One collective on one rank, in place or not: what its receive buffer holds then, with what lay around it.
+/// Runs one collective on one rank, in place or not. Returns the content of its receive buffer, and of the memory
+/// around it.
 fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Arguments) -> Vec<T> {
     let (n, own, count) = (rank.n, rank.rank, with.count);
     let size = size_of::<T>() as u64;
@@ -125,7 +127,7 @@ fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Argume
     got[OFFSET..][..get * count].to_vec()
 }
 
-/// Parts of `count` elements that a rank gives, and that it gets.
+/// Returns the number of parts of `count` elements that a rank sends, and the number that it receives.
 fn parts(function: Function, n: usize) -> (usize, usize) {
     match function {
         Function::AllGather | Function::Gather => (1, n),
@@ -135,7 +137,7 @@ fn parts(function: Function, n: usize) -> (usize, usize) {
     }
 }
 
-/// What `rank` should get; `None` where it gets nothing.
+/// Returns what `rank` should receive, or `None` if it receives nothing.
 fn expected<T: Element>(function: Function, rank: usize, n: usize, with: Arguments) -> Option<Vec<T>> {
     let Arguments { count, operator, root, .. } = with;
     let root = root as usize;
@@ -154,7 +156,8 @@ fn expected<T: Element>(function: Function, rank: usize, n: usize, with: Argumen
     }
 }
 
-/// An average of floats is a sum of rounded products: right within a few units of the last place.
+/// Compares results. An average of floats is a sum of rounded products, so it may be off by a few units in the last
+/// place.
 fn agrees<T: Element>(got: T, expected: T, operator: ncclRedOp_t) -> bool {
     let digits = if T::TYPE == ncclDataType_t::ncclBfloat16 { 7 } else { 10 };
     let slack = f64::from(1 << digits).recip() * 4.0;
@@ -183,7 +186,7 @@ fn every_collective<T: Element>() -> anyhow::Result<()> {
             for in_place in [false, true] {
                 for function in [AllReduce, Reduce, ReduceScatter] {
                     for operator in OPERATORS {
-                        // Odd counts, also fewer than ranks; roots in turn.
+                        // Use odd counts, some of them smaller than the number of ranks, and every root in turn.
                         round += 1;
                         let (count, root) = ([1, 5, 37][round % 3], (round % n) as i32);
                         check(function, in_place, Arguments { count, data_type: T::TYPE, operator, root });
@@ -210,7 +213,7 @@ fn every_collective<T: Element>() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each rank's data times that rank's own scalar, which is on the host or on the device.
+/// Each rank's data is multiplied by the rank's own scalar, which is on the host or on the device.
 fn scalars() -> anyhow::Result<()> {
     for residence in [ncclScalarResidence_t::ncclScalarHostImmediate, ncclScalarResidence_t::ncclScalarDevice]
     {
@@ -224,7 +227,7 @@ fn scalars() -> anyhow::Result<()> {
             };
             let mut operator = ncclRedOp_t::ncclSum;
             let data_type = ncclDataType_t::ncclFloat32;
-            // SAFETY: the scalar is where it says, and lives until the stream is done.
+            // SAFETY: the scalar is in the stated place, and lives until the stream is done.
             answer(unsafe {
                 sys::ncclRedOpCreatePreMulSum(&mut operator, scalar, data_type, residence, rank.comm)
             })
@@ -233,7 +236,7 @@ fn scalars() -> anyhow::Result<()> {
             let at = address(&buffer);
             rank.call(Function::AllReduce, at, at, Arguments { count: 4, data_type, operator, root: 0 })
                 .unwrap();
-            // The call keeps the operator.
+            // The call keeps the operator alive.
             // SAFETY: the communicator is alive.
             answer(unsafe { sys::ncclRedOpDestroy(operator, rank.comm) }).unwrap();
             assert_eq!(rank.stream.clone_dtoh(&buffer).unwrap(), [4.5, 9.0, 18.0, 36.0]);
@@ -242,20 +245,20 @@ fn scalars() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Odd and even ranks part; each half is in the order of its keys, and works in parallel with its parent and its sibling.
+/// Odd and even ranks split. Each half is ordered by its keys, and works in parallel with its parent and its sibling.
 fn splits() -> anyhow::Result<()> {
     raw_ranks(0, 6, |rank| {
         let own = rank.rank as i32;
         let split = |comm, color, key| {
             let mut child = std::ptr::null_mut();
-            // SAFETY: the communicator is alive, and the child can be written.
+            // SAFETY: the communicator is alive, and the child is writable.
             answer(unsafe { sys::ncclCommSplit(comm, color, key, &mut child, std::ptr::null_mut()) })
                 .unwrap();
             child
         };
         let half = Rank::of(split(rank.comm, own % 2, -own), rank.stream.clone());
         assert_eq!((half.n, half.rank), (3, (5 - rank.rank) / 2));
-        // Equal keys: in the order of ranks. Rank 0 takes part and gets nothing.
+        // Equal keys keep the order of ranks. Rank 0 takes part but gets no communicator.
         let rest = split(rank.comm, if own == 0 { -1 } else { 0 }, 7);
         let buffer = rank.stream.clone_htod(&[own as f32]).unwrap();
         let sum = |of: &Rank| {
@@ -271,7 +274,7 @@ fn splits() -> anyhow::Result<()> {
             assert_eq!((rest.n, rest.rank), (5, rank.rank - 1));
             assert_eq!(sum(&rest), 3.0 * 9.0 + 2.0 * 6.0);
         }
-        // In a group, the communicator is there after its end.
+        // In a group, the communicator exists after the group's end.
         let mut child = std::ptr::null_mut();
         in_group(|| {
             // SAFETY: as above.
@@ -283,7 +286,7 @@ fn splits() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sums of numbers that round differently in every order.
+/// Sums numbers that round differently in every order.
 fn same_bits() -> anyhow::Result<()> {
     let sums = raw_ranks(0, 5, |rank| {
         let data: Vec<f32> =

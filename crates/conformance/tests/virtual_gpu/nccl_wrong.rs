@@ -1,5 +1,5 @@
-//! Wrong programs. Each must end by itself, without a look at the clock, with a report that holds these words and the lines of both sides; its
-//! right twin is silent.
+//! Wrong programs. Each must end by itself, without using the wall clock, with a report that contains these words and
+//! the lines of both sides. The right twin must cause no report.
 
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use cudarc::nvrtc::Ptx;
@@ -10,22 +10,23 @@ use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait};
 
-/// What is said otherwise where the other rank is in another process, of which less is known.
+/// Words that differ if the other rank is in another process, about which less is known.
 const ELSEWHERE: [(&str, &str); 6] = [
     ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
-    // It may end before another has called.
+    // It may end before another rank has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread waits in cuStreamSynchronize", "has not called it"),
-    // No other rank learns of a call that moves nothing.
+    // Other ranks don't learn of a call that moves nothing.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
 ];
 
-/// Seconds. What needs a look into another process may be decided by the wall clock: a busy machine takes more than the first.
+/// Timeouts in seconds. A result that depends on another process may be decided by the wall clock, and a busy machine
+/// may need more than the first timeout.
 const TIMEOUT: [&str; 2] = ["0.5", "10"];
 
-/// As [`twins`], with a process for each rank.
+/// Like [`twins`], with one process per rank.
 fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result<()> {
     let layout = vec![1; n];
     let reports = |timeout, wrong| -> anyhow::Result<Vec<String>> {
@@ -49,7 +50,8 @@ fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result
     }
 }
 
-/// Two checks for each program, with threads and with processes: its name, its ranks, the words, and what each rank does.
+/// Defines two checks for each program, with threads and with processes, from its name, its number of ranks, the words,
+/// and the code of each rank.
 macro_rules! programs {
     ($($name:ident($n:literal, [$($word:literal),*]) |$me:ident| $body:block)*) => {
         pub(crate) fn checks() -> Vec<Check> {
@@ -69,7 +71,7 @@ macro_rules! programs {
             checks
         }
 
-        /// What processes run.
+        /// The programs that processes run.
         pub(crate) const PROGRAMS: &[(&str, Program)] = &[$((stringify!($name), $name)),*];
 
         $(fn $name($me: &TestRank) -> Said $body)*
@@ -82,7 +84,7 @@ fn trap(me: &TestRank) -> Said {
     let module = driver(stream.context().load_module(Ptx::from_src(lab::kernels::TRAP)))?;
     let kernel = driver(module.load_function("trap"))?;
     let one = shape(1, 1);
-    // SAFETY: it has no arguments.
+    // SAFETY: the kernel has no arguments.
     driver(unsafe { stream.launch_builder(&kernel).launch(one) }).map(drop)
 }
 
@@ -147,7 +149,7 @@ programs! {
     a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never comes: its thread has ended"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(2) {
-            // As where an error is returned, and the communicator is leaked.
+            // This is what happens if an error is returned and the communicator is leaked.
             me.own.leak();
             return Ok(());
         }
@@ -203,7 +205,7 @@ programs! {
         let second = me.second();
         let (one, other) = (me.buffer(4), me.buffer(4));
         let broadcast = || said(second.call(Function::Broadcast, address(&other), address(&other), floats(4)));
-        // Each rank lets one communicator's stream wait for the other's; one of them the other way around.
+        // Each rank makes one communicator's stream wait for the other's, and one rank does so in reverse.
         if me.is_wrong(1) {
             broadcast()?;
             driver(me.own.stream.join(&second.stream))?;
@@ -231,7 +233,7 @@ programs! {
     crossed_receives(2, ["rank 0 waits in ncclRecv", "rank 1 waits in ncclRecv", "behind work that never completes"]) |me| {
         let (from, to) = (me.buffer(4), me.buffer(4));
         let other = 1 - me.rank;
-        // In the right twin, one of them sends first.
+        // In the right twin, one rank sends first.
         if me.wrong || me.rank == 0 {
             me.receive(&to, other)?;
             me.send(&from, other)?;
@@ -332,7 +334,7 @@ programs! {
             let mut child = std::ptr::null_mut();
             let color = if me.rank == 2 { -1 } else { 0 };
             said(split(me.own.comm, color, &mut child))?;
-            // SAFETY: it is this rank's own, or null.
+            // SAFETY: the communicator belongs to this rank, or is null.
             unsafe { sys::ncclCommDestroy(child) };
         }
         Ok(())
@@ -356,7 +358,7 @@ programs! {
     use_after_an_abort(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has aborted its communicator"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(1) {
-            // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
+            // SAFETY: the communicator is alive. It is destroyed again later, which is refused.
             unsafe { sys::ncclCommAbort(me.own.comm) };
             return me.all_reduce(&buffer);
         }
@@ -370,7 +372,7 @@ programs! {
         if !me.wrong {
             me.wait()?;
         }
-        // SAFETY: the communicator is alive. Its end is destroyed again later, which is refused.
+        // SAFETY: the communicator is alive. It is destroyed again later, which is refused.
         unsafe { sys::ncclCommAbort(me.own.comm) };
         me.wait()
     }
@@ -378,7 +380,7 @@ programs! {
     a_group_that_is_never_ended(2, ["rank 0 waits in ncclAllReduce", "rank 1 never"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(1) {
-            // SAFETY: it takes no argument.
+            // SAFETY: the function takes no argument.
             unsafe { sys::ncclGroupStart() };
             return me.all_reduce(&buffer);
         }
@@ -435,7 +437,7 @@ programs! {
     }
 
     data_that_nothing_wrote(2, ["ncclAllReduce(count 4, float32, sum) reads bytes that nothing wrote, on rank 0", "nccl_wrong.rs:"]) |me| {
-        // SAFETY: that its values are not set is what this is about.
+        // SAFETY: the check is about uninitialized values.
         let mut buffer = unsafe { driver(me.own.stream.alloc::<f32>(4))? };
         if !me.is_wrong(0) {
             driver(me.own.stream.memset_zeros(&mut buffer))?;

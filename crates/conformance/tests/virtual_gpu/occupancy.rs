@@ -1,4 +1,4 @@
-//! How many blocks of a kernel are resident at a time, as the driver tells.
+//! The number of blocks of a kernel that can be resident at the same time, as the driver reports it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     let none_at_all = plain.occupancy_max_active_blocks_per_multiprocessor(0, 0, None);
     fails(none_at_all, invalid, &["0 threads in a block"]);
     let mut count = 0;
-    // SAFETY: the count can be written.
+    // SAFETY: the count is writable.
     let flags = unsafe {
         sys::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
             &raw mut count,
@@ -130,10 +130,10 @@ fn bad_arguments() -> anyhow::Result<()> {
     };
     fails(flags.result(), invalid, &["0x8 are no occupancy flags"]);
     let unknown = 0x30_0000 as sys::CUfunction;
-    // SAFETY: a handle that is none is refused, not followed.
+    // SAFETY: an invalid handle is refused and not dereferenced.
     let other = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut count, unknown, 1, 0) };
     fails(other.result(), CUresult::CUDA_ERROR_INVALID_HANDLE, &["0x300000 is not a function"]);
-    // SAFETY: as above; there is no configuration to be read.
+    // SAFETY: as above; there is no configuration to read.
     let nothing = unsafe {
         sys::cuOccupancyMaxPotentialClusterSize(&raw mut count, plain.cu_function(), std::ptr::null())
     };

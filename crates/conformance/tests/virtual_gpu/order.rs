@@ -1,6 +1,7 @@
-//! Races where streams come and go, and where each rank has a thread. `races.rs` has the pairs of programs.
+//! Races between streams that are created and destroyed, and between ranks in different threads. `races/` has the pairs
+//! of programs.
 //!
-//! Event tracking is off: cudarc would add the missing call.
+//! Event tracking is off, because cudarc would add the missing call.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Two streams of GPU 0 and a written buffer.
+/// Returns two streams of GPU 0, and a buffer that has been written.
 fn two_streams() -> (Arc<CudaStream>, Arc<CudaStream>, CudaSlice<u8>) {
     let context = untracked(0);
     let (one, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
@@ -30,7 +31,7 @@ fn two_streams() -> (Arc<CudaStream>, Arc<CudaStream>, CudaSlice<u8>) {
     (one, other, buffer)
 }
 
-/// Asserts that the stream's work was stopped by a report with these words.
+/// Asserts that a report with these words stopped the stream's work.
 fn races(stream: &CudaStream, words: &[&str]) -> anyhow::Result<()> {
     let Err(error) = stream.synchronize() else { anyhow::bail!("no race was reported") };
     contains(&text(error), words);
@@ -60,11 +61,11 @@ fn behind_dropped_work() -> anyhow::Result<()> {
         one.memset_zeros(&mut buffer)?;
         one.synchronize()?;
     }
-    // The default stream waits for what blocking streams had to do, and for no others.
+    // The default stream waits for the work of blocking streams, and of no other streams.
     for (kind, is_waited_for) in [(StreamKind::Default, true), (StreamKind::NonBlocking, false)] {
         let stream = result::stream::create(kind)?;
         let address = buffer.device_ptr(&one).0;
-        // SAFETY: the buffer is that long, and lives until the end.
+        // SAFETY: the buffer has this length, and lives until the end.
         unsafe {
             result::memset_d8_async(address, 1, 4096, stream)?;
             result::stream::destroy(stream)?;
@@ -79,7 +80,7 @@ fn behind_dropped_work() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A collective on one stream and a copy on another, on two ranks. `wait` adds the missing call.
+/// Runs a collective on one stream and a copy on another, on two ranks. `wait` adds the missing call.
 fn collective_beside(wait: bool) -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     lab::each_rank(2, |rank| {

@@ -1,4 +1,4 @@
-//! The arithmetic of overlap holds on the virtual clock, fed with times that events measured.
+//! The formulas for overlap hold on the virtual clock, with times measured by events.
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MICROSECOND: u64 = 1_000;
 
-/// How far a formula may be off.
+/// The relative error that a formula may have.
 const WITHIN: f32 = 0.03;
 
-/// One of two ranks, with a stream for compute in addition to its communicator's.
+/// One of two ranks, with a compute stream in addition to its communicator's stream.
 struct Rank {
     comm: Comm,
     compute: Arc<CudaStream>,
     kernels: Kernels,
 }
 
-/// Does `program` on two ranks, each in its thread.
+/// Runs `program` on two ranks, each in its own thread.
 fn two_ranks(program: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     lab::each_rank(2, |rank| {
@@ -70,7 +70,7 @@ impl Interval {
     }
 }
 
-/// The mean of the stages' times, in milliseconds.
+/// Returns the mean of the stages' times, in milliseconds.
 fn mean(intervals: &[Interval]) -> anyhow::Result<f32> {
     let sum = intervals.iter().map(Interval::milliseconds).sum::<anyhow::Result<f32>>()?;
     Ok(sum / intervals.len() as f32)
@@ -97,10 +97,11 @@ impl Rank {
     }
 }
 
-/// B buckets of c and m each: T = c + (B − 1) · max(c, m) + m.
+/// With B buckets that take c to compute and m to communicate: T = c + (B − 1) · max(c, m) + m.
 fn buckets() -> anyhow::Result<()> {
     const BUCKETS: usize = 6;
-    // Compute-bound, balanced and communication-bound; by a spin, and by a kernel that shares the GPU.
+    // The cases are compute-bound, balanced, and communication-bound, with a kernel that spins or one that shares the
+    // GPU.
     for (spin, scaled, reduced) in
         [(400, 0, 1 << 12), (120, 0, 1 << 12), (50, 0, 1 << 14), (0, 1 << 15, 1 << 12), (0, 1 << 13, 1 << 14)]
     {
@@ -127,7 +128,7 @@ fn buckets() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// k stages and n chunks: T = Σ tᵢ + (n − 1) · max tᵢ.
+/// With k stages and n chunks: T = Σ tᵢ + (n − 1) · max tᵢ.
 fn pipeline() -> anyhow::Result<()> {
     const CHUNKS: usize = 8;
     for (first, second) in [(80, 150), (300, 100), (40, 40)] {
@@ -157,7 +158,8 @@ fn pipeline() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Before, all-reduce, after, on one compute and one comm stream: an iteration takes max(before + after, reduce).
+/// With work before and after an all-reduce, on one compute and one comm stream, an iteration takes max(before + after,
+/// reduce).
 fn steady_state() -> anyhow::Result<()> {
     const ITERATIONS: usize = 12;
     const FIRST: usize = 4;
@@ -168,7 +170,7 @@ fn steady_state() -> anyhow::Result<()> {
                 (0..ITERATIONS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
             let mut stages: [Vec<Interval>; 3] = Default::default();
             let mut summed: Option<CudaEvent> = None;
-            // One round more than there are iterations: the last one only ends.
+            // There is one more round than iterations, in which the last iteration ends.
             for buffer in buffers.iter_mut().map(Some).chain([None]) {
                 let mut compute = |stage: usize| {
                     Interval::of(&rank.compute, || {
@@ -200,7 +202,7 @@ fn steady_state() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 19 % longer where all of it overlaps with the collective, and no longer than that where part of it is.
+/// A kernel takes 19 % longer if all of it overlaps with the collective, and no longer than that if part of it does.
 fn slowdown() -> anyhow::Result<()> {
     two_ranks(|rank| {
         let mut work = rank.zeros(1 << 14)?;
@@ -222,14 +224,14 @@ fn slowdown() -> anyhow::Result<()> {
     })
 }
 
-/// Two streams of one GPU, that share nothing.
+/// Returns two streams of one GPU that share nothing.
 fn two_streams() -> anyhow::Result<(Arc<CudaContext>, [Arc<CudaStream>; 2])> {
     let context = untracked(0);
     let streams = [context.new_stream()?, context.new_stream()?];
     Ok((context, streams))
 }
 
-/// When kernels of two streams end, in milliseconds from the first one's start.
+/// Returns when kernels on two streams end, in milliseconds from the start of the first.
 fn ends(
     streams: &[Arc<CudaStream>; 2],
     mut launch: impl FnMut(usize) -> anyhow::Result<()>,
@@ -240,7 +242,7 @@ fn ends(
     Ok([first.milliseconds()?, first.start.elapsed_ms(&second.end)?])
 }
 
-/// 32 blocks fit on each of an H100's 132 multiprocessors, at its true speed.
+/// 32 blocks fit on each of an H100's 132 multiprocessors, at its real speed.
 fn kernels_that_fit() -> anyhow::Result<()> {
     let (well, said) = child::start("overlap::fit", &[("VIRTUAL_GPU_TOPOLOGY", "dgx-h100")])?;
     assert!(well, "{said}");
@@ -259,7 +261,7 @@ pub(crate) fn fit() -> anyhow::Result<()> {
             unsafe { streams[stream].launch_builder(&spin).arg(&LENGTH).launch(shape)? };
             Ok(())
         })?;
-        // The second one is enqueued some calls later.
+        // The second kernel is enqueued some calls later.
         let between = second - first;
         ensure!(
             (between < 0.9 * LENGTH as f32 / 1e6) == overlap,
@@ -269,7 +271,7 @@ pub(crate) fn fit() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What each use all of the memory's bandwidth does not gain from two streams.
+/// Kernels that each use the whole memory bandwidth don't gain from two streams.
 fn kernels_that_share() -> anyhow::Result<()> {
     let (context, streams) = two_streams()?;
     let kernels = Kernels::load(&context)?;

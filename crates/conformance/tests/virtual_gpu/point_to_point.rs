@@ -1,4 +1,4 @@
-//! cudarc through the virtual libraries: sends and receives. What goes wrong with them is in `nccl_wrong`.
+//! Tests sends and receives through cudarc on the virtual libraries. `nccl_wrong` has the tests of wrong programs.
 
 use cudarc::nccl::result::{group_end, group_start};
 use cudarc::nccl::safe::Comm;
@@ -26,12 +26,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// What `from` sends to `to`, distinguished by the values.
+/// Returns the values that `from` sends to `to`, which identify both ranks.
 fn values(from: usize, to: usize, count: usize) -> Vec<i32> {
     (0..count).map(|i| (from * 1_000_000 + to * 10_000 + i) as i32).collect()
 }
 
-/// Runs `calls` between a group's start and its end.
+/// Runs `calls` in a group.
 fn grouped(calls: impl FnOnce()) {
     group_start().unwrap();
     calls();
@@ -110,7 +110,7 @@ fn all_to_all() -> anyhow::Result<()> {
             (0..5).map(|to| stream.clone_htod(&values(rank, to, COUNT + to)).unwrap()).collect();
         let mut receives: Vec<_> = (0..5).map(|_| stream.alloc_zeros::<i32>(COUNT + rank).unwrap()).collect();
         grouped(|| {
-            // Each rank has an order of its own.
+            // Each rank receives in a different order.
             for step in 0..5 {
                 let peer = (rank * 3 + step * 2) % 5;
                 comm.recv(&mut receives[peer], peer as i32).unwrap();
@@ -136,7 +136,7 @@ fn to_itself() -> anyhow::Result<()> {
             comm.send(&sent, rank as i32).unwrap();
         });
         assert_eq!(stream.clone_dtoh(&got).unwrap(), values(rank, rank, 9));
-        // In place: nothing moves.
+        // In place, nothing moves.
         grouped(|| {
             comm.send(&sent, rank as i32).unwrap();
             comm.recv(&mut sent, rank as i32).unwrap();
@@ -176,7 +176,7 @@ fn mixed() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rank 0's send is done while rank 1, in the same group, still waits for rank 2; which comes only after that.
+/// Rank 0's send completes while rank 1 still waits for rank 2 in the same group; rank 2 calls only after that.
 fn independent() -> anyhow::Result<()> {
     let sent = std::sync::Barrier::new(2);
     ranks(0, 3, |rank, comm| {
@@ -224,7 +224,8 @@ fn several_streams() -> anyhow::Result<()> {
             rank.call_on(&other, Function::Recv, 0, address(&parts[1]), with(60)).unwrap();
         })
         .unwrap();
-        // Each stream reads what the other's call got, without an event: the group has ordered it.
+        // Each stream reads what the other stream's call received, without an event, because the group has ordered
+        // them.
         let mut copy = one.alloc_zeros::<i32>(60).unwrap();
         one.memcpy_dtod(&parts[1], &mut copy).unwrap();
         other.memset_zeros(&mut parts[0]).unwrap();
@@ -251,7 +252,7 @@ fn one_thread() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rounds of messages between random pairs, each round one group on every rank.
+/// Runs rounds of messages between random pairs; each round is one group on every rank.
 fn random() -> anyhow::Result<()> {
     for seed in 0..10 {
         let mut random = SplitMix64::new(seed);

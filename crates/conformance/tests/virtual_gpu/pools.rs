@@ -1,4 +1,4 @@
-//! Memory pools: what they hold, and what came from them.
+//! Memory pools: how much memory they hold, and how much is in use.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MIB: u64 = 1 << 20;
 
-/// Properties of a pool on GPU `device`.
+/// Returns the properties of a pool on GPU `device`.
 fn properties(device: i32) -> sys::CUmemPoolProps {
     sys::CUmemPoolProps {
         allocType: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -39,7 +39,7 @@ fn properties(device: i32) -> sys::CUmemPoolProps {
 }
 
 fn create(properties: &sys::CUmemPoolProps) -> Result<CUmemoryPool, DriverError> {
-    // SAFETY: the properties are there.
+    // SAFETY: the properties are valid.
     unsafe { result::mem_pool::create(properties) }
 }
 
@@ -55,7 +55,7 @@ fn set_figure(pool: CUmemoryPool, attribute: Attribute, mut value: u64) -> Resul
     unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut value).cast()) }
 }
 
-/// Bytes in use and held, each now and at most.
+/// Returns the bytes in use and the bytes held, each as the current value and the maximum.
 fn figures(pool: CUmemoryPool) -> anyhow::Result<[u64; 4]> {
     Ok([
         figure(pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
@@ -70,7 +70,7 @@ fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
 }
 
 fn default_pool(device: i32) -> Result<CUmemoryPool, DriverError> {
-    // SAFETY: a device that is not there is refused.
+    // SAFETY: a missing device is refused.
     unsafe { result::device::get_default_mem_pool(device) }
 }
 
@@ -82,18 +82,18 @@ fn counts() -> anyhow::Result<()> {
     let second = stream.alloc_zeros::<u8>(100)?;
     assert_eq!(figures(pool)?, [3 * MIB + 100, 3 * MIB + 100, 4 * MIB, 4 * MIB]);
     drop(first);
-    // Freed in stream order, and given back at the next synchronisation.
+    // The memory was freed in stream order, and is released at the next synchronization.
     assert_eq!(figures(pool)?, [100, 3 * MIB + 100, 4 * MIB, 4 * MIB]);
     stream.synchronize()?;
     assert_eq!(figures(pool)?, [100, 3 * MIB + 100, 2 * MIB, 4 * MIB]);
     set_figure(pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
     set_figure(pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
     assert_eq!(figures(pool)?, [100, 100, 2 * MIB, 2 * MIB]);
-    // What cuMemAlloc makes comes from no pool.
-    // SAFETY: nothing is read from it.
+    // Memory from cuMemAlloc comes from no pool.
+    // SAFETY: the memory is never read.
     let plain = unsafe { result::malloc_sync(1 << 20) }?;
     assert_eq!(figures(pool)?[0], 100);
-    // SAFETY: it was made above, and is freed once.
+    // SAFETY: the memory was allocated above, and is freed once.
     unsafe { result::free_sync(plain) }?;
     drop(second);
     Ok(())
@@ -133,9 +133,9 @@ fn current_pool() -> anyhow::Result<()> {
     }
     let buffer = stream.alloc_zeros::<u8>(1000)?;
     assert_eq!((figures(own)?[0], figures(default)?[0]), (1000, 0));
-    // SAFETY: it is not used below.
+    // SAFETY: the pool is not used below.
     unsafe { result::mem_pool::destroy(own) }?;
-    // SAFETY: a device is enough.
+    // SAFETY: the call needs only a device.
     assert_eq!(unsafe { result::device::get_mem_pool(0) }?, default);
     assert_eq!(stream.clone_dtoh(&buffer)?, [0; 1000]);
     Ok(())
@@ -146,7 +146,7 @@ fn pool_of_another_gpu() -> anyhow::Result<()> {
     let stream = stream(0)?;
     let pool = create(&properties(1))?;
     let words = ["a memory pool of GPU 1 can't be the current one of GPU 0"];
-    // SAFETY: pool and stream are alive; the memory is freed once.
+    // SAFETY: the pool and the stream are alive, and the memory is freed once.
     unsafe {
         fails(result::device::set_mem_pool(0, pool), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
         let address = result::mem_pool::alloc_async(pool, 64, stream.cu_stream())?;
@@ -179,7 +179,7 @@ fn destroyed_in_use() -> anyhow::Result<()> {
 fn bounded() -> anyhow::Result<()> {
     let stream = stream(0)?;
     let pool = create(&sys::CUmemPoolProps { maxSize: 1000, ..properties(0) })?;
-    // SAFETY: pool and stream are alive.
+    // SAFETY: the pool and the stream are alive.
     unsafe {
         let address = result::mem_pool::alloc_async(pool, 600, stream.cu_stream())?;
         let words = ["the memory pool of GPU 0 has 400 bytes left, 401 bytes were asked for"];
@@ -216,7 +216,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     let high = Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
     fails(set_figure(default, high, 7), invalid, &["can only be set to 0, not to 7"]);
     fails(default_pool(9), CUresult::CUDA_ERROR_INVALID_DEVICE, &["no GPU 9"]);
-    // SAFETY: a pool that is none is refused.
+    // SAFETY: an invalid pool is refused.
     unsafe {
         let words = ["the default memory pool of GPU 0 can't be destroyed"];
         fails(result::mem_pool::destroy(default), invalid, &words);

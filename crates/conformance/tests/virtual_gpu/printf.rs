@@ -1,4 +1,4 @@
-//! What kernels print and assert, on the standard outputs of the program.
+//! The output and assertions of kernels, on the standard outputs of the program.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -25,7 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A standard output or error that goes to a file of no name.
+/// A standard output or standard error that is redirected to an anonymous file.
 struct Captured {
     descriptor: i32,
     before: i32,
@@ -34,9 +34,9 @@ struct Captured {
 
 impl Captured {
     fn new(descriptor: i32) -> Self {
-        // SAFETY: a fresh descriptor, which nothing else owns.
+        // SAFETY: this is a new descriptor, which nothing else owns.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"captured".as_ptr(), 0)) };
-        // SAFETY: both descriptors are open; the copy is put back in `end`.
+        // SAFETY: both descriptors are open, and `end` restores the copy.
         let before = unsafe {
             let before = libc::dup(descriptor);
             libc::dup2(file.as_raw_fd(), descriptor);
@@ -45,7 +45,7 @@ impl Captured {
         Self { descriptor, before, file }
     }
 
-    /// What was written so far.
+    /// Returns the text written so far.
     fn text(&mut self) -> String {
         let mut text = String::new();
         self.file.rewind().unwrap();
@@ -53,9 +53,9 @@ impl Captured {
         text
     }
 
-    /// All that was written.
+    /// Restores the descriptor, and returns all text written.
     fn end(mut self) -> String {
-        // SAFETY: `before` is a copy of what the descriptor was.
+        // SAFETY: `before` is a copy of the original descriptor.
         unsafe {
             libc::dup2(self.before, self.descriptor);
             libc::close(self.before);
@@ -104,7 +104,7 @@ fn shown_by_launch_and_copy() -> anyhow::Result<()> {
 fn limited() -> anyhow::Result<()> {
     let (context, stream, module) = module();
     context.bind_to_thread()?;
-    // SAFETY: a limit and a size.
+    // SAFETY: the arguments are a limit and a size.
     unsafe { sys::cuCtxSetLimit(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 40) }.result()?;
     let output = Captured::new(1);
     print_lines(&stream, &module, 1000)?;

@@ -1,6 +1,7 @@
-//! Random programs of matched calls: right numbers, no report, no hang.
+//! Random programs of matched calls, which must compute the right numbers without a report or a hang.
 //!
-//! `RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more of them than the few of every day.
+//! `RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the few that run
+//! by default.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp, group_end, group_start};
@@ -17,7 +18,7 @@ const BUFFERS: usize = 3;
 const COMMUNICATORS: usize = 2;
 const STEPS: usize = 16;
 
-/// One step, the same on every rank; `on` is the communicator whose stream it runs in.
+/// One step, which is the same on every rank; `on` is the communicator whose stream it uses.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     AllReduce {
@@ -43,7 +44,7 @@ enum Step {
         from: usize,
         to: usize,
     },
-    /// Each rank's buffer goes to the rank that comes so many behind it.
+    /// Each rank sends its buffer to the rank that is this many ranks after it.
     Pass {
         on: usize,
         buffer: usize,
@@ -55,7 +56,7 @@ enum Step {
 }
 
 impl Step {
-    /// The stream in which it writes, if it does.
+    /// Returns the communicator on whose stream the step writes, if it writes.
     fn writes(self) -> Option<usize> {
         match self {
             Self::Synchronize { .. } => None,
@@ -87,12 +88,12 @@ fn program(random: &mut SplitMix64, ranks: usize) -> Vec<Step> {
         .collect()
 }
 
-/// What a buffer holds before the first step.
+/// Returns the content of a buffer before the first step.
 fn initial(rank: usize, buffer: usize, len: usize) -> Vec<i32> {
     (0..len).map(|i| (i * 31 + rank * 17 + buffer * 7) as i32 % 1009 - 500).collect()
 }
 
-/// The program on the host: every rank's buffers after the last step.
+/// Runs the program on the host. Returns every rank's buffers after the last step.
 fn serial(program: &[Step], ranks: usize, len: usize) -> Vec<Vec<Vec<i32>>> {
     let mut all: Vec<Vec<Vec<i32>>> =
         (0..ranks).map(|rank| (0..BUFFERS).map(|buffer| initial(rank, buffer, len)).collect()).collect();
@@ -128,7 +129,7 @@ fn run(program: &[Step], ranks: usize, len: usize) -> anyhow::Result<Vec<Vec<Vec
     lab::each_rank(ranks, |rank| run_rank(program, (rank, ranks), len, ids))
 }
 
-/// One rank's buffers after the last step.
+/// Returns one rank's buffers after the last step.
 fn run_rank(
     program: &[Step],
     (rank, ranks): (usize, usize),
@@ -147,7 +148,7 @@ fn run_rank(
     }
     let mut gathered = own.alloc_zeros::<i32>(len * ranks)?;
     for &step in program {
-        // cudarc's tracking remembers only a slice's last read: a write would not wait for those before it.
+        // cudarc's tracking remembers only a slice's last read, so a write would not wait for earlier reads.
         if let Some(on) = step.writes() {
             comms[on].stream().join(&comms[1 - on].stream())?;
         }
@@ -189,17 +190,17 @@ fn run_rank(
     Ok(results?)
 }
 
-/// How many programs are run.
+/// Returns how many programs to run.
 fn programs() -> anyhow::Result<u64> {
     Ok(std::env::var("RANDOM_PROGRAMS").map_or(Ok(20), |count| count.parse())?)
 }
 
-/// Ids that have not been used yet, the same ones for all ranks.
+/// Creates unused ids, the same ones on all ranks.
 fn fresh_ids(me: &TestRank) -> anyhow::Result<[Id; COMMUNICATORS]> {
     let mut numbers = Vec::new();
     for _ in 0..COMMUNICATORS {
         let made = *Id::new().unwrap().internal();
-        // The sum over the ranks is rank 0's.
+        // The sum over the ranks is rank 0's value.
         numbers.extend(made.map(|byte| if me.rank == 0 { f32::from(byte as u8) } else { 0.0 }));
     }
     let stream = &me.own.stream;
@@ -210,7 +211,7 @@ fn fresh_ids(me: &TestRank) -> anyhow::Result<[Id; COMMUNICATORS]> {
     Ok(std::array::from_fn(id))
 }
 
-/// The same programs with ranks in several processes, each with communicators of its own.
+/// Runs the same programs with ranks in several processes, each with its own communicators.
 pub(crate) fn programs_of_processes(me: &TestRank) -> Said {
     let run = || -> anyhow::Result<()> {
         for seed in 0..programs()? {

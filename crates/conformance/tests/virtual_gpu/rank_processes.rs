@@ -1,6 +1,6 @@
-//! Ranks as processes of their own: how a check starts them, gives them their ids, and collects their errors.
+//! Ranks in separate processes: how a check starts them, gives them their ids, and collects their errors.
 //!
-//! Rank 0's process makes the ids and prints them; the check hands them to the others.
+//! Rank 0's process makes the ids and prints them, and the check passes them to the others.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
@@ -14,10 +14,10 @@ use crate::device::untracked;
 use crate::raw::Rank;
 use crate::twins::{Said, TestRank};
 
-/// What each rank does.
+/// The code that each rank runs.
 pub(crate) type Program = fn(&TestRank) -> Said;
 
-/// Tells a process what it is to do: `PROGRAM FIRST COUNT RANKS WRONG`.
+/// The variable that tells a process what to run: `PROGRAM FIRST COUNT RANKS WRONG`.
 const ORDER: &str = "RANK_PROCESS";
 const IDS: &str = "ids: ";
 const SAID: &str = "said: ";
@@ -29,17 +29,18 @@ pub(crate) struct Process {
     lines: Receiver<String>,
 }
 
-/// How a program is run.
+/// How to run a program.
 pub(crate) struct Plan<'a> {
     pub(crate) program: &'a str,
-    /// How many ranks each process has, as threads.
+    /// The number of ranks in each process, as threads.
     pub(crate) layout: &'a [usize],
     pub(crate) wrong: bool,
     pub(crate) env: &'a [(&'a str, &'a str)],
 }
 
 impl Process {
-    /// What comes behind `prefix` in the next line that starts with it. The harness ends a check whose process says nothing.
+    /// Returns the rest of the next line that starts with `prefix`. If the process prints nothing, the harness ends the
+    /// check.
     pub(crate) fn line(&self, prefix: &str) -> anyhow::Result<String> {
         loop {
             let line = self.lines.recv().with_context(|| format!("no line `{prefix}…`"))?;
@@ -54,7 +55,7 @@ impl Process {
     }
 }
 
-/// Starts a program's processes, and gives all of them rank 0's ids.
+/// Starts a program's processes, and gives rank 0's ids to all of them.
 pub(crate) fn start(plan: &Plan<'_>) -> anyhow::Result<Vec<Process>> {
     let ranks: usize = plan.layout.iter().sum();
     let mut processes = Vec::new();
@@ -68,7 +69,7 @@ pub(crate) fn start(plan: &Plan<'_>) -> anyhow::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// Gives the ids that the first process made to the others.
+/// Passes the ids that the first process made to the others.
 pub(crate) fn share_ids(processes: &mut [Process]) -> anyhow::Result<()> {
     let ids = processes[0].line(IDS)?;
     processes.iter_mut().skip(1).try_for_each(|process| process.give(&ids))
@@ -89,7 +90,7 @@ pub(crate) fn spawn(order: &str, env: &[(&str, &str)]) -> anyhow::Result<Process
     Ok(Process { child, ids, lines })
 }
 
-/// The errors of each rank of a program, in order. Every process has to end by itself.
+/// Runs a program, and returns the errors of each rank, in order. Every process has to end by itself.
 pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
     let processes = start(plan)?;
     let mut said = Vec::new();
@@ -104,7 +105,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
 }
 
 impl Process {
-    /// The errors of the next rank of this process.
+    /// Returns the errors of the next rank of this process.
     pub(crate) fn said(&self) -> anyhow::Result<Said> {
         let line = self.line(SAID)?;
         match line.split_once(' ') {
@@ -115,7 +116,7 @@ impl Process {
     }
 }
 
-/// Runs the order that this process was started with, if it was.
+/// Runs what this process was started for, if anything.
 pub(crate) fn obey(programs: &[(&str, Program)]) -> Option<ExitCode> {
     let order = std::env::var(ORDER).ok()?;
     let fields: Vec<&str> = order.split(' ').collect();
@@ -126,9 +127,9 @@ pub(crate) fn obey(programs: &[(&str, Program)]) -> Option<ExitCode> {
     lab::attach(1).unwrap();
     let ids = if first == 0 { make_ids() } else { read_ids() };
     let run = |rank: usize| {
-        // A failure is sticky: each twin has GPUs of its own.
+        // A failure is sticky, so each twin uses different GPUs.
         let first_gpu = if wrong { 4 } else { 0 };
-        // Where a process sees fewer GPUs, its ranks count from 0.
+        // If a process sees fewer GPUs, its ranks count from 0.
         let gpus = cudarc::driver::CudaContext::device_count().unwrap() as usize;
         let stream = untracked((first_gpu + rank) % gpus).new_stream().unwrap();
         let own = Rank::try_join(ids[0], rank, n, stream)?;
@@ -158,19 +159,19 @@ fn read_ids() -> [ncclUniqueId; 2] {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     if std::env::var_os("NCCL_COMM_ID").is_some() {
-        // Every process has the same.
+        // In this case, every process has the same id.
         return [get_uniqueid().unwrap(); 2];
     }
     let ids: Vec<_> = line.split_whitespace().map(|text| id(&unhex(text))).collect();
     ids.try_into().expect("two ids")
 }
 
-/// An id's bytes.
+/// Returns an id's bytes.
 pub(crate) fn bytes(id: ncclUniqueId) -> [u8; 128] {
     id.internal.map(|byte| byte as u8)
 }
 
-/// The id of 128 bytes.
+/// Returns the id that consists of these 128 bytes.
 pub(crate) fn id(bytes: &[u8]) -> ncclUniqueId {
     let mut internal = [0; 128];
     internal.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from as _);

@@ -1,4 +1,4 @@
-//! NCCL as C has it: what cudarc's safe layer does not offer, or would hide.
+//! NCCL's C functions, for tests of what cudarc's safe layer does not offer or would hide.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResul
 
 use crate::nccl::{last_error, stream};
 
-/// A result code that is no success, with what NCCL says of it.
+/// The result of a call; the error has the code and NCCL's text.
 pub(crate) type Answer = Result<(), (ncclResult_t, String)>;
 
 pub(crate) fn answer(code: ncclResult_t) -> Answer {
@@ -19,12 +19,12 @@ pub(crate) fn answer(code: ncclResult_t) -> Answer {
     }
 }
 
-/// Where a slice lies.
+/// Returns a slice's device address.
 pub(crate) fn address<T>(slice: &CudaSlice<T>) -> u64 {
     slice.device_ptr(slice.stream()).0
 }
 
-/// One rank's end of a communicator, which is the thread's own. It is destroyed when it goes.
+/// One rank's handle of a communicator, used only by this thread. It is destroyed on drop.
 pub(crate) struct Rank {
     pub(crate) comm: ncclComm_t,
     pub(crate) rank: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Rank {
     pub(crate) leaked: Cell<bool>,
 }
 
-/// A collective's arguments other than its buffers.
+/// The arguments of a collective other than its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {
     pub(crate) count: usize,
@@ -62,7 +62,7 @@ impl Rank {
         Self::try_join(id, rank, n, stream).unwrap()
     }
 
-    /// As [`Self::join`], with what NCCL says where that fails.
+    /// Like [`Self::join`], but returns NCCL's text on failure.
     pub(crate) fn try_join(
         id: ncclUniqueId,
         rank: usize,
@@ -72,17 +72,17 @@ impl Rank {
         hide_own_lines();
         stream.context().bind_to_thread().unwrap();
         let mut comm = std::ptr::null_mut();
-        // SAFETY: `comm` can be written.
+        // SAFETY: `comm` is writable.
         let answer = answer(unsafe { sys::ncclCommInitRank(&mut comm, n as i32, id, rank as i32) });
         answer.map_err(|(code, text)| format!("{code:?}: {text}"))?;
         Ok(Self { comm, rank, n, stream, leaked: Cell::default() })
     }
 
-    /// Of a communicator that was made otherwise.
+    /// Wraps an existing communicator.
     pub(crate) fn of(comm: ncclComm_t, stream: Arc<CudaStream>) -> Self {
         hide_own_lines();
         let (mut rank, mut n) = (0, 0);
-        // SAFETY: both can be written.
+        // SAFETY: both numbers are writable.
         unsafe {
             answer(sys::ncclCommUserRank(comm, &mut rank)).unwrap();
             answer(sys::ncclCommCount(comm, &mut n)).unwrap();
@@ -90,17 +90,18 @@ impl Rank {
         Self { comm, rank: rank as usize, n: n as usize, stream, leaked: Cell::default() }
     }
 
-    /// Leaves the communicator alone when the rank goes.
+    /// Keeps the communicator from being destroyed on drop.
     pub(crate) fn leak(&self) {
         self.leaked.set(true);
     }
 
-    /// A collective, or a send or receive whose peer is the root. Its buffers are not looked at here.
+    /// Makes a collective, or a send or receive whose peer is the root. The addresses of the buffers are not checked
+    /// here.
     pub(crate) fn call(&self, function: Function, send: u64, receive: u64, with: Arguments) -> Answer {
         self.call_on(&self.stream, function, send, receive, with)
     }
 
-    /// As [`Self::call`], on another stream.
+    /// Like [`Self::call`], but on another stream.
     pub(crate) fn call_on(
         &self,
         stream: &CudaStream,
@@ -112,7 +113,7 @@ impl Rank {
         let Arguments { count, data_type, operator, root } = with;
         let (from, to) = (send as *const _, receive as *mut _);
         let (comm, stream) = (self.comm, stream.cu_stream().cast());
-        // SAFETY: the library checks the addresses. A test that wants the results waits before its buffers go.
+        // SAFETY: the library checks the addresses. A test that needs the results waits before it drops its buffers.
         answer(unsafe {
             match function {
                 Function::AllReduce => sys::ncclAllReduce(from, to, count, data_type, operator, comm, stream),
@@ -135,22 +136,22 @@ impl Rank {
 impl Drop for Rank {
     fn drop(&mut self) {
         if !self.leaked.get() {
-            // SAFETY: the communicator is this rank's alone.
+            // SAFETY: only this rank uses the communicator.
             unsafe { sys::ncclCommDestroy(self.comm) };
         }
     }
 }
 
-/// `count` floats, summed or to or from rank 0.
+/// Returns arguments for `count` floats, with a sum, and with rank 0 as the root or peer.
 pub(crate) fn floats(count: usize) -> Arguments {
     Arguments { count, data_type: ncclDataType_t::ncclFloat32, operator: ncclRedOp_t::ncclSum, root: 0 }
 }
 
-/// Makes reports show the lines of the checks, and not of what they call here.
+/// Makes reports show the lines of the checks rather than those of the functions in this file.
 fn hide_own_lines() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the library is loaded and stays so; its function takes a C string and returns nothing.
+        // SAFETY: the library is loaded and stays loaded; its function takes a C string and returns nothing.
         let hide: extern "C" fn(*const std::ffi::c_char) = unsafe {
             let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
             let hide = libc::dlsym(library, c"virtualGpuHideLibrary".as_ptr());
@@ -176,9 +177,9 @@ pub(crate) fn raw_ranks<T: Send>(first: usize, n: usize, work: impl Fn(Rank) -> 
     })
 }
 
-/// Runs `calls` between a group's start and its end; the end's answer.
+/// Runs `calls` in a group, and returns the result of the group's end.
 pub(crate) fn in_group(calls: impl FnOnce()) -> Answer {
-    // SAFETY: neither takes an argument.
+    // SAFETY: neither function takes an argument.
     unsafe {
         answer(sys::ncclGroupStart()).unwrap();
         calls();
@@ -186,16 +187,15 @@ pub(crate) fn in_group(calls: impl FnOnce()) -> Answer {
     }
 }
 
-/// A GPU without cudarc's tracking, which would order streams behind a test's back.
-/// `ncclCommInitAll`.
+/// Makes a communicator for each device with `ncclCommInitAll`.
 pub(crate) fn communicators(devices: &[i32]) -> Result<Vec<ncclComm_t>, (ncclResult_t, String)> {
     let mut comms = vec![std::ptr::null_mut(); devices.len()];
-    // SAFETY: there are as many of both as it says.
+    // SAFETY: both arrays have this many elements.
     answer(unsafe { sys::ncclCommInitAll(comms.as_mut_ptr(), devices.len() as i32, devices.as_ptr()) })?;
     Ok(comms)
 }
 
-/// `NCCL_CONFIG_INITIALIZER`.
+/// Returns `NCCL_CONFIG_INITIALIZER`.
 pub(crate) fn config() -> sys::ncclConfig_t {
     const UNSET: i32 = i32::MIN;
     sys::ncclConfig_t {

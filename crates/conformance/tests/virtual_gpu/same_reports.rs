@@ -1,4 +1,4 @@
-//! The reports of a wrong program do not depend on when its threads ran.
+//! The reports of a wrong program, which must not depend on when its threads ran.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// How the ranks dawdle in a run.
+/// The variable for how long the ranks pause in a run.
 const PAUSE: &str = "LAB_TESTS_PAUSE";
 
 const RANKS: usize = 8;
 
-/// Runs a program four times, its threads at different times. Who prints first is the threads' affair.
+/// Runs a program four times with different timing of its threads. The order of the reports may differ.
 fn same(program: &str, finds: &str) -> anyhow::Result<()> {
     let reports = |pause: &str| {
         let (well, said) = child::start(program, &[(PAUSE, pause)])?;
@@ -42,14 +42,14 @@ fn same(program: &str, finds: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for up to 6 ms, by rank, call and run.
+/// Sleeps for up to 6 ms, depending on the rank, the call, and the run.
 fn pause(rank: usize, call: u64) -> anyhow::Result<()> {
     let run: u64 = std::env::var(PAUSE)?.parse()?;
     std::thread::sleep(Duration::from_millis((rank as u64 * 5 + call * 2 + run * 3) % 7));
     Ok(())
 }
 
-/// Runs a rank in each of eight threads. Their errors come together.
+/// Runs a rank in each of eight threads, and collects their errors.
 fn each(work: impl Fn(usize, Id) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     lab::attach(RANKS)?;
     let id = Id::new().readable()?;
@@ -66,7 +66,7 @@ fn each(work: impl Fn(usize, Id) -> anyhow::Result<()> + Sync) -> anyhow::Result
 pub(crate) fn races() -> anyhow::Result<()> {
     each(|rank, id| {
         let compute = CudaContext::new(rank)?.new_stream()?;
-        // SAFETY: that nothing orders the two streams is the mistake.
+        // SAFETY: the tested mistake is that nothing orders the two streams.
         unsafe { compute.context().disable_event_tracking() };
         let kernels = Kernels::load(compute.context())?;
         let comm = Comm::from_rank(compute.context().new_stream()?, rank, RANKS, id).readable()?;
@@ -81,12 +81,12 @@ pub(crate) fn races() -> anyhow::Result<()> {
     })
 }
 
-/// The same with one thread and a group.
+/// Does the same with one thread and a group.
 pub(crate) fn races_of_one_thread() -> anyhow::Result<()> {
     let streams = lab::streams(RANKS)?;
     let mut ranks = Vec::new();
     for stream in &streams {
-        // SAFETY: that nothing orders the two streams is the mistake.
+        // SAFETY: the tested mistake is that nothing orders the two streams.
         unsafe { stream.context().disable_event_tracking() };
         let buffer = stream.alloc_zeros::<f32>(1000)?;
         stream.synchronize()?;
@@ -116,7 +116,7 @@ fn all_reduce(comm: &Comm, count: usize) -> anyhow::Result<()> {
     Ok(comm.stream().synchronize()?)
 }
 
-/// Rank 3 gives one element less.
+/// Rank 3 passes one element fewer.
 pub(crate) fn count() -> anyhow::Result<()> {
     each(|rank, id| {
         let stream = CudaContext::new(rank)?.new_stream()?;
@@ -127,7 +127,7 @@ pub(crate) fn count() -> anyhow::Result<()> {
     })
 }
 
-/// Rank 5 thinks that it is done.
+/// Rank 5 returns too early.
 pub(crate) fn leaves() -> anyhow::Result<()> {
     each(|rank, id| {
         let stream = CudaContext::new(rank)?.new_stream()?;
@@ -141,7 +141,7 @@ pub(crate) fn leaves() -> anyhow::Result<()> {
     })
 }
 
-/// Odd ranks take the two communicators in the other order, and wait in between.
+/// Odd ranks use the two communicators in reverse order, and wait in between.
 pub(crate) fn orders() -> anyhow::Result<()> {
     lab::attach(RANKS)?;
     let other = Id::new().readable()?;

@@ -1,4 +1,4 @@
-//! Races in shared memory, from a launch to the error that its program gets.
+//! Races in shared memory, from the launch to the error that the program receives.
 
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, DriverError, PushKernelArg};
@@ -73,7 +73,7 @@ fn one_place() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies a number to shared memory, and reads it before the copy has ended.
+/// A kernel that copies a number to shared memory, and reads it before the copy has ended.
 const COPY: &str = "\
 .version 8.0
 .target sm_80

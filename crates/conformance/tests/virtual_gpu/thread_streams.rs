@@ -1,6 +1,6 @@
 //! Each thread's own default stream.
 //!
-//! Event tracking is off: cudarc would order the streams itself.
+//! Event tracking is off, because cudarc would order the streams itself.
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
@@ -60,7 +60,7 @@ fn each_thread_has_its_own() -> anyhow::Result<()> {
     let context = untracked(0);
     let stream = context.per_thread_stream();
     let mut buffer = stream.alloc_zeros::<u8>(64)?;
-    // Not waited for: the other thread's work is not behind this thread's.
+    // Do not wait: the other thread's work is not ordered after this thread's.
     let other = {
         let stream = stream.clone();
         std::thread::spawn(move || -> Result<CudaSlice<u8>, DriverError> {

@@ -1,4 +1,4 @@
-//! When things happen: intervals between events, by the virtual clock.
+//! The virtual clock: intervals between events.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn query() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A collective ends on every rank when it ends on the one that came last.
+/// A collective ends on every rank when it ends on the rank that arrived last.
 fn slowest_rank() -> anyhow::Result<()> {
     let id = Id::new().unwrap();
     let elapsed = lab::each_rank(3, |rank| {
@@ -101,7 +101,7 @@ fn no_time() -> anyhow::Result<()> {
     let never = context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
     let error = timed.elapsed_ms(&never).unwrap_err();
     contains(&text(error), &["never recorded"]);
-    // cudarc refuses it by itself.
+    // cudarc itself refuses this, so use the driver's function.
     let other = CudaContext::new(1)?;
     let other = other.new_stream()?;
     let far = mark(&other)?;

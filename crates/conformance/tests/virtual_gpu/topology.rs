@@ -1,4 +1,5 @@
-//! `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO` and `NCCL_PROTO`: what is modeled, and what is refused before anything runs.
+//! `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO`, and `NCCL_PROTO`: what they model, and which values are refused before anything
+//! runs.
 
 use std::path::PathBuf;
 
@@ -26,14 +27,14 @@ pub(crate) fn start() -> anyhow::Result<()> {
     lab::attach(1).map(drop)
 }
 
-/// What the driver says of the topology as it starts.
+/// Starts the driver, which must refuse the topology, and returns its message.
 fn refused(topology: &str) -> anyhow::Result<String> {
     let (well, said) = child::start("topology::start", &[("VIRTUAL_GPU_TOPOLOGY", topology)])?;
     assert!(!well, "{said}");
     Ok(said)
 }
 
-/// A file of this process.
+/// Writes a file that belongs to this process.
 fn file(content: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("topology_{}.toml", std::process::id()));
     std::fs::write(&path, content)?;
@@ -69,11 +70,11 @@ fn bad_figure() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The variables that say how many ranks [`reduce`] has, and how many floats it reduces.
+/// The variables for the number of ranks of [`reduce`], and the number of floats that it reduces.
 const RANKS: &str = "LAB_TESTS_RANKS";
 const LEN: &str = "LAB_TESTS_LEN";
 
-/// Prints the milliseconds of an all-reduce.
+/// Prints the time of an all-reduce in milliseconds.
 pub(crate) fn reduce() -> anyhow::Result<()> {
     let (ranks, len) = (std::env::var(RANKS)?.parse()?, std::env::var(LEN)?.parse()?);
     lab::attach(ranks)?;
@@ -93,7 +94,7 @@ pub(crate) fn reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The milliseconds of an all-reduce of so many ranks and floats, with these switches.
+/// Returns the time in milliseconds of an all-reduce of this many ranks and floats, with these variables.
 fn milliseconds(switches: &[(&str, &str)], ranks: usize, len: usize) -> anyhow::Result<f32> {
     let (ranks, len) = (ranks.to_string(), len.to_string());
     let size = [(RANKS, ranks.as_str()), (LEN, len.as_str())];
@@ -114,8 +115,8 @@ fn own_file() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a program's events measure is what `MODEL.md` says: eight ranks' bus bandwidth, whose data stand for 10⁴ times
-/// as many.
+/// The times that a program's events measure agree with `MODEL.md`: the bus bandwidth of eight ranks whose data
+/// represent 10⁴ times as much data.
 fn published() -> anyhow::Result<()> {
     let a100 = "name = \"slow-a100\"\nlike = \"dgx-a100\"\nthroughput_divided_by = 1e4\n";
     let path = file(a100)?;
@@ -140,7 +141,7 @@ fn algorithm() -> anyhow::Result<()> {
 }
 
 fn set_algorithm(value: &str) {
-    // SAFETY: no other thread runs yet, and NCCL has not looked.
+    // SAFETY: no other thread is running yet, and NCCL has not read the variable.
     unsafe { std::env::set_var("NCCL_ALGO", value) };
 }
 

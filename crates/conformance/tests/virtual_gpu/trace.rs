@@ -1,4 +1,4 @@
-//! `VIRTUAL_GPU_TRACE`: a file that trace viewers read, the same one on every run.
+//! `VIRTUAL_GPU_TRACE`: a file for trace viewers, which is the same on every run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(format!("trace_{}.json", std::process::id()))
 }
 
-/// What a program prints, and the trace that it leaves.
+/// Runs a program. Returns what it prints, and the trace that it writes.
 fn run(program: &str, pause: &str) -> anyhow::Result<(String, String)> {
     let file = path();
     let (well, said) =
@@ -41,7 +41,7 @@ fn run(program: &str, pause: &str) -> anyhow::Result<(String, String)> {
     Ok((said, trace))
 }
 
-/// How the host dawdles in a run, which nothing may depend on.
+/// The variable for how long the host pauses in a run, which must not change any result.
 const PAUSE: &str = "LAB_TESTS_PAUSE";
 
 fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
@@ -50,8 +50,8 @@ fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
 
 const MICROSECOND: u64 = 1_000;
 
-/// One rank's pipeline on two streams: kernels and copies in parallel with all-reduces, polls and waits. What it says are the
-/// times that its events kept. `pause` lets the host dawdle, which nothing may depend on.
+/// Runs one rank's pipeline on two streams: kernels and copies in parallel with all-reduces, polls, and waits. Returns
+/// the times that its events measured. `pause` makes the host pause, which must not change any result.
 fn pipeline(
     comm: &Comm,
     kernels: &Kernels,
@@ -69,7 +69,7 @@ fn pipeline(
         stream.wait(&mark(compute)?)?;
         comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
         pause();
-        // At the same time: what shares the GPU with the collective.
+        // This kernel shares the GPU with the collective at the same time.
         kernels.scale(compute, &mut other.as_view_mut(), 1.0)?;
         let reduced = mark(&stream)?;
         if step == 2 {
@@ -87,7 +87,7 @@ fn pipeline(
     Ok(format!("rank {rank}: {said:?}"))
 }
 
-/// Eight ranks, each in a thread of its own, that dawdle differently in each run.
+/// Runs eight ranks, each in its own thread, with different pauses in each run.
 pub(crate) fn threads() -> anyhow::Result<()> {
     lab::attach(8)?;
     let run: u64 = std::env::var(PAUSE)?.parse()?;
@@ -114,7 +114,7 @@ fn eight_threads() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One thread for all of eight ranks.
+/// Runs eight ranks in one thread.
 pub(crate) fn alone() -> anyhow::Result<()> {
     let streams = lab::streams(8)?;
     let comms = Comm::from_devices(streams.clone()).unwrap();
@@ -147,7 +147,7 @@ fn one_thread() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Its start and its length, in µs, and the event.
+/// An event's start and duration in µs, and the event.
 type Slice<'a> = (f64, f64, &'a Value);
 
 fn schema() -> anyhow::Result<()> {
@@ -178,7 +178,7 @@ fn schema() -> anyhow::Result<()> {
     }
     assert!(order.is_sorted_by(|(one, at), (other, then)| one < other || (one == other && at <= then)));
 
-    // Each slice lies in another one, or behind it.
+    // Each slice is inside another slice, or after it.
     for (track, slices) in &tracks {
         assert!(names.contains_key(track) && names[&(track.0, 0)].contains("classroom"), "{track:?}");
         let mut open: Vec<f64> = Vec::new();
@@ -190,7 +190,7 @@ fn schema() -> anyhow::Result<()> {
             open.push(start + length);
         }
     }
-    // Eight GPUs with three streams each (one is the default), and eight threads.
+    // There are eight GPUs with three streams each, one of which is the default stream, and eight threads.
     assert_eq!(tracks.keys().filter(|(process, _)| *process == 1).count(), 8);
     assert!((16..=24).contains(&tracks.keys().filter(|(process, _)| *process > 1).count()), "{names:?}");
 

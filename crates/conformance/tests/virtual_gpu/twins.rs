@@ -10,23 +10,23 @@ use crate::device::untracked;
 use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats};
 use crate::text;
 
-/// What a rank got.
+/// The result of a rank.
 pub(crate) type Said = Result<(), String>;
 
 /// One rank, in whose thread a program runs.
 pub(crate) struct TestRank {
     pub(crate) rank: usize,
     pub(crate) n: usize,
-    /// Which twin it is.
+    /// Whether this is the wrong twin.
     pub(crate) wrong: bool,
     pub(crate) first_gpu: usize,
     pub(crate) own: Rank,
-    /// That of `own`, and one for another communicator of the same ranks.
+    /// The id of `own`, and an id for another communicator of the same ranks.
     pub(crate) ids: [ncclUniqueId; 2],
 }
 
 impl TestRank {
-    /// Another communicator of the same ranks, on a stream of its own.
+    /// Joins another communicator of the same ranks, on a new stream.
     pub(crate) fn second(&self) -> Rank {
         let stream = self.own.stream.context().new_stream().unwrap();
         Rank::join(self.ids[1], self.rank, self.n, stream)
@@ -38,7 +38,7 @@ impl TestRank {
         buffer
     }
 
-    /// A call in place, on the rank's own communicator and stream.
+    /// Makes an in-place call on the rank's own communicator and stream.
     pub(crate) fn call(&self, function: Function, buffer: &CudaSlice<f32>, with: Arguments) -> Said {
         said(self.own.call(function, address(buffer), address(buffer), with))
     }
@@ -59,7 +59,7 @@ impl TestRank {
         wait(&self.own.stream)
     }
 
-    /// Whether this is the wrong twin's `rank`.
+    /// Whether this is `rank` in the wrong twin.
     pub(crate) fn is_wrong(&self, rank: usize) -> bool {
         self.wrong && self.rank == rank
     }
@@ -83,7 +83,7 @@ pub(crate) fn peer(rank: usize, count: usize) -> Arguments {
 
 pub(crate) fn run(n: usize, program: fn(&TestRank) -> Said, wrong: bool) -> Vec<Said> {
     let ids = [get_uniqueid().unwrap(), get_uniqueid().unwrap()];
-    // A failure is sticky: each twin has GPUs of its own.
+    // A failure is sticky, so each twin uses different GPUs.
     let first_gpu = if wrong { 4 } else { 0 };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..n)
@@ -99,8 +99,8 @@ pub(crate) fn run(n: usize, program: fn(&TestRank) -> Said, wrong: bool) -> Vec<
     })
 }
 
-/// Runs both twins: the right one must be silent, the wrong one must end with a report of these words,
-/// and not by the wall clock.
+/// Runs both twins. The right one must cause no report, and the wrong one must end with a report that contains these
+/// words, without using the wall clock.
 pub(crate) fn twins(n: usize, program: fn(&TestRank) -> Said, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(n, program, false).into_iter().enumerate() {
         anyhow::ensure!(said.is_ok(), "the right twin, rank {rank}: {}", said.unwrap_err());
@@ -114,11 +114,11 @@ pub(crate) fn twins(n: usize, program: fn(&TestRank) -> Said, words: &[&str]) ->
 }
 
 pub(crate) fn split(comm: ncclComm_t, color: i32, child: &mut ncclComm_t) -> Answer {
-    // SAFETY: the communicator is alive, and the child can be written until it is made.
+    // SAFETY: the communicator is alive, and the child is writable until it is made.
     answer(unsafe { sys::ncclCommSplit(comm, color, 0, child, std::ptr::null_mut()) })
 }
 
-/// A communicator of two GPUs that one thread drives.
+/// Creates a communicator of two GPUs that one thread drives.
 pub(crate) fn pair(me: &TestRank) -> [Rank; 2] {
     let gpus = [me.first_gpu + 1, me.first_gpu + 2];
     let streams: [Arc<CudaStream>; 2] = gpus.map(|gpu| untracked(gpu).new_stream().unwrap());

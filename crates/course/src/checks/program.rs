@@ -1,4 +1,4 @@
-//! A module's test program: how it is built and run, and what it prints.
+//! A module's test program: how to build and run it, and how to read its output.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
 use crate::syllabus::Module;
 
-/// A module's test program, built.
+/// The built test program of a module.
 #[derive(Clone, Debug)]
 pub struct Tests {
     program: PathBuf,
     folder: PathBuf,
 }
 
-/// What Cargo says of a build, line by line. Other messages have other reasons.
+/// The messages about a build that Cargo prints, one per line. Messages with other reasons are ignored.
 #[derive(Deserialize)]
 #[serde(tag = "reason")]
 enum Said {
@@ -44,7 +44,7 @@ struct Diagnostic {
     spans: Vec<IgnoredAny>,
 }
 
-/// One line of a test program that prints JSON.
+/// One line of the JSON output of a test program.
 #[derive(Deserialize)]
 struct Event {
     #[serde(rename = "type")]
@@ -54,16 +54,16 @@ struct Event {
     stdout: Option<String>,
 }
 
-/// The Cargo that started this program; without it, the one on the path.
+/// Returns the Cargo that started this program, or else the one in the `PATH`.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds the test program of a student's module. What the compiler says comes in colour if asked for.
+/// Builds the test program of a student's module. The compiler's messages are in color if requested.
 ///
 /// # Errors
-/// Cargo can't be run, or fails for another reason than an error in the code. What is wrong with the code is the inner
-/// error: the compiler's words.
+/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are the inner
+/// error, which contains the compiler's messages.
 pub fn build(
     root: &Path,
     module: &Module,
@@ -75,7 +75,7 @@ pub fn build(
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--quiet", "--package", &package, "--test", &module.folder])
-        // Cargo would also link the module's programs, which takes as long as the checks.
+        // Without this, Cargo would also link the module's programs, which takes as long as linking the checks.
         .arg("--no-default-features")
         .args(["--message-format", format])
         .current_dir(root);
@@ -84,7 +84,7 @@ pub fn build(
     let (is_built, said) = stop.run(command, |line| {
         match serde_json::from_str(line) {
             Ok(Said::Built { target, executable }) if target.kind == ["test"] => program = executable,
-            // The last error only counts the others, and has no place.
+            // The last error only counts the others, and has no location.
             Ok(Said::Diagnosed { message }) if message.level == "error" && !message.spans.is_empty() => {
                 errors.push(message.rendered);
             }
@@ -109,23 +109,24 @@ pub fn build(
     }
 }
 
-/// How the checks are run.
+/// The options for running the checks.
 pub struct Options<'a> {
-    /// Is called with a check's name when it starts.
+    /// The function to call with a check's name when the check starts.
     pub started: &'a mut dyn FnMut(&str),
-    /// A person waits: time limits are short, and the first check that runs into one ends the run.
+    /// Whether a person is waiting: then time limits are short, and the first check that exceeds its limit ends the
+    /// run.
     pub is_interactive: bool,
-    /// Columns of the terminal that what they print is shown on, if there is one.
+    /// The width of the terminal that shows the output of the checks, if there is one.
     pub columns: Option<usize>,
-    /// An empty folder is made here, in which the checks keep what their streams did.
+    /// A folder to create, in which the checks store what their streams did.
     pub timelines: Option<&'a Path>,
 }
 
 impl Tests {
-    /// Runs those checks whose names contain `filter`, and returns them in the order in which their authors put them.
+    /// Runs the checks whose names contain `filter`, and returns them in the order of their source.
     ///
     /// # Errors
-    /// The program can't be run, or ends without saying how the checks went: what it says instead.
+    /// If the program can't be run, or ends without reporting the results; the error contains its output instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
         let Options { started, is_interactive, columns, timelines } = options;
         let mut order = Vec::new();
@@ -139,11 +140,11 @@ impl Tests {
             TimeLimits::set_interactive(&mut command);
         }
         if let Some(columns) = columns {
-            // Shells have a variable of this name, too, and seldom export it.
+            // Shells also have a variable of this name, but they seldom export it.
             command.env("COLUMNS", columns.to_string());
         }
         if let Some(folder) = timelines {
-            // Without a folder there is no picture, and still a verdict.
+            // Without a folder there is no picture, but there is still a verdict.
             let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();
@@ -172,7 +173,7 @@ impl Tests {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        // A check says where it failed; a backtrace through the harness adds nothing.
+        // A check reports where it failed, so a backtrace through the harness adds nothing.
         command.args(arguments).current_dir(&self.folder).env("RUST_BACKTRACE", "0");
         command
     }

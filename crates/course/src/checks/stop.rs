@@ -1,4 +1,4 @@
-//! A command that another thread can end.
+//! A command that another thread can stop.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use anyhow::{Context, anyhow, ensure};
 
-/// Ends a build or a run of checks that another thread waits for.
+/// Stops a build or a run of checks that another thread waits for.
 #[derive(Default)]
 pub struct Stop(Mutex<Stopping>);
 
@@ -16,15 +16,15 @@ struct Stopping {
     child: Option<Child>,
 }
 
-/// What to do after a line.
+/// What to do after a line of output.
 pub(super) enum Then {
     GoOn,
-    /// End the command: nothing more is needed of it.
+    /// Kill the command, because nothing more is needed from it.
     End,
 }
 
 impl Stop {
-    /// Ends what runs, and whatever would be started with this from now on.
+    /// Kills the running command, and prevents this value from starting another.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;
@@ -38,8 +38,8 @@ impl Stop {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Runs a command, each line of whose output goes to `line`. Returns whether it succeeded, and what it wrote to its
-    /// standard error.
+    /// Runs a command, and passes each line of its output to `line`. Returns whether the command succeeded, and what it
+    /// wrote to standard error.
     pub(super) fn run(
         &self,
         mut command: Command,

@@ -1,4 +1,4 @@
-//! The timeline that is shown with a verdict.
+//! The timeline to show with a verdict.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use super::verdict::Verdict;
 use crate::progress;
 use crate::syllabus::Exercise;
 
-/// The folder in which checks keep their timelines. It is emptied before each run.
+/// Returns the folder in which checks store their timelines. It is emptied before each run.
 pub fn timelines(root: &Path) -> PathBuf {
     progress::folder(root).join("timelines_of_checks")
 }
 
-/// Milliseconds of an overlap below which there is nothing to look at after a success.
+/// The shortest overlap, in milliseconds, that is worth showing after a success.
 const SOME: f64 = 0.01;
 
-/// The timeline to look at after a run: that of the first check that failed; after a success, that of the check in which most was
-/// hidden, if any was.
+/// Returns the timeline to look at after a run. After a failure, this is the timeline of the first check that failed.
+/// After a success, it is that of the check with the most hidden communication, if there is any.
 pub fn timeline(root: &Path, exercise: &Exercise, verdict: &Verdict) -> Option<Chart> {
     let folder = timelines(root);
     match verdict {
@@ -30,7 +30,7 @@ pub fn timeline(root: &Path, exercise: &Exercise, verdict: &Verdict) -> Option<C
                 .filter_map(|name| name.to_str()?.strip_suffix(".json").map(str::to_owned))
                 .filter(|check| check.starts_with(&exercise.filter()))
                 .collect();
-            // So that of several alike it is always the same one.
+            // Sort, so that ties always have the same winner.
             checks.sort();
             let charts = checks.iter().filter_map(|check| Timelines::of(&folder, check));
             let charts = charts.filter(|chart| chart.overlapped() >= SOME);

@@ -1,24 +1,24 @@
-//! What the checks of an exercise come to.
+//! The combined result of an exercise's checks.
 
 use anyhow::bail;
 use lab::check::TimeLimits;
 
 use crate::syllabus::Exercise;
 
-/// How the checks of an exercise went.
+/// The combined result of an exercise's checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All that ran passed, and at least one ran.
+    /// All checks that ran passed, and at least one ran.
     Passed(Counts),
-    /// At least one failed.
+    /// At least one check failed.
     Failed(Counts, Vec<Failure>),
-    /// The module doesn't compile: the compiler's errors, as it prints them.
+    /// The module doesn't compile. Contains the compiler's errors, as it prints them.
     Broken(Vec<String>),
-    /// None of its checks can run on this machine.
+    /// None of the checks can run on this machine.
     Ignored(Counts),
 }
 
-/// How many checks passed, failed, and can't run here.
+/// The numbers of checks that passed, failed, or didn't run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Checks that passed.
@@ -27,7 +27,7 @@ pub struct Counts {
     pub failed: usize,
     /// Checks that need more ranks than this machine can run.
     pub ignored: usize,
-    /// Checks that were left out, because one before them ran into its time limit.
+    /// Checks that were skipped because an earlier one exceeded its time limit.
     pub skipped: usize,
 }
 
@@ -36,29 +36,29 @@ pub struct Counts {
 pub struct Failure {
     /// Its name, such as `devices::each_gpu_has_its_own_context`.
     pub check: String,
-    /// What it says: the report of the virtual GPU where there is one, or the assertion.
+    /// Its message: the report of the virtual GPU if there is one, or else the assertion.
     pub message: String,
 }
 
 impl Verdict {
-    /// Whether the answer is right as far as this machine can tell.
+    /// Whether the answer is right, as far as this machine can tell.
     pub fn is_right(&self) -> bool {
         matches!(self, Self::Passed(_))
     }
 
-    /// Whether it says anything about the answer.
+    /// Whether the checks decided anything about the answer.
     pub fn is_decided(&self) -> bool {
         !matches!(self, Self::Ignored(_))
     }
 
-    /// The one failure to look at first: that of the first check, because checks go from simple to composed.
+    /// Returns the failure to look at first: that of the first check, because checks go from simple to complex.
     pub fn first_failure(&self) -> Option<&Failure> {
         let Self::Failed(_, failures) = self else { return None };
         failures.first()
     }
 }
 
-/// A check that was run, or can't be.
+/// A check that was run, or that can't run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     pub(super) name: String,
@@ -74,7 +74,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether it failed because it ran into a time limit.
+    /// Whether the check failed because it exceeded a time limit.
     pub(super) fn ran_into_a_limit(&self) -> bool {
         matches!(self, Self::Failed(message) if TimeLimits::ended(message))
     }
@@ -92,10 +92,10 @@ impl Outcome {
     }
 }
 
-/// What the checks of one exercise come to, among those of its module.
+/// Combines those results among a module's checks that belong to one exercise.
 ///
 /// # Errors
-/// None of them is the exercise's.
+/// If none of them belongs to the exercise.
 pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdict> {
     let filter = exercise.filter();
     let mut counts = Counts::default();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_check_s_failure_leads() {
+    fn the_failure_of_the_first_check_comes_first() {
         let failed = |name: &str, text: &str| check(name, "failed", Some(text));
         let checked = [
             failed("devices::simple", "a sum is wrong"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_cut_short_is_no_pass() {
+    fn an_interrupted_run_is_not_a_pass() {
         let skipped = Checked { name: "devices::two".to_owned(), outcome: Outcome::Skipped };
         let verdict =
             verdict(&an_exercise(), &[check("devices::one", "failed", Some("too long")), skipped]).unwrap();

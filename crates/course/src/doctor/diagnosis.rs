@@ -1,4 +1,4 @@
-//! One thing that the doctor looked at, and how a person reads it.
+//! One thing that the doctor has examined, and its description.
 
 use std::fmt::Write as _;
 
@@ -6,18 +6,18 @@ use serde::Serialize;
 
 use crate::session::{BAD, DIM, GOOD};
 
-/// How well something is.
+/// The result of an examination.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Good,
-    /// The course runs, but not as it could.
+    /// The course runs, but not as well as it could.
     Note,
     /// Something does not work.
     Bad,
 }
 
-/// What the doctor says about one thing.
+/// The doctor's diagnosis of one thing.
 #[derive(Serialize)]
 pub(super) struct Diagnosis {
     pub(super) what: String,
@@ -43,7 +43,7 @@ impl Diagnosis {
     }
 }
 
-/// All diagnoses as text.
+/// Formats all diagnoses as text.
 pub(super) fn shown(diagnoses: &[Diagnosis]) -> String {
     let width = diagnoses.iter().map(|diagnosis| diagnosis.what.chars().count()).max().unwrap_or(0);
     let mut text = String::new();

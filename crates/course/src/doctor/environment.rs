@@ -1,10 +1,10 @@
-//! Environment variables that change what the course, CUDA or NCCL does.
+//! Environment variables that change the behavior of the course, CUDA, or NCCL.
 
 use std::ffi::OsString;
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// What a variable does. NCCL's: <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
+/// What each variable does. For NCCL, see <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
 const KNOWN: &[(&str, &str)] = &[
     ("CUDA_VISIBLE_DEVICES", "hides GPUs and gives the others new numbers"),
     ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel: nothing overlaps"),
@@ -57,13 +57,13 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
 ];
 
-/// Names that are often set and do nothing.
+/// Variables that are often set but have no effect.
 const NOTHING: &[(&str, &str)] =
     &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has a timeout of its own, NCCL waits for ever")];
 
 const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
 
-/// A diagnosis for each variable that is set and concerns the course.
+/// Returns a diagnosis for each variable that is set and concerns the course.
 pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Diagnosis> {
     let mut diagnoses = Vec::new();
     for (name, value) in variables {
@@ -86,7 +86,7 @@ pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)
 #[cfg(test)]
 mod tests {
     #[test]
-    fn each_variable_is_told_with_what_it_does() {
+    fn each_variable_is_reported_with_its_effect() {
         let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
         let diagnoses = super::diagnoses(set.map(|(name, value)| (name.into(), value.into())));
         let told: Vec<_> = diagnoses.iter().map(|diagnosis| diagnosis.what.as_str()).collect();

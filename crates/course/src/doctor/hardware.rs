@@ -6,12 +6,12 @@ use lab::explain::error_text;
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// The GPUs of the tier for one rank, or why there are none.
+/// Describes the GPUs of the tier for one rank, or why there are none.
 pub(super) fn gpus() -> Vec<Diagnosis> {
     described_gpus().unwrap_or_else(|error| vec![Diagnosis::new("GPUs", Status::Bad, error_text(&error))])
 }
 
-/// Names, memory, and which GPU reaches the memory of which.
+/// Describes the names and memory of the GPUs, and which GPU can access the memory of which.
 fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;
@@ -35,13 +35,13 @@ fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     Ok(diagnoses)
 }
 
-/// Which of the first `count` GPUs can't access the memory of which others.
+/// Reports which of the first `count` GPUs can't access the memory of which others.
 fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
     let mut unreachable = Vec::new();
     for ordinal in 0..count {
         for peer in (0..count).filter(|&peer| peer != ordinal) {
             let mut reaches = 0;
-            // SAFETY: the number can be written, and both GPUs exist.
+            // SAFETY: the number is writable, and both GPUs exist.
             let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut reaches, ordinal as i32, peer as i32) };
             answer.result()?;
             if reaches == 0 {
@@ -66,7 +66,7 @@ fn gib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// The host's memory that is free, as Linux tells it.
+/// Reports the available memory of the host, according to Linux.
 pub(super) fn memory() -> Diagnosis {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| {

@@ -1,11 +1,11 @@
-//! The driver, NCCL and NVRTC, and the tiers that they allow.
+//! The driver, NCCL, and NVRTC, and the tiers that they allow.
 
 use lab::explain::error_text;
 use lab::tier::{Survey, describe, has_plain_nccl, nvrtc_version, survey, tier_for};
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// The driver, NCCL and NVRTC, as they are installed.
+/// Describes the installed driver, NCCL, and NVRTC.
 pub(super) fn diagnoses() -> Vec<Diagnosis> {
     let survey = survey();
     vec![driver(survey), nccl(survey), nvrtc()]
@@ -43,7 +43,7 @@ fn nvrtc() -> Diagnosis {
     }
 }
 
-/// What the checks will run on, by the number of ranks.
+/// Describes what the checks will run on, by the number of ranks.
 pub(super) fn tiers() -> Vec<Diagnosis> {
     let mut diagnoses: Vec<Diagnosis> = Vec::new();
     let mut last = None;

@@ -1,4 +1,4 @@
-//! A kernel and an all-reduce: whether anything runs at all.
+//! A kernel and an all-reduce, to test whether anything runs at all.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use lab::{Kernels, Readable};
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// Ranks of the smoke test.
+/// The number of ranks in the smoke test.
 const RANKS: usize = 2;
 
-/// A kernel on each of two GPUs and an all-reduce between them, with a look at the numbers.
+/// Runs a kernel on each of two GPUs and an all-reduce between them, and checks the numbers.
 pub(super) fn run() -> Diagnosis {
     let started = Instant::now();
     match smoke() {

@@ -1,4 +1,4 @@
-//! What should be known a week before a workshop: can this machine build the course, and how long does that take?
+//! The examinations for the week before a workshop: can this machine build the course, and how long does that take?
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use course::replace::replace;
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// A build of everything takes about so much.
+/// The approximate disk space for a complete build.
 const DISK_GIB: f64 = 10.0;
 
-/// The toolchain, the disk, a build without a network, the ports, and a build from nothing, timed.
+/// Examines the toolchain, the disk, and the ports, and times a build from scratch without a network.
 pub(super) fn diagnoses(root: &Path) -> anyhow::Result<Vec<Diagnosis>> {
     let mut diagnoses = vec![version("rustc"), version("cargo"), disk(root)?, ports()];
     eprintln!("building the course from nothing, without a network; this takes a few minutes …");
@@ -44,7 +44,7 @@ fn disk(root: &Path) -> anyhow::Result<Diagnosis> {
     })
 }
 
-/// Ranks in several processes meet over TCP.
+/// Tests TCP ports, because ranks in several processes meet over TCP.
 fn ports() -> Diagnosis {
     let meet = || -> std::io::Result<u16> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -62,7 +62,7 @@ fn ports() -> Diagnosis {
 
 fn cold_build(root: &Path) -> anyhow::Result<Diagnosis> {
     let target = folder(root).join("cold-build");
-    // One that was interrupted has left something.
+    // An interrupted build may have left files.
     remove(&target)?;
     let started = Instant::now();
     let output = cargo()
@@ -89,7 +89,7 @@ fn remove(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Writes all diagnoses into the one file that is sent in.
+/// Writes all diagnoses to the file that is to be sent in.
 pub(super) fn write(root: &Path, diagnoses: &[Diagnosis]) -> anyhow::Result<PathBuf> {
     let file = root.join("doctor.json");
     replace(&file, serde_json::to_string_pretty(diagnoses)?)?;

@@ -1,4 +1,4 @@
-//! Finds exercises, modules and paths by what a student calls them.
+//! Finds exercises, modules, and paths by the names that students use.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, bail};
 use super::{Course, Exercise, Module, Route, Step};
 
 impl Course {
-    /// The exercise of that id or that file; the part behind the slash is enough where it is the only one.
+    /// Returns the exercise with that id or file. The part after the slash is enough if it is unique.
     ///
     /// # Errors
-    /// There is none, or several: all ids that it may have meant.
+    /// If there is none, or if there are several; the error lists all ids that may be meant.
     pub fn exercise(&self, id: &str) -> anyhow::Result<&Exercise> {
         let named: Vec<&Exercise> = self
             .exercises
@@ -41,7 +41,7 @@ impl Course {
         }
     }
 
-    /// The id that is most like a name that is none, if any is.
+    /// Returns the id that is most similar to an unknown name, if any is similar.
     fn nearest(&self, name: &str) -> Option<&str> {
         const ALIKE: f64 = 0.75;
         let name = name.trim_end_matches(".rs").to_lowercase();
@@ -53,10 +53,10 @@ impl Course {
         (likeness >= ALIKE).then_some(near)
     }
 
-    /// The module of that folder, such as `01_init`; its number or its name is enough.
+    /// Returns the module in that folder, such as `01_init`. Its number or its name is enough.
     ///
     /// # Errors
-    /// There is none: the folders that there are.
+    /// If there is none; the error lists the existing folders.
     pub fn module(&self, name: &str) -> anyhow::Result<&Module> {
         let meant = |module: &&Module| {
             let (number, rest) = module.folder.split_once('_').unwrap_or((&module.folder, ""));
@@ -69,10 +69,10 @@ impl Course {
         })
     }
 
-    /// The path of that name.
+    /// Returns the path of that name.
     ///
     /// # Errors
-    /// There is none: the paths that there are.
+    /// If there is none; the error lists the existing paths.
     pub fn path(&self, name: &str) -> anyhow::Result<&Route> {
         self.paths.iter().find(|path| path.name == name).with_context(|| {
             let names: Vec<&str> = self.paths.iter().map(|path| path.name.as_str()).collect();
@@ -80,7 +80,7 @@ impl Course {
         })
     }
 
-    /// A path's parts; where it lists none, a part for each exercise.
+    /// Returns a path's parts. If the path lists none, each exercise is a part.
     pub fn steps(&self, path: &Route) -> Vec<Step> {
         let whole = |exercise: &Exercise| Step {
             minutes: exercise.minutes,

@@ -1,4 +1,4 @@
-//! What is wrong with a `course.toml`, each with how to mend it.
+//! Finds problems in a `course.toml`, and says how to fix each.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Course, Exercise, Route, Step};
 
 impl Course {
-    /// What is wrong with the list, each with how to mend it. `exists` tells whether a path below the root is a file.
+    /// Returns the problems of the list, and how to fix each. `exists` tells whether a path below the root is a file.
     pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
         let mut problems = self.path_problems();
         if self.exercises.is_empty() {
@@ -32,7 +32,7 @@ impl Course {
         missing.map(|(folder, file)| format!("module {folder} has no lesson: write {file}")).collect()
     }
 
-    /// Whether its files are where they belong, and its own.
+    /// Checks that an exercise's files are in the right places and belong to it alone.
     fn place_problems(
         &self,
         exercise: &Exercise,
@@ -62,7 +62,7 @@ impl Course {
         problems
     }
 
-    /// Whether it comes behind what it needs, and has an id and checks of its own.
+    /// Checks that an exercise comes after those that it needs, and that its id and its checks are unique.
     fn order_problems(&self, exercise: &Exercise, earlier: &[Exercise]) -> Vec<String> {
         let is_earlier = |id: &str| earlier.iter().any(|other| other.id == id);
         let mut problems = Vec::new();
@@ -82,7 +82,7 @@ impl Course {
         problems
     }
 
-    /// What is wrong with the paths.
+    /// Returns the problems of the paths.
     fn path_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (index, path) in self.paths.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Course {
         problems
     }
 
-    /// Whether a path's exercises exist, and come once, in an order that works.
+    /// Checks that a path's exercises exist, and that each comes once and after those that it needs.
     fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
         let steps = self.steps(path);
         let on_it: Vec<&str> = steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();
@@ -135,7 +135,7 @@ impl Course {
         problems
     }
 
-    /// Whether a step has time for its exercises.
+    /// Checks that a step has enough time for its exercises.
     fn step_problems(&self, step: &Step) -> Vec<String> {
         let mut problems = Vec::new();
         let exercises =
@@ -152,7 +152,7 @@ impl Course {
     }
 }
 
-/// Whether an exercise's own words and numbers will do.
+/// Checks an exercise's texts and numbers.
 fn content_problems(exercise: &Exercise) -> Vec<String> {
     let mut problems = Vec::new();
     if exercise.id.split('/').filter(|part| !part.is_empty()).count() != 2 {

@@ -1,4 +1,4 @@
-//! `cargo course teach starter-archive`: the course without its solutions.
+//! `cargo course teach starter-archive`: packs the course without its solutions.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use course::answers::starter;
 use course::checks::cargo;
 use course::syllabus::Course;
 
-/// What gives the answers away, or is of no use without them.
+/// Paths that give the answers away, or that are useless without the answers.
 const LEFT_OUT: [&str; 6] = [
     "solutions/",
     "tests/mistakes/",
@@ -19,7 +19,7 @@ const LEFT_OUT: [&str; 6] = [
     ".ci/",
 ];
 
-/// Writes the course without its solutions: later modules build on the student's own earlier ones.
+/// Writes the course without its solutions. Later modules build on the student's own earlier ones.
 pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let top = name.strip_suffix(".tar.gz").filter(|top| !top.is_empty());
@@ -29,17 +29,17 @@ pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<S
         let new = to.with_file_name(format!(".{name}.{}", std::process::id()));
         let written = pack(&around, top, &new).and_then(|()| Ok(fs::rename(&new, to)?));
         if written.is_err() {
-            // It may not even be there.
+            // The file may not exist.
             let _ = fs::remove_file(&new);
         }
         written.with_context(|| format!("can't write {}", to.display())).map(|()| count)
     });
-    // What is left of it does no harm.
+    // Leftover files do no harm.
     let _ = fs::remove_dir_all(&around);
     Ok(format!("{} files are in {}\n", made?, to.display()))
 }
 
-/// Puts the files into a folder of their own, with the manifest and the lock file of what is left.
+/// Copies the files to a separate folder, with a manifest and a lock file for the remaining packages.
 fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> {
     let output =
         Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("can't run git")?;
@@ -54,13 +54,13 @@ fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> 
         fs::copy(&from, &to).with_context(|| format!("can't copy {}", from.display()))?;
         count += 1;
     }
-    // Whatever the instructor has written into the exercises stays at home.
+    // The archive must not contain what the instructor has written in the exercises.
     for exercise in &course.exercises {
         fs::write(exercise.starter(staging), starter(root, exercise)?)?;
     }
     let manifest = staging.join("Cargo.toml");
     fs::write(&manifest, without_solutions(&fs::read_to_string(&manifest)?)?)?;
-    // Cargo takes the packages that are gone out of the lock file.
+    // Cargo removes the missing packages from the lock file.
     let output = cargo()
         .args(["metadata", "--offline", "--format-version", "1"])
         .current_dir(staging)
@@ -70,7 +70,7 @@ fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> 
     Ok(count)
 }
 
-/// The workspace's manifest without solutions.
+/// Returns the workspace's manifest without the solutions.
 fn without_solutions(manifest: &str) -> anyhow::Result<String> {
     let mut text = manifest.replace(", \"solutions/*\"", "").replace(", \"xtask\"", "");
     for line in manifest.lines().filter(|line| line.contains("path = \"solutions/")) {

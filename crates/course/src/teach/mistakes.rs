@@ -1,4 +1,4 @@
-//! `cargo course teach mistakes`: known wrong answers, and what the checks say about them.
+//! `cargo course teach mistakes`: shows known wrong answers, and what the checks say about them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,8 @@ use course::syllabus::Course;
 use crate::files::colored;
 use crate::session::{DIM, STRONG};
 
-/// The mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and what that says.
+/// Describes the mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and
+/// the check's message.
 pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
     let exercise = course.exercise(id)?;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `cargo course teach report`: what a class has done.
+//! `cargo course teach report`: reports what a class has done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use course::syllabus::{Course, Module};
 use crate::session::{BAD, GOOD, STRONG, print};
 use crate::work::{Line, LineState};
 
-/// What each student's file holds, by the student's name.
+/// The content of each student's file, by the student's name.
 type Students = BTreeMap<String, (PathBuf, Vec<Line>)>;
 
-/// Prints a row for each student, from the files that `cargo course verify --keep-going --json` wrote: one each, named after them.
-/// Files that are something else are left out, each with a warning; the code says whether there were any.
+/// Prints a row for each student, from files written by `cargo course verify --keep-going --json` and named after the
+/// students. Other files are skipped, each with a warning; the exit code tells whether there were any.
 pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let (students, code) = read(course, places)?;
     if students.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCod
     Ok(code)
 }
 
-/// Every student's file, and whether all files were such.
+/// Reads every student's file. The exit code tells whether all files were valid.
 fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCode)> {
     let mut students = Students::new();
     let mut code = ExitCode::SUCCESS;
@@ -52,7 +52,7 @@ fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCo
     Ok((students, code))
 }
 
-/// The table: a row for each student, a column for each module.
+/// Formats the table: a row for each student, a column for each module.
 fn table(course: &Course, students: &Students) -> String {
     let width = students.keys().map(|name| name.chars().count()).max().unwrap_or(0).max("student".len());
     let mut text = format!("{STRONG}{:width$}  right  wrong  hints  ", "student");
@@ -77,7 +77,7 @@ fn table(course: &Course, students: &Students) -> String {
     text
 }
 
-/// `2/7`: how many of a module's exercises are right.
+/// Formats how many of a module's exercises are right, such as `2/7`.
 fn share(course: &Course, module: &Module, lines: &[Line]) -> String {
     let of: Vec<&str> = course
         .exercises
@@ -89,7 +89,7 @@ fn share(course: &Course, module: &Module, lines: &[Line]) -> String {
     format!("{}/{}", lines.iter().filter(is_right).count(), of.len())
 }
 
-/// What `cargo course verify --json` wrote into a file.
+/// Reads a file that `cargo course verify --json` wrote.
 fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
     let text = fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     let read = || -> anyhow::Result<Vec<Line>> {
@@ -105,7 +105,7 @@ fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
     read().with_context(|| format!("{} is not what `cargo course verify --json` prints", file.display()))
 }
 
-/// The JSON files in a folder, or the file itself.
+/// Returns the JSON files in a folder, or the file itself.
 fn files(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if place.is_file() {
         return Ok(vec![place.to_owned()]);

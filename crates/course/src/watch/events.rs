@@ -1,4 +1,4 @@
-//! What the loop waits for: keys, saved files, and checks that are done.
+//! The events that the loop waits for: keys, saved files, and finished checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -8,24 +8,24 @@ use course::checks::Verdict;
 use crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
 use notify::{RecursiveMode, Watcher};
 
-/// What the loop waits for.
+/// An event that the loop waits for.
 pub(super) enum Happened {
     Key(KeyCode),
-    /// Ctrl-Z.
+    /// Ctrl-Z was pressed.
     Suspend,
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resized,
     /// A file of a student's module was written.
     Saved(PathBuf),
     /// One of the checks of this number has started.
     Started(usize, String),
-    /// The check of this number is done.
+    /// The check of this number is finished.
     Checked(usize, anyhow::Result<Verdict>),
     /// The keyboard or the watcher is gone.
     Lost(anyhow::Error),
 }
 
-/// Watches the folders, not the files: many editors save by replacing the file with a new one.
+/// Watches the folders rather than the files, because many editors save by replacing the file with a new one.
 pub(super) fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Result<impl Watcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         let events = match event {
@@ -44,7 +44,7 @@ pub(super) fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Resu
     Ok(watcher)
 }
 
-/// Editors keep files of their own next to it, such as `.#devices.rs`.
+/// Whether this is a Rust source: editors also write files of their own next to it, such as `.#devices.rs`.
 fn is_source(path: &Path) -> bool {
     let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && path.extension().is_some_and(|extension| extension == "rs")

@@ -1,4 +1,5 @@
-//! What the screen shows: the exercise, and what is known of the answer. It fits on the terminal, however small that is.
+//! What the screen shows: the exercise, and what is known about the answer. It fits on the terminal, however small that
+//! is.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,11 +15,11 @@ use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headl
 
 const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · a after · q quit";
 
-/// Rows of a terminal in which a chart leaves enough for a message.
+/// The height of a terminal that has room for both a chart and a message.
 const ROOM_FOR_CHART: usize = 32;
 
 impl Watch<'_> {
-    /// Shows where the student is, and what is known of the answer.
+    /// Shows where the student is, and what is known about the answer.
     pub(super) fn draw(&self) -> anyhow::Result<()> {
         let (columns, rows) = terminal::size();
         let head = self.head(columns)?;
@@ -34,7 +35,7 @@ impl Watch<'_> {
         terminal::show(&format!("{head}{body}{foot}"))
     }
 
-    /// What is known of the answer, which may be long, and a last line that is always shown.
+    /// Returns what is known about the answer, which may be long, and a last line that is always shown.
     fn body(&self, columns: usize, rows: usize) -> anyhow::Result<(String, String)> {
         Ok(match &self.below {
             Below::Checking(what, since) => {
@@ -46,7 +47,8 @@ impl Watch<'_> {
                 let mut body = wrapped(&details(self.exercise, verdict), columns);
                 let mut last = headline(self.exercise, verdict);
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
-                // People look before they read: where the screen has room for both, a long message is cut first.
+                // People look at a picture before they read. If the screen has room for both, a long message is cut
+                // first.
                 match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
                     true => last.insert_str(0, &format!("{chart}\n")),
                     false => body.push_str(&chart),
@@ -60,7 +62,7 @@ impl Watch<'_> {
             }
             Below::Text(text) => (wrapped(text, columns), "\n".to_owned()),
             Below::Error(error) => {
-                // Paths from the root of the course fit on a line.
+                // Paths relative to the root of the course fit on a line.
                 let root = format!("{}/", self.session.root.display());
                 let error = format!("{error:#}").replace(&root, "");
                 (wrapped(&format!("{BAD}error:{BAD:#} {error}"), columns), "\n".to_owned())
@@ -68,7 +70,8 @@ impl Watch<'_> {
         })
     }
 
-    /// The exercise: how far, what to do, where. Once a check has failed, the failure takes the place of the contract.
+    /// Describes the exercise: the progress, the task, and the file. Once a check has failed, the failure replaces the
+    /// contract.
     fn head(&self, columns: usize) -> anyhow::Result<String> {
         let Session { root, .. } = self.session;
         let exercise = self.exercise;
@@ -86,7 +89,7 @@ impl Watch<'_> {
         Ok(text)
     }
 
-    /// Whether there is something else to look at than what to do: a failure of an answer, not of a starter.
+    /// Whether something is more important to show than the contract. The failure of a starter isn't.
     fn has_failed(&self) -> anyhow::Result<bool> {
         Ok(match &self.below {
             Below::Verdict(Verdict::Failed(..)) => {
@@ -98,7 +101,8 @@ impl Watch<'_> {
     }
 }
 
-/// What of a text is shown in `rows`, and how to see the rest. The student's own lines come before those of other files.
+/// Returns the part of a text that fits in `rows`, and how to see the rest. The student's own lines have priority over
+/// those of other files.
 fn fitting(body: &str, rows: usize) -> String {
     const HOW: &str = "; m shows all";
     let lines = body.lines().count();

@@ -1,4 +1,4 @@
-//! The terminal: single keys, Ctrl-Z, and a screen that is redrawn.
+//! The terminal: single keys, Ctrl-Z, and redrawing the screen.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use crossterm::terminal::{self, Clear, ClearType, disable_raw_mode, enable_raw_mode};
 use crossterm::{cursor, queue};
 
-/// A terminal that gives single keys, until this goes.
+/// Puts the terminal into a mode that reports single keys, until this is dropped.
 pub(super) struct RawMode;
 
 impl RawMode {
@@ -18,19 +18,19 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // There is nothing else to do for a terminal that is gone.
+        // If the terminal is gone, nothing else can be done.
         let _ = disable_raw_mode();
     }
 }
 
-/// Stops, as Ctrl-Z stops other programs, until the shell goes on with it.
+/// Stops this process, as Ctrl-Z stops other programs, until the shell continues it.
 pub(super) fn suspend() -> anyhow::Result<()> {
     disable_raw_mode()?;
     rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
     Ok(enable_raw_mode()?)
 }
 
-/// Columns and rows of the terminal; 80 and 24 where it doesn't say.
+/// Returns the columns and rows of the terminal, or 80 and 24 if they are unknown.
 pub(super) fn size() -> (usize, usize) {
     match terminal::size() {
         Ok((columns @ 1.., rows @ 1..)) => (usize::from(columns), usize::from(rows)),
@@ -38,7 +38,7 @@ pub(super) fn size() -> (usize, usize) {
     }
 }
 
-/// Replaces what the terminal shows. Each line is overwritten in its place, so that nothing flickers.
+/// Replaces the content of the terminal. Each line is overwritten in place to prevent flicker.
 pub(super) fn show(text: &str) -> anyhow::Result<()> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     let mut out = anstream::stdout().lock();
@@ -46,7 +46,7 @@ pub(super) fn show(text: &str) -> anyhow::Result<()> {
     if !is_dumb {
         let rows = size().1;
         if text.lines().count() > rows {
-            // What doesn't fit scrolls: nothing of the screen before may stay above it.
+            // Text that doesn't fit scrolls, and nothing from the previous screen may remain above it.
             queue!(screen, Clear(ClearType::Purge), Clear(ClearType::All))?;
         }
         queue!(screen, cursor::MoveTo(0, 0))?;

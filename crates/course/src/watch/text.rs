@@ -1,11 +1,11 @@
-//! Texts for a terminal of any width: the head of a source, broken lines, and links.
+//! Text for a terminal of any width: the head of a source, line breaks, and links.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anstream::adapter::strip_str;
 
-/// What a file says of itself at its head: its paragraphs, each in one line, and the lines of what is set.
+/// Returns the description at the head of a file: each paragraph as one line, and each preformatted line as it is.
 pub(super) fn contract(source: &str) -> Vec<String> {
     let head = source.lines().map_while(|line| line.strip_prefix("//!"));
     let mut paragraphs: Vec<String> = Vec::new();
@@ -25,8 +25,8 @@ pub(super) fn contract(source: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Breaks lines so that they are at most `columns` wide where possible: prose at spaces, with its indentation. In a snippet of
-/// source code, a line of code is cut, and a label goes below its mark.
+/// Breaks lines so that they are at most `columns` wide if possible. Prose is broken at spaces and keeps its
+/// indentation. In a snippet of source code, a line of code is cut, and a label moves below its mark.
 pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {
@@ -41,8 +41,8 @@ pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     wrapped
 }
 
-/// A report without the source lines of other files than the first, which come behind `:::`: what happened, and what would mend
-/// it, are more use where there is room for a few lines.
+/// Removes the source lines of all files but the first from a report; these files are marked with `:::`. If there is
+/// only room for a few lines, what happened and how to fix it are more useful.
 pub(super) fn without_other_sources(text: &str) -> String {
     let mut short = String::new();
     let mut in_other = false;
@@ -61,13 +61,13 @@ pub(super) fn without_other_sources(text: &str) -> String {
     short
 }
 
-/// Columns that a text takes.
+/// Returns the number of columns that a text occupies.
 fn width(text: &str) -> usize {
     strip_str(text).to_string().chars().count()
 }
 
-/// What the further lines of a paragraph begin with: its indentation; below a note of a snippet, and in a list of changes, that
-/// of its text.
+/// Returns the indentation for the continuation lines of a paragraph. This is the paragraph's own indentation, but that
+/// of the text for a note of a snippet and in a list of changes.
 fn hanging(line: &str) -> String {
     let plain = strip_str(line).to_string();
     let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
@@ -79,7 +79,7 @@ fn hanging(line: &str) -> String {
     })
 }
 
-/// A line, broken at spaces. Its further lines begin with `edge`.
+/// Breaks a line at spaces. Continuation lines begin with `edge`.
 fn broken(line: &str, edge: &str, columns: usize) -> String {
     let words = line.trim_start();
     let mut text = line[..line.len() - words.len()].to_owned();
@@ -99,7 +99,8 @@ fn broken(line: &str, edge: &str, columns: usize) -> String {
     text
 }
 
-/// A line of a snippet, as the compiler and the virtual GPU's reports show them, that is too wide; `None` where it is none.
+/// Formats a line of a snippet that is too wide, as in messages of the compiler and reports of the virtual GPU. Returns
+/// `None` for any other line.
 fn snippet_line(line: &str, columns: usize) -> Option<String> {
     let line = strip_str(line).to_string();
     let (number, code) = line.split_once('|')?;
@@ -115,7 +116,7 @@ fn snippet_line(line: &str, columns: usize) -> Option<String> {
     };
     let (marks, label) = code.split_at(label);
     let marks = marks.trim_end();
-    // Where its mark begins, if it fits there.
+    // Place the label where its mark begins, if it fits there.
     let mark = marks.rfind([' ', '|']).map_or(0, |at| at + 1);
     let indent = mark.min(columns.saturating_sub(gutter + width(label))).max(1);
     let edge = format!("{number}|{}", " ".repeat(indent));
@@ -133,7 +134,7 @@ fn snippet_line(line: &str, columns: usize) -> Option<String> {
     Some(format!("{marks}\n{label}"))
 }
 
-/// A path that terminals open on a click (OSC 8).
+/// Formats a path that terminals open on a click (OSC 8).
 pub(super) fn link(root: &Path, path: &Path) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte);
     let mut address = String::new();
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paragraphs_are_broken_where_the_terminal_ends() {
+    fn paragraphs_are_wrapped_at_the_width_of_the_terminal() {
         let source =
             "//! One two\n//! three.\n//!\n//! ```text\n//! a  b\n//! c\n//! ```\n//! End.\n\n//! no more\n";
         assert_eq!(contract(source), ["One two three.", "", "```text", "a  b", "c", "```", "End."]);

@@ -162,7 +162,7 @@ How the solution does it: cargo course diff ID
     assert!(student.says(&["list"]).contains("3 of 3\n"));
     assert!(student.says(&["next"]).contains("You have finished the course."));
     assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
-    // A check counts for the answer that it saw.
+    // A verdict only counts for the answer that was checked.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));
     assert!(student.says(&["list"]).contains("written  two/third"));
 }
@@ -231,7 +231,7 @@ fn the_solution_shows_once_the_answer_is_right() {
 }
 
 #[test]
-fn any_folder_of_a_course_will_do() {
+fn commands_work_in_any_folder_of_a_course() {
     let student = Student::new("folder");
     let output = Command::new(env!("CARGO_BIN_EXE_course"))
         .args(["list", "--path", "short"])

@@ -1,4 +1,4 @@
-//! A student's files: nothing of them is lost, whatever happens.
+//! A student's files, none of which is ever lost.
 
 use std::fs;
 use std::process::Command;
@@ -8,13 +8,13 @@ use snapbox::{assert_data_eq, str};
 use crate::student::Student;
 
 #[test]
-fn nothing_of_a_student_s_is_lost() {
+fn no_work_of_a_student_is_lost() {
     let student = Student::new("reset");
     let file = "modules/01_one/src/first.rs";
     let starter = student.read(file);
     assert!(student.says(&["reset", "first"]).contains("is as you got it"));
     student.write(file, "mine");
-    // Without a terminal there is no question: the command is enough.
+    // Without a terminal, the command does not ask.
     let told = student.says(&["reset", "first"]);
     assert!(told.contains("what you had is in [ROOT]/.course/backups/0001"), "{told}");
     assert_eq!(
@@ -41,7 +41,7 @@ fn nothing_of_a_student_s_is_lost() {
     student.says(&["test", "01"]);
     assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is right"));
 
-    // Where nothing can be kept, nothing is overwritten.
+    // If no backup can be made, nothing is overwritten.
     student.write(file, "mine for ever");
     fs::remove_dir_all(student.root.join(".course")).unwrap();
     student.write(".course/backups", "a file");
@@ -52,7 +52,7 @@ fn nothing_of_a_student_s_is_lost() {
 }
 
 #[test]
-fn interrupted_at_any_point_it_has_kept_what_it_overwrote() {
+fn an_interruption_at_any_point_loses_no_file() {
     let student = Student::new("interrupted");
     let files = ["01_one/src/first.rs", "01_one/src/second.rs"];
     let mut overwritten = 0;
@@ -65,7 +65,7 @@ fn interrupted_at_any_point_it_has_kept_what_it_overwrote() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // The last one is left alone.
+        // The last process is not killed.
         if round < 59 {
             std::thread::sleep(std::time::Duration::from_micros(200 * round));
             child.kill().unwrap();
@@ -138,7 +138,7 @@ fn a_folder_that_can_t_be_written_is_named() {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
     let student = Student::new("readonly");
-    // The superuser may write everywhere, so that it must become another one, who may also run this copy.
+    // The superuser may write everywhere, so the test switches to another user, who must be allowed to run this copy.
     let course = student.root.join("course");
     student.write("modules/01_one/src/first.rs", "// my own work\n");
     fs::copy(env!("CARGO_BIN_EXE_course"), &course).unwrap();

@@ -1,4 +1,4 @@
-//! The machine, programs of one's own, and tables.
+//! The commands about the machine, the student's own programs, and tables.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
-//! Students at work on the real course, with `cargo course watch` on a small terminal and on a large one. What they see is kept in
-//! `tests/sessions`: a wrong answer, the solution, the next exercise.
+//! Students working on the real course, with `cargo course watch` on a small and a large terminal. `tests/sessions`
+//! stores what they see: a wrong answer, the solution, and the next exercise.
 //!
-//! `SNAPSHOTS=overwrite cargo xtask sessions` keeps the screens as they are now.
+//! `SNAPSHOTS=overwrite cargo xtask sessions` stores the screens as they are now.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,31 +18,32 @@ use snapbox::{Assert, Data, IntoData};
 
 use crate::terminal::{Size, Terminal};
 
-/// Says where `cargo xtask` has built a copy of the course.
+/// The variable for the folder in which `cargo xtask` has built a copy of the course.
 const FOLDER: &str = "COURSE_SESSIONS";
 
-/// Says where Cargo builds it.
+/// The variable for Cargo's target folder.
 const TARGET: &str = "COURSE_SESSIONS_TARGET";
 
-/// What every complete screen ends with.
+/// The last words of every complete screen.
 const LAST_WORDS: &str = "q quit";
 
-/// A student at an exercise. Those before it are right.
+/// A student at an exercise, with all earlier exercises right.
 struct Sitting {
     exercise: &'static str,
     first: First,
-    /// Keys that the student presses at the first answer, and at the solution.
+    /// The keys that the student presses at the first answer, and at the solution.
     keys: [&'static str; 2],
-    /// Variables of the checks: where one runs into a time limit, which one does must not depend on the order of threads.
+    /// Variables for the checks. If a check exceeds a time limit, which one does must not depend on the order of
+    /// threads.
     variables: &'static [(&'static str, &'static str)],
 }
 
-/// What the student has at first.
+/// The student's first answer.
 enum First {
     Starter,
-    /// One of tests/mistakes.
+    /// A mistake from tests/mistakes.
     Mistake(&'static str),
-    /// The solution, but for these words.
+    /// The solution, with the first words replaced by the second.
     Instead(&'static str, &'static str),
 }
 
@@ -53,12 +54,12 @@ impl Sitting {
 }
 
 const SITTINGS: [Sitting; 10] = [
-    // The compiler refuses it.
+    // The compiler rejects it.
     Sitting::new(
         "init/devices",
         First::Instead("usize::try_from(CudaContext::device_count()?)?", "CudaContext::device_count()?"),
     ),
-    // It panics.
+    // The program panics.
     Sitting::new(
         "init/kernel",
         First::Instead(
@@ -66,14 +67,14 @@ const SITTINGS: [Sitting; 10] = [
             "assert_eq!(y_len, x_len)",
         ),
     ),
-    // The virtual GPU gives up.
+    // The virtual GPU reports a timeout.
     Sitting {
         variables: &[("RUST_TEST_THREADS", "1")],
         ..Sitting::new("init/rendezvous", First::Mistake("an_id_for_each_thread"))
     },
-    // Untouched; then its module is done.
+    // The starter is unchanged. The solution then completes its module.
     Sitting { keys: ["hhhlds", ""], ..Sitting::new("init/errors", First::Starter) },
-    // A wrong number.
+    // A number is wrong.
     Sitting { keys: ["", "ds"], ..Sitting::new("collectives/all_reduce", First::Mistake("average_for_sum")) },
     // Several checks fail.
     Sitting::new("collectives/broadcast", First::Mistake("each_rank_for_itself")),
@@ -81,7 +82,7 @@ const SITTINGS: [Sitting; 10] = [
     Sitting::new("grouping/group", First::Mistake("no_group")),
     // A data race.
     Sitting::new("grouping/events", First::Mistake("no_wait")),
-    // It runs into the time limit.
+    // The check exceeds its time limit.
     Sitting {
         variables: &[("RUST_TEST_THREADS", "1"), ("LAB_TIMEOUT", "4")],
         ..Sitting::new(
@@ -92,7 +93,7 @@ const SITTINGS: [Sitting; 10] = [
             ),
         )
     },
-    // The last exercise of all.
+    // This is the last exercise of the course.
     Sitting::new("overlap/analysis", First::Mistake("certain")),
 ];
 
@@ -133,7 +134,7 @@ impl Place {
         }
     }
 
-    /// Writes a student's file. One that stays the same is not built again.
+    /// Writes a student's file, unless it is unchanged, so that it is not built again.
     fn write(&self, exercise: &Exercise, text: &str) -> anyhow::Result<()> {
         let path = exercise.starter(&self.root);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
@@ -142,9 +143,9 @@ impl Place {
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// Everything before the exercise is right, nothing behind it is begun.
+    /// Makes every exercise before this one right, and every exercise after it untouched.
     fn prepare(&self, sitting: &Sitting, exercise: &Exercise) -> anyhow::Result<()> {
-        // It isn't there at first.
+        // The folder does not exist at first.
         let _ = fs::remove_dir_all(folder(&self.root));
         let (mut progress, _) = Progress::read(&self.root)?;
         let right = Verdict::Passed(Counts { passed: 1, ..Counts::default() });
@@ -165,7 +166,7 @@ impl Place {
         progress.write()
     }
 
-    /// Everything that the student sees, on both terminals.
+    /// Returns everything that the student sees, on both terminals.
     fn watch(&self, sitting: &Sitting) -> anyhow::Result<String> {
         let exercise = self.course.exercise(sitting.exercise)?;
         self.prepare(sitting, exercise)?;
@@ -173,7 +174,7 @@ impl Place {
         command.args(["watch", sitting.exercise]).current_dir(&self.root);
         command.envs([("TERM", "xterm-256color"), ("LAB_TIER", "virtual"), ("LAB_TIMEOUT", "60")]);
         command.envs(sitting.variables.iter().copied());
-        // As in the scratch workspace: what is built there is not built again.
+        // Use the same setting as the scratch workspace, so that nothing is built twice.
         command.env("CARGO_INCREMENTAL", "0");
         if let Some(target) = std::env::var_os(TARGET) {
             command.env("CARGO_TARGET_DIR", target);
@@ -188,7 +189,7 @@ impl Place {
         let [at_first, at_the_solution] = sitting.keys;
         student.press_all(at_first);
         student.terminal.resize(Size::LARGE);
-        // crossterm may lose a key that comes together with a resize.
+        // crossterm may lose a key that arrives together with a resize.
         student.terminal.shows(LAST_WORDS);
         student.terminal.press("r");
         student.sees_verdict("the first answer", Size::LARGE);
@@ -231,7 +232,7 @@ impl Student {
         self.sees(what, size);
     }
 
-    /// Waits until the screen is drawn again, and nothing is under way.
+    /// Waits until the screen has been redrawn, and nothing is running.
     #[track_caller]
     fn sees(&mut self, what: &str, size: Size) {
         self.terminal.shows(LAST_WORDS);

@@ -1,4 +1,4 @@
-//! A student with a small course, unsolved, who gives commands.
+//! A student who runs commands in a small, unsolved course.
 
 use std::fs;
 use std::path::PathBuf;
@@ -52,7 +52,8 @@ title = "A short way"
 steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "pause" }]
 "#;
 
-/// What the tests of a module print under the flags that `cargo course` gives them: a check for each exercise.
+/// A test program that prints what a module's tests print under the flags that `cargo course` passes: one check for
+/// each exercise.
 const TESTS: &str = r###"
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -83,7 +84,7 @@ pub(crate) fn solution(name: &str, value: u32) -> String {
     )
 }
 
-/// A course in a folder of its own, unsolved.
+/// An unsolved course in a folder of its own.
 pub(crate) struct Student {
     pub(crate) root: PathBuf,
 }
@@ -144,7 +145,7 @@ impl Student {
             .unwrap()
     }
 
-    /// What a command prints that is well.
+    /// Returns the output of a command that succeeds.
     #[track_caller]
     pub(crate) fn says(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);
@@ -152,7 +153,7 @@ impl Student {
         out
     }
 
-    /// What a command prints that isn't.
+    /// Returns the output of a command that fails.
     #[track_caller]
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);

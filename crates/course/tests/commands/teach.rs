@@ -7,7 +7,7 @@ use snapbox::{assert_data_eq, str};
 use crate::student::Student;
 
 #[test]
-fn verify_tells_programs_and_report_tells_instructors() {
+fn verify_is_for_programs_and_report_is_for_instructors() {
     let student = Student::new("verify");
     student.solve("01_one/src/first.rs");
     student.says(&["hint", "second"]);
@@ -26,7 +26,7 @@ bartholomew      3      0      1       2/2     1/1
 
 "#]]
     );
-    // What is strange is left out; the others have their rows.
+    // Invalid files are skipped, and the other files still have their rows.
     for (strange, words) in [
         ("{}", "invalid type: map"),
         ("", "EOF"),
@@ -60,7 +60,7 @@ bartholomew      3      0      1       2/2     1/1
 }
 
 #[test]
-fn mistakes_are_shown_with_what_finds_them() {
+fn mistakes_are_shown_with_the_checks_that_find_them() {
     let student = Student::new("mistakes");
     let head = "mistake: it counts from 0\nfails: first::it_is_1\nsays: got 0\nsays: expected 1\n";
     let diff = "--- a/solutions/01_one/src/first.rs\n+++ b/solutions/01_one/src/first.rs\n@@ -2,2 +2,2 @@\n {\n-    1\n+    0\n";

@@ -1,4 +1,4 @@
-//! A program in a terminal: a pseudo-terminal of Linux, with a test at its other end.
+//! A program in a terminal: a Linux pseudo-terminal with a test at its other end.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -14,13 +14,13 @@ use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A build may be in between.
+/// The time limit for a wait, which may include a build.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long nothing is printed once a screen is complete.
+/// How long the program must be silent before a screen counts as complete.
 const SILENCE: Duration = Duration::from_millis(20);
 
-/// Columns and rows of a terminal.
+/// The columns and rows of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) columns: NonZero<u16>,
@@ -39,7 +39,7 @@ impl Size {
 pub(crate) struct Terminal {
     keyboard: File,
     printed: Receiver<Vec<u8>>,
-    /// What was printed and not asked for yet.
+    /// Printed text that no test has asked for yet.
     text: String,
     /// What a person sees.
     screen: vt100::Parser,
@@ -64,7 +64,7 @@ impl Terminal {
             setsid()?;
             Ok(ioctl_tiocsctty(std::io::stdin())?)
         };
-        // SAFETY: both are calls of the system alone, which a new process may make.
+        // SAFETY: both are plain system calls, which a new process may make.
         unsafe { command.pre_exec(become_terminal) };
         let child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
         let mut printer = keyboard.try_clone().unwrap();
@@ -81,7 +81,7 @@ impl Terminal {
         Self { keyboard, printed, text: String::new(), screen, child }
     }
 
-    /// Gives the terminal another size, which the program is told.
+    /// Resizes the terminal, and notifies the program.
     pub(crate) fn resize(&mut self, size: Size) {
         self.screen.screen_mut().set_size(size.rows, size.columns);
         set_size(&self.keyboard, size);
@@ -91,7 +91,7 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the words are printed, and forgets what came before them.
+    /// Waits until the words are printed, and discards everything before them.
     #[track_caller]
     pub(crate) fn shows(&mut self, words: &str) {
         let deadline = Instant::now() + TIMEOUT;
@@ -114,7 +114,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// The lines of the screen, once the cursor stands behind `last`, they are as they should be, and nothing more comes.
+    /// Returns the lines of the screen, once the cursor is behind `last`, `is_it` accepts them, and nothing more
+    /// arrives.
     #[track_caller]
     pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;
@@ -136,7 +137,7 @@ impl Terminal {
         }
     }
 
-    /// Whether the program ends by itself, and well.
+    /// Whether the program ends by itself with success.
     pub(crate) fn ends_well(&mut self) -> bool {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
@@ -151,7 +152,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

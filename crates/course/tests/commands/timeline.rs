@@ -1,11 +1,11 @@
-//! The timeline below a verdict, in `cargo course run` and in `watch`.
+//! The timeline below a verdict, in `cargo course run` and in `cargo course watch`.
 
 use std::process::Command;
 
 use crate::student::Student;
 use crate::terminal::Terminal;
 
-/// Tests that fail until the answer is 1, and keep a timeline as checks do.
+/// A test program that fails until the answer is 1, and stores a timeline as checks do.
 const TESTS: &str = r####"
 fn main() {
     let name = "first::it_is_1";

@@ -45,7 +45,7 @@ fn watched_from_red_to_green() {
 }
 
 #[test]
-fn watch_goes_on_whatever_becomes_of_the_files() {
+fn watch_continues_whatever_happens_to_the_files() {
     let student = Student::new("survives");
     let file = "modules/01_one/src/first.rs";
     student.write(file, "//! A contract of words so long that a terminal\n//! of forty columns has to break it.\npub fn first() -> u32 { super::second::second() }");

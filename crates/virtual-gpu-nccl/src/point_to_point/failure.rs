@@ -8,7 +8,7 @@ use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::status::NcclResult;
 
 impl Traffic {
-    /// Marks a rank's sends and receives as cancelled. Returns its groups of them.
+    /// Marks a rank's sends and receives as canceled. Returns the rank's groups of them.
     fn cancel(&mut self, comm: CommId, rank: Rank) -> Vec<PointToPointId> {
         let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
         let groups = self.transfer_groups.range_mut(at(0)..=at(u64::MAX));
@@ -19,8 +19,8 @@ impl Traffic {
         groups.map(cancel).collect()
     }
 
-    /// Takes a group away that has failed or was cancelled, once its stream has come to it and none of its messages is being
-    /// moved.
+    /// Removes a group that has failed or was canceled, once its stream has reached it and none of its messages is
+    /// being moved.
     fn take_if_over(&mut self, id: PointToPointId) -> Option<TransferGroup> {
         let TransferGroup { arrived, cancelled, running, failure, .. } = self.transfer_groups.get(&id)?;
         let is_over = *arrived && *running == 0 && (failure.is_some() || *cancelled);
@@ -29,10 +29,10 @@ impl Traffic {
 }
 
 impl Locked<'_> {
-    /// A message has failed at its other end, in another process.
+    /// Fails a message whose other end, in another process, has failed.
     ///
     /// # Errors
-    /// `InternalError` where its communicator is gone; the same for the functions below.
+    /// `InternalError` if its communicator is gone. This is also true of the functions below.
     pub(crate) fn message_lost(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
         let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
         if traffic.groups_at(key).is_empty() {
@@ -41,7 +41,7 @@ impl Locked<'_> {
         self.fail_message(key, failure)
     }
 
-    /// A message could not be moved: both ends fail.
+    /// Fails both ends of a message that could not be moved.
     pub(crate) fn message_failed(&mut self, moved: &Moving, failure: &Failure) -> NcclResult<()> {
         for id in moved.calls().into_iter().flatten() {
             self.nccl.communicator_mut(id.comm)?.traffic.group_mut(id)?.running -= 1;
@@ -50,17 +50,17 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Makes the calls at a message's ends fail, of those that are here.
+    /// Fails the calls of this process at a message's ends.
     pub(super) fn fail_message(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
         let groups = self.nccl.communicator(key.comm)?.traffic.groups_at(key);
         groups.into_iter().try_for_each(|id| self.fail_transfers(id, failure))
     }
 
-    /// Makes what a rank launched together fail: now, where its stream has come to it, or when it does.
+    /// Fails the calls that a rank launched together: now, if its stream has reached them, or else when it does.
     pub(crate) fn fail_transfers(&mut self, id: PointToPointId, failure: &Failure) -> NcclResult<()> {
         let entry = self.nccl.communicator_mut(id.comm)?;
         entry.note_failure(failure);
-        // Both ends of a message may be in one group: it is gone once the first has failed.
+        // Both ends of a message may be in one group, which is gone after its first failure.
         let Some(group) = entry.traffic.transfer_groups.get_mut(&id) else { return Ok(()) };
         if group.failure.is_none() {
             group.failure = Some(failure.clone());
@@ -71,13 +71,14 @@ impl Locked<'_> {
         self.leave_if_over(id)
     }
 
-    /// Takes a rank's messages away that are not being moved yet.
+    /// Cancels a rank's messages that are not being moved yet.
     pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: Rank) -> NcclResult<()> {
         let cancelled = self.nccl.communicator_mut(comm)?.traffic.cancel(comm, rank);
         cancelled.into_iter().try_for_each(|id| self.leave_if_over(id))
     }
 
-    /// Lets a stream go on whose sends and receives have failed or were cancelled, once none of them is being moved.
+    /// Lets a stream continue after its sends and receives have failed or were canceled, once none of them is being
+    /// moved.
     pub(super) fn leave_if_over(&mut self, id: PointToPointId) -> NcclResult<()> {
         if let Some(group) = self.nccl.communicator_mut(id.comm)?.traffic.take_if_over(id) {
             let stream = group.op.stream;

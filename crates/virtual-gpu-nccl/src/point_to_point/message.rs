@@ -9,7 +9,8 @@ use crate::transfer::{Direction, Transfer};
 use virtual_gpu_core::handle::{CommId, OperationNumber, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 
-/// A message from one rank of a communicator to another: the `sequence`th between them.
+/// A message from one rank of a communicator to another, identified by its sequence number among the messages between
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MessageKey {
     pub(crate) comm: CommId,
@@ -27,12 +28,12 @@ impl MessageKey {
         }
     }
 
-    /// What the rank at an end launched together, its `sequence`th such group.
+    /// Identifies the group of calls that the rank at an end launched together, by the group's sequence number.
     pub(super) fn call_at(&self, end: Direction, sequence: SequenceNumber) -> PointToPointId {
         PointToPointId { comm: self.comm, rank: self.rank(end), sequence }
     }
 
-    /// The rank at an end.
+    /// Returns the rank at an end.
     pub(crate) fn rank(&self, end: Direction) -> Rank {
         match end {
             Direction::Send => self.from,
@@ -46,7 +47,7 @@ pub(super) struct Message {
     pub(super) running: bool,
 }
 
-/// One end of a message, as it was called.
+/// One end of a message, with the arguments of its call.
 #[derive(Clone)]
 pub(crate) struct End {
     pub(super) location: EndLocation,
@@ -56,17 +57,17 @@ pub(crate) struct End {
     pub(crate) call_site: CallSite,
 }
 
-/// Where an end of a message is.
+/// The process that an end of a message is in.
 #[derive(Clone)]
 pub(super) enum EndLocation {
-    /// Here, in this one of its rank's groups of sends and receives.
+    /// This process; the number identifies one of the rank's groups of sends and receives.
     Here(SequenceNumber),
-    /// In another process; its arrival, once it has come to it.
+    /// Another process. Holds the arrival once the stream there has reached the call.
     Elsewhere(Option<Arc<Arrived>>),
 }
 
 impl End {
-    /// That of a rank of another process.
+    /// Creates the end of a rank in another process.
     pub(crate) fn elsewhere(transfer: Transfer, is_captured: bool, call_site: CallSite) -> Self {
         let location = EndLocation::Elsewhere(None);
         Self { location, transfer, buffer: 0, is_captured, call_site }
@@ -77,7 +78,7 @@ impl End {
     }
 }
 
-/// An end of a message, as another process needs it.
+/// An end of a message, with what another process needs in order to move it.
 pub(crate) struct ReadyEnd {
     pub(crate) message: MessageName,
     pub(crate) end: Direction,
@@ -86,15 +87,15 @@ pub(crate) struct ReadyEnd {
     /// The sequence number of its operation.
     pub(crate) enqueued: OperationNumber,
     pub(crate) stamp: Stamp,
-    /// Bytes that its group sends, and that it receives.
+    /// The bytes that its group sends, and the bytes that it receives.
     pub(crate) bytes: (u64, u64),
-    /// The process that needs it.
+    /// The process that needs this end.
     pub(crate) process: ProcessNumber,
 }
 
-/// An end of a message that is moved.
+/// An end of a message that is being moved.
 pub(crate) enum MovingEnd {
-    /// With its GPU, and the sequence number of its operation.
+    /// The end, its GPU, and the sequence number of its operation.
     Here(End, usize, OperationNumber),
     Elsewhere(End, Arc<Arrived>),
 }
@@ -106,7 +107,7 @@ impl MovingEnd {
         }
     }
 
-    /// Its GPU, if that is here.
+    /// Returns the end's GPU, if it is in this process.
     pub(crate) fn device(&self) -> Option<usize> {
         match self {
             Self::Here(_, device, _) => Some(*device),
@@ -115,14 +116,14 @@ impl MovingEnd {
     }
 }
 
-/// A message that is moved, with its ends.
+/// A message that is being moved, with its ends.
 pub(crate) struct Moving {
     pub(crate) key: MessageKey,
     pub(crate) ends: [MovingEnd; 2],
 }
 
 impl Moving {
-    /// The calls at its ends, of those that are here.
+    /// Identifies the calls at the message's ends, if they are in this process.
     pub(super) fn calls(&self) -> [Option<PointToPointId>; 2] {
         [Direction::Send, Direction::Receive].map(|end| match &self.ends[end as usize] {
             MovingEnd::Here(End { location: EndLocation::Here(sequence), .. }, ..) => {

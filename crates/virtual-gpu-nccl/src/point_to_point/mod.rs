@@ -1,6 +1,6 @@
-//! Point-to-point calls. The sends and receives that a rank launches together are one operation of its stream: it is done
-//! when each of its messages is. The `k`th send from one rank to another goes to the `k`th receive there. A message moves as
-//! soon as both ends' streams have come to it.
+//! Point-to-point calls. The sends and receives that a rank launches together are one operation of its stream, which is
+//! done once all of their messages are. The `k`th send from one rank to another matches the `k`th receive there. A
+//! message moves as soon as the streams of both ends have reached it.
 
 mod failure;
 mod message;
@@ -33,11 +33,11 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) transfer_groups: BTreeMap<PointToPointId, TransferGroup>,
-    /// Messages that have not been moved, of which at least one end was called.
+    /// Messages that have not been moved, but that at least one end has called.
     messages: BTreeMap<MessageKey, Message>,
-    /// Messages that have failed at their other end, in another process, before this one was called.
+    /// Messages that failed at their other end, in another process, before this end was called.
     lost: BTreeMap<MessageKey, Failure>,
-    /// Messages to a peer that a rank has called an end of, by rank, peer and end.
+    /// The number of messages of which a rank has called an end, by rank, peer, and end.
     called: Map<Route, SequenceNumber>,
 }
 
@@ -49,25 +49,25 @@ struct Route {
     end: Direction,
 }
 
-/// What one rank launched together.
+/// The sends and receives that one rank launched together.
 pub(crate) struct TransferGroup {
     pub(crate) op: OpRef,
     pub(crate) device: usize,
-    /// Its stream has come to it.
+    /// Whether the rank's stream has reached the group.
     arrived: bool,
-    /// The processes at the other ends of its messages know so.
+    /// Whether the processes at the other ends of its messages know that.
     published: bool,
-    /// Its rank has aborted.
+    /// Whether the rank has aborted.
     cancelled: bool,
     failure: Option<Failure>,
-    /// Messages that have not been moved, with its end of each.
+    /// The messages that have not been moved, each with the end that belongs to this group.
     open: Vec<(MessageKey, Direction)>,
-    /// How many of them are being moved.
+    /// The number of messages that are being moved.
     running: usize,
-    /// Bytes that it sends, and that it receives.
+    /// The bytes that the group sends, and the bytes that it receives.
     bytes: [u64; 2],
-    /// What the messages that were moved have touched here, what had happened before they were sent, and the other ends'
-    /// tickets, with the bytes that shared the links.
+    /// What the moved messages have touched in this process, the operations that happened before they were sent, and
+    /// the tickets of the other ends, each with the bytes that shared the links.
     pub(crate) touched: Vec<Touched>,
     pub(crate) view: View,
     pub(crate) partners: Vec<(Ticket, u64)>,
@@ -91,7 +91,7 @@ impl TransferGroup {
         }
     }
 
-    /// What a trace calls it.
+    /// Returns the group's label in a trace.
     fn label(&self, rank: Rank) -> Label {
         let [sent, received] = self.bytes;
         let name = match self.bytes {
@@ -103,7 +103,7 @@ impl TransferGroup {
         label.with("bytes sent", sent).with("bytes received", received)
     }
 
-    /// Its functions, as a report names it.
+    /// Returns the group's C functions, as a report names them.
     pub(crate) fn what(&self) -> &'static str {
         let (reads, writes) = self
             .touched
@@ -118,17 +118,17 @@ impl TransferGroup {
     }
 }
 
-/// What is known of an end of a message.
+/// The known state of an end of a message.
 enum Known<'a> {
     NotCalled,
     Here(PointToPointId, &'a TransferGroup),
     Elsewhere(Option<&'a Arc<Arrived>>),
-    /// It was called, and its group is gone.
+    /// The end was called, and its group is gone.
     Gone,
 }
 
 impl Known<'_> {
-    /// Whether its message can be moved, as far as this end goes.
+    /// Whether this end allows the message to be moved.
     fn is_ready(&self) -> bool {
         match self {
             Self::Here(_, group) => {
@@ -145,23 +145,23 @@ pub(crate) struct Pending {
     pub(crate) key: MessageKey,
     /// The rank's own end.
     pub(crate) own: End,
-    /// The other end, where it was called.
+    /// The other end, if it was called.
     pub(crate) other: Option<End>,
     pub(crate) missing: Missing,
 }
 
 impl Traffic {
-    /// How many messages to or from `peer` a rank has called its end of.
+    /// Returns the number of messages to or from `peer` for which a rank has called its end.
     pub(crate) fn called(&self, rank: Rank, peer: Rank, end: Direction) -> u64 {
         self.called.get(&Route { rank, peer, end }).copied().unwrap_or_default().0
     }
 
-    /// Whether nothing is under way.
+    /// Whether no send or receive is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.transfer_groups.is_empty()
     }
 
-    /// A rank's sends and receives that must be there: they are not done.
+    /// Returns a rank's sends and receives, which must exist because they are not done.
     ///
     /// # Errors
     /// `InternalError`, naming them.
@@ -169,7 +169,7 @@ impl Traffic {
         self.transfer_groups.get_mut(&id).ok_or_else(|| vanished_group(id))
     }
 
-    /// Takes a rank's sends and receives away that are done.
+    /// Removes a rank's sends and receives that are done.
     ///
     /// # Errors
     /// `InternalError`, naming them.
@@ -181,7 +181,7 @@ impl Traffic {
         self.messages.get(&key)?.ends[end as usize].as_ref()
     }
 
-    /// What is known of one end of a message.
+    /// Returns the known state of one end of a message.
     fn known(&self, key: MessageKey, end: Direction) -> Known<'_> {
         match self.end(key, end).map(|end| &end.location) {
             None => Known::NotCalled,
@@ -193,7 +193,7 @@ impl Traffic {
         }
     }
 
-    /// Notes a call; returns the message's key.
+    /// Records a call, and returns the message's key.
     pub(crate) fn add(&mut self, comm: CommId, rank: Rank, end: End) -> MessageKey {
         let direction = end.transfer.direction;
         let route = Route { rank, peer: end.transfer.peer, end: direction };
@@ -206,7 +206,7 @@ impl Traffic {
         key
     }
 
-    /// The calls at a message's ends, of those that are here.
+    /// Identifies the calls of this process at a message's ends.
     fn groups_at(&self, key: MessageKey) -> Vec<PointToPointId> {
         let ends = [Direction::Send, Direction::Receive].map(|end| self.known(key, end));
         let here = ends.into_iter().filter_map(|known| match known {
@@ -216,7 +216,7 @@ impl Traffic {
         here.collect()
     }
 
-    /// Once both ends of a message are called: the report where they disagree.
+    /// Once both ends of a message are called, returns a report if they disagree.
     fn disagreement(&self, key: MessageKey) -> Option<Report> {
         let [send, receive] = &self.messages.get(&key)?.ends;
         let (send, receive) = (send.as_ref()?, receive.as_ref()?);
@@ -253,10 +253,10 @@ fn vanished_group(id: PointToPointId) -> Error<NcclStatus> {
 }
 
 impl Communicator {
-    /// The messages that a rank's sends and receives still wait for, in the order of its calls.
+    /// Returns the messages that a rank's sends and receives still wait for, in the order of its calls.
     pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
         let traffic = &self.traffic;
-        // Once they have failed, or are done, they wait for nothing.
+        // Calls that are done or have failed wait for nothing.
         let group = traffic.transfer_groups.get(&id).filter(|group| group.failure.is_none());
         let Some(group) = group else { return Vec::new() };
         let pending = group.open.iter().filter_map(|&(key, own)| {
@@ -267,7 +267,7 @@ impl Communicator {
                 Known::Gone => Missing::Gone,
                 Known::Here(_, peer) if peer.cancelled || peer.failure.is_some() => Missing::Gone,
                 Known::Elsewhere(Some(_)) => return None,
-                // It is moved, or the other ends are being published first.
+                // It is being moved, or waits for other ends to be published.
                 Known::Here(_, peer) if peer.arrived => return None,
                 Known::Here(_, peer) => Missing::InStream(peer.op),
                 Known::Elsewhere(_) if rank.left.is_some() => Missing::Gone,
@@ -279,7 +279,7 @@ impl Communicator {
         pending.collect()
     }
 
-    /// The calls here that need what one of these ranks has still to do.
+    /// Identifies the calls of this process that need work that one of these ranks has not done.
     pub(crate) fn held_up_by(&self, lost: &[Rank]) -> Vec<CallKey> {
         let comm = self.id;
         let collectives = self.calls.iter().filter(|(_, call)| {
@@ -304,7 +304,8 @@ impl Communicator {
 }
 
 impl Locked<'_> {
-    /// Enqueues the sends and receives that a rank launches together, on the first one's stream, to come after others.
+    /// Enqueues the sends and receives that a rank launches together on the stream of the first one, to wait for the
+    /// operations in `after`.
     pub(crate) fn enqueue_transfers(
         &mut self,
         (comm, rank): (CommId, Rank),
@@ -354,10 +355,10 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Makes both ends of a message fail that disagree, once both are called.
+    /// Fails both ends of a message if both are called and disagree.
     ///
     /// # Errors
-    /// `InternalError` where its communicator is gone.
+    /// `InternalError` if the message's communicator is gone.
     pub(crate) fn compare_ends(&mut self, key: MessageKey) -> NcclResult<()> {
         match self.nccl.communicator(key.comm)?.traffic.disagreement(key) {
             Some(report) => self.fail_message(key, &Failure::announce(CudaStatus::LaunchFailed, &report)),

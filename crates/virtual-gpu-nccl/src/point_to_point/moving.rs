@@ -1,4 +1,4 @@
-//! Messages move once both ends' streams have come to them.
+//! Moves messages once the streams of both ends have reached them.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use virtual_gpu_core::handle::PointToPointId;
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
 impl Traffic {
-    /// The stream of a rank of another process has come to its end of a message. Returns the message where it can be moved
-    /// now. One that has failed here may be forgotten.
+    /// Records that the stream of a rank of another process has reached its end of a message. Returns the message if it
+    /// can be moved now. A message that has failed in this process may be forgotten.
     pub(crate) fn ready_elsewhere(
         &mut self,
         engine: &EngineState,
@@ -36,7 +36,7 @@ impl Traffic {
         Some(Job::Messages(vec![self.take_message(engine, key)?]))
     }
 
-    /// The report where the GPU at one end of a message, here, has failed.
+    /// Returns a report if an end of the message is in this process and its GPU has failed.
     pub(crate) fn failed_end(&self, engine: &EngineState, key: MessageKey) -> Option<Report> {
         [Direction::Send, Direction::Receive].into_iter().find_map(|end| {
             let Known::Here(_, group) = self.known(key, end) else { return None };
@@ -45,7 +45,7 @@ impl Traffic {
         })
     }
 
-    /// Takes a message to be moved, if both ends' streams have come to it.
+    /// Takes a message to be moved, if the streams of both ends have reached it.
     fn take_message(&mut self, engine: &EngineState, key: MessageKey) -> Option<Moving> {
         let moving = |end: Direction| {
             let known = self.known(key, end);
@@ -72,8 +72,9 @@ impl Traffic {
 }
 
 impl Locked<'_> {
-    /// The ends of messages whose other ends are in other processes, as they are published now. None where they have failed
-    /// or their rank has aborted since its stream came to them; then their communicator may be gone.
+    /// Returns the ends of messages whose other ends are in other processes, so that they can be published now. Returns
+    /// `None` if these calls have failed or their rank has aborted since its stream reached them; then their
+    /// communicator may be gone.
     pub(crate) fn ends_to_publish(&mut self, id: PointToPointId) -> Option<Vec<ReadyEnd>> {
         let group = self.nccl.communicators.get(&id.comm)?.traffic.transfer_groups.get(&id)?;
         let (op, device, [sent, got]) = (group.op, group.device, group.bytes);
@@ -101,10 +102,11 @@ impl Locked<'_> {
         Some(ready)
     }
 
-    /// A rank's stream has come to what it launched together. Returns the messages that can be moved now.
+    /// Records that a rank's stream has reached the calls that it launched together. Returns the messages that can be
+    /// moved now.
     ///
     /// # Errors
-    /// `InternalError` where there is no such call.
+    /// `InternalError` if there is no such call.
     pub(crate) fn arrive_at_transfers(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
         let group = self.nccl.communicator_mut(id.comm)?.traffic.group_mut(id)?;
         group.arrived = true;
@@ -118,10 +120,10 @@ impl Locked<'_> {
         self.ready_messages(id)
     }
 
-    /// The processes at the other ends of the messages know that their rank's stream has come to them. Returns the messages
-    /// that can be moved now.
+    /// Records that the processes at the other ends of the messages know that this rank's stream has reached them.
+    /// Returns the messages that can be moved now.
     pub(crate) fn published_ends(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
-        // The rank may have aborted while they were sent, and the communicator be gone.
+        // The rank may have aborted while the ends were being sent, and then the communicator may be gone.
         let comm = self.nccl.communicators.get_mut(&id.comm);
         let group = comm.and_then(|comm| comm.traffic.transfer_groups.get_mut(&id));
         let Some(group) = group else { return Ok(None) };
@@ -146,11 +148,11 @@ impl Locked<'_> {
         Ok((!ready.is_empty()).then_some(Job::Messages(ready)))
     }
 
-    /// A message has been moved: notes at both ends what it touched, and what comes before what. Returns the calls whose
-    /// last message it was.
+    /// Records, at both ends of a message that was moved, what it touched and how it orders operations. Returns the
+    /// calls for which this was the last message.
     ///
     /// # Errors
-    /// `InternalError` where a call is gone that a message is moved for.
+    /// `InternalError` if a call of the message is gone.
     pub(crate) fn message_moved(
         &mut self,
         moved: Moving,
@@ -160,7 +162,7 @@ impl Locked<'_> {
         let Moving { key, ends } = moved;
         let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
         traffic.messages.remove(&key);
-        // Of each end: the bytes that its group sends and receives, its ticket, and what was before it.
+        // For each end: the bytes that its group sends and receives, its ticket, and what happened before it.
         let mut known = Vec::new();
         for (id, end) in calls.into_iter().zip(&ends) {
             match (id, end) {
@@ -173,13 +175,14 @@ impl Locked<'_> {
                     let before = self.engine.first_of(group.op).map(|(_, view)| view);
                     known.push((group.bytes, self.engine.ticket_of(group.op), before));
                 }
-                // An end that is here is in a group.
+                // An end that is in this process is always in a group.
                 (None, MovingEnd::Here(..)) => return Ok(Vec::new()),
             }
         }
         // Messages that move together share their GPU's links.
         let bytes = if key.from == key.to { 0 } else { known[0].0[0].max(known[1].0[1]) };
-        // What was before the send is before what follows the receive. A send may be done before its receive begins.
+        // What happened before the send also happened before what follows the receive. A send may be done before its
+        // receive begins.
         let sent = known[0].2.take();
         let tickets = known.into_iter().map(|(_, ticket, _)| ticket).collect::<Vec<_>>();
         let mut over = Vec::new();

@@ -1,4 +1,4 @@
-//! `ampere.cu`
+//! Tests of `ampere.cu`.
 
 use half::bf16;
 
@@ -7,7 +7,7 @@ use super::{assert_each, builds, words};
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers};
 
-/// For compute_70 the module is empty.
+/// The builds for newer architectures; for compute_70, the module is empty.
 const BUILDS: [&str; 2] = {
     let all = builds!("ampere");
     [all[1], all[3]]
@@ -34,7 +34,7 @@ fn assert_brains<const N: usize>(kernel: &str, got: &[u16], expected: impl Fn(us
     }
 }
 
-/// Numbers between 2^-8 and 2^8: their sums and products are exact in double precision.
+/// Returns numbers between 2^-8 and 2^8, whose sums and products are exact in double precision.
 fn medium(seed: u64, count: usize) -> Vec<u16> {
     let mut numbers = Numbers(seed);
     (0..count)
@@ -143,7 +143,7 @@ fn bfloat_conversions_and_atomics() {
         let arguments = arguments!(at_a, at_b, out, back, sum, n as i32);
         gpu.run("bfloat_conversions", n.div_ceil(128) as u32, 128, arguments);
         assert_brains("bfloat_conversions", &gpu.read::<u16>(out), |i| {
-            // The upper half of a single is the bfloat toward zero; the next one is away from it.
+            // The upper half of a float is the bfloat16 toward zero; the next bfloat16 is away from zero.
             let x = a[i];
             let cut = (x.to_bits() >> 16) as u16;
             let away = if x.is_nan() || x.to_bits() & 0xffff == 0 || x.is_infinite() { cut } else { cut + 1 };
@@ -156,7 +156,7 @@ fn bfloat_conversions_and_atomics() {
             assert!(got[0] == x || got[0].is_nan() && x.is_nan());
             assert_eq!(got[1], x as i32 as f32, "{x}");
         }
-        // At 256 a bfloat has no half units left: it stays.
+        // At 256, adding half a unit does not change a bfloat16.
         assert_eq!(gpu.read::<u16>(sum), [round(256.0), 7]);
     }
 }

@@ -1,4 +1,4 @@
-//! `atomics.cu`
+//! Tests of `atomics.cu`.
 
 use super::builds;
 use crate::arguments;
@@ -40,7 +40,7 @@ fn on_words_in_every_operation() {
 
 #[test]
 fn each_sees_the_sum_that_another_has_left() {
-    // All positive: no two sums are the same.
+    // All numbers are positive, so no two sums are equal.
     let a: Vec<i32> = (1..=N as i32).map(|i| i * 37 % 301 + 1).collect();
     for source in BUILDS {
         let mut gpu = Gpu::new(source);
@@ -82,7 +82,7 @@ fn on_64_bits() {
 
 #[test]
 fn on_floats_and_by_compare_and_swap() {
-    // Sixteenths, so that no order of the sums rounds.
+    // All numbers are sixteenths, so no order of summation rounds.
     let a: Vec<f32> = Numbers(3).floats(100).into_iter().map(|x| (x * 64.0).round() / 16.0).collect();
     for source in BUILDS {
         let mut gpu = Gpu::new(source);
@@ -149,7 +149,7 @@ fn floats_in_shared_memory() {
 }
 
 #[test]
-fn the_last_block_adds_up() {
+fn the_last_block_sums() {
     let a: Vec<f32> = (0..64 * 7).map(|i| (i % 13) as f32).collect();
     for source in BUILDS {
         let mut gpu = Gpu::new(source);

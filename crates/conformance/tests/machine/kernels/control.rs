@@ -1,4 +1,4 @@
-//! `control.cu`
+//! Tests of `control.cu`.
 
 use super::{assert_each, builds};
 use crate::arguments;
@@ -6,7 +6,7 @@ use crate::gpu::{Gpu, Numbers, Plain};
 
 const BUILDS: [&str; 4] = builds!("control");
 
-/// What a thread of `dense_switch` leaves in `out[i]`; before it was `before`.
+/// Returns the value that a thread of `dense_switch` leaves in `out[i]`, which was `before` at the start.
 fn dense_switch(x: i32, i: i32, before: i32) -> i32 {
     match x {
         0 => 3,
@@ -28,7 +28,7 @@ fn dense_switch(x: i32, i: i32, before: i32) -> i32 {
 #[test]
 fn switches_with_many_cases() {
     let mut numbers = Numbers(1);
-    // Case 5 alone would use a variable that nothing has set.
+    // Leave out case 5: unless case 4 falls through to it, it uses an uninitialized variable.
     let a: Vec<i32> =
         (0..500).map(|_| (numbers.next() % 16) as i32 - 1).map(|x| if x == 5 { 99 } else { x }).collect();
     for source in BUILDS {
@@ -118,7 +118,7 @@ fn functions_with_tables_in_local_memory() {
 }
 
 #[test]
-fn loops_that_each_lane_leaves_at_another_time() {
+fn loops_that_lanes_leave_at_different_times() {
     let mut numbers = Numbers(4);
     let a: Vec<i32> = (0..400).map(|_| (numbers.next() >> (32 + numbers.next() % 28)) as i32).collect();
     let expected = |mut x: i32| {

@@ -1,5 +1,5 @@
-//! `halves.cu`. The reference works in double precision, which holds the products and all but a few of the sums of
-//! half-precision numbers exactly, and rounds once.
+//! Tests of `halves.cu`. The reference computes in double precision, which represents all products and nearly all sums
+//! of half-precision numbers exactly, and rounds once.
 
 use half::f16;
 
@@ -9,7 +9,7 @@ use crate::gpu::{Gpu, Numbers};
 
 const BUILDS: [&str; 4] = builds!("halves");
 
-/// Sixteen bits of any number; the odd ones among them.
+/// Returns the 16 bits of random numbers and of the special values in `odd`.
 pub(super) fn bits(seed: u64, count: usize, odd: &[u16]) -> Vec<u16> {
     let mut numbers = Numbers(seed);
     (0..count)
@@ -28,15 +28,15 @@ fn wide(bits: u16) -> f64 {
     f16::from_bits(bits).to_f64()
 }
 
-/// The nearest of a format's finite numbers, ties to even; by trying both neighbours, without a conversion's shortcuts.
-/// `decode` reads the format, whose infinity is `infinity`.
+/// Returns the nearest finite number of a format, with ties to even. It tries both neighbors, without the shortcuts of
+/// a conversion. `decode` reads the format, and `infinity` is its infinity.
 pub(super) fn nearest(value: f64, infinity: u16, decode: impl Fn(u16) -> f64) -> u16 {
     if value.is_nan() {
         return 0x7fff;
     }
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let size = value.abs();
-    // The largest number that is not above it.
+    // Find the largest number that is not above the value.
     let (mut low, mut high) = (0, infinity);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -46,7 +46,7 @@ pub(super) fn nearest(value: f64, infinity: u16, decode: impl Fn(u16) -> f64) ->
         return sign | infinity;
     }
     let above = match high == infinity {
-        // What the next number would be.
+        // After the largest finite number, use the number that would come next.
         true => 2.0 * decode(low) - decode(low - 1),
         false => decode(high),
     };
@@ -59,7 +59,7 @@ fn round(value: f64) -> u16 {
     nearest(value, 0x7c00, wide)
 }
 
-/// NaNs differ by their bits between ways of computing; any is as good.
+/// Compares two halves, and treats all NaNs as equal, because their bits depend on how they were computed.
 fn same(got: u16, expected: u16) -> bool {
     got == expected || wide(got).is_nan() && wide(expected).is_nan()
 }
@@ -73,19 +73,19 @@ fn assert_halves<const N: usize>(kernel: &str, got: &[u16], expected: impl Fn(us
     }
 }
 
-/// The sum of a product and a number, with one rounding: the product and the sum are exact in 128 bits.
+/// Returns the sum of a product and a number, rounded once; the product and the sum are exact in 128 bits.
 fn fma(x: u16, y: u16, z: u16) -> f64 {
     let (product, z) = (wide(x) * wide(y), wide(z));
     if !(product + z).is_finite() {
         return product + z;
     }
-    // In units of 2^-48: each is an integer below 2^82.
+    // In units of 2^-48, each is an integer below 2^82.
     let unit = 2f64.powi(48);
     let sum = (product * unit) as i128 + (z * unit) as i128;
     if sum == 0 {
         return product + z;
     }
-    // Sixty bits and one that says whether there were more.
+    // Keep the leading bits, and one bit that says whether any bits were lost.
     let shift = (128 - sum.unsigned_abs().leading_zeros()).saturating_sub(50);
     let rest = i128::from(sum.unsigned_abs() & ((1 << shift) - 1) != 0);
     let cut = (sum.unsigned_abs() >> shift) as i128 * 2 + rest;
@@ -170,7 +170,7 @@ fn functions_within_two_units() {
             ];
             for (at, (&got, exact)) in got.iter().zip(exact).enumerate() {
                 let expected = round(exact);
-                // As sign and magnitude, neighbours differ by one. `hsin` and `hcos` may be two off.
+                // As sign and magnitude, neighbors differ by one. `hsin` and `hcos` may be off by two.
                 let order = |bits: u16| i32::from(bits & 0x7fff) * if bits & 0x8000 == 0 { 1 } else { -1 };
                 let is_near = (order(got) - order(expected)).abs() <= 2;
                 assert!(
@@ -184,7 +184,7 @@ fn functions_within_two_units() {
     }
 }
 
-/// The neighbour of the nearest number that a rounding mode asks for; `toward` says whether it may be larger.
+/// Returns the neighbor of the nearest number that a rounding mode requires; `up` says whether to round up.
 fn directed(value: f64, up: impl Fn(f64) -> bool) -> u16 {
     let near = round(value);
     let got = wide(near);
@@ -192,7 +192,7 @@ fn directed(value: f64, up: impl Fn(f64) -> bool) -> u16 {
         return near;
     }
     let wants_up = up(value);
-    // Away from zero is the next pattern of bits, toward zero the one before.
+    // The next bit pattern is away from zero, and the previous one is toward zero.
     match (got < value, wants_up, value > 0.0) {
         (true, true, positive) | (false, false, positive) if got != value => {
             let away = positive == wants_up;
@@ -209,7 +209,7 @@ fn conversions_from_every_type_in_every_rounding() {
     let a: Vec<f32> = (0..n)
         .map(|at| match at % 3 {
             0 => f32::from_bits(numbers.next() as u32),
-            // Halfway between two halves, or nearly so.
+            // This is halfway between two halves, or nearly so.
             1 => f16::from_bits((numbers.next() % 0x7bff) as u16).to_f32() * (1.0 + 2f32.powi(-11)),
             _ => (numbers.next() as i32) as f32 * 2f32.powi(-40),
         })
@@ -220,7 +220,7 @@ fn conversions_from_every_type_in_every_rounding() {
             1 => {
                 let half = wide((numbers.next() % 0x7bff) as u16);
                 let next = wide(round(half).wrapping_add(1));
-                // Just above the middle: two roundings would lose what tells it from a tie.
+                // This is just above the middle; rounding twice would make it a tie.
                 ((half + next) / 2.0) * (1.0 + 2f64.powi(-40))
             }
             _ => f64::from_bits(numbers.next()),
@@ -239,7 +239,7 @@ fn conversions_from_every_type_in_every_rounding() {
             let x = f64::from(a[i]);
             let (word, unsigned) = (f64::from(c[i]), f64::from(c[i] as u32));
             let toward_zero = |value: f64| value < 0.0;
-            // All beyond half precision's range is alike, so doubles do for 64 bits.
+            // All values beyond the range of half precision give the same result, so doubles are enough for 64 bits.
             [
                 round(x),
                 directed(x, toward_zero),

@@ -1,4 +1,4 @@
-//! `integers.cu`
+//! Tests of `integers.cu`.
 
 use super::{assert_each, builds, words};
 use crate::arguments;
@@ -61,7 +61,7 @@ fn carry_chains_of_four_words() {
             let word = |number: u128, at: usize| (number >> (32 * at)) as u32;
             let (sum, difference) = (x.wrapping_add(y), x.wrapping_sub(y));
             let product = x.wrapping_mul(u128::from(y as u32));
-            // The fifth word: what the lower four words lose.
+            // The fifth word contains what the lower four words lose.
             let top = (u128::from(word(x, 3)) * u128::from(y as u32)
                 + (((x & (u128::MAX >> 32)) * u128::from(y as u32)) >> 96))
                 >> 32;
@@ -94,13 +94,13 @@ fn halves(word: u32, signed: bool) -> Vec<i64> {
         .collect()
 }
 
-/// `__byte_perm`, without the sign modes, which it doesn't have.
+/// Computes `__byte_perm`, which has no sign modes.
 fn byte_perm(a: u32, b: u32, selector: u32) -> u32 {
     let all = [a.to_le_bytes(), b.to_le_bytes()].concat();
     u32::from_le_bytes([0, 1, 2, 3].map(|at| all[(selector >> (4 * at) & 7) as usize]))
 }
 
-/// As CUDA's manual describes `__fns`.
+/// Computes `__fns`, as described in CUDA's manual.
 fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     let step = if offset < 0 { -1 } else { 1 };
     let mut left = offset.abs();
@@ -258,7 +258,7 @@ fn instructions_that_people_write_by_hand() {
         assert_each("by_hand", &gpu.read::<u32>(out), |i| {
             let (x, y, z) = (a[i], b[i], c[i]);
             let (sx, sy, sz) = (x as i32, y as i32, z as i32);
-            // The manual's pseudo code, bit by bit.
+            // This follows the manual's pseudocode, bit by bit.
             let (position, length) = (y & 255, z & 255);
             let field = |sign: u32| {
                 (0..32).fold(0, |field, at| {

@@ -1,6 +1,6 @@
-//! `math.cu`. The bounds are those of the CUDA C++ Programming Guide, "Mathematical Functions": the largest error in
-//! units in the last place. The reference is the host's library in double precision; where double precision itself is
-//! compared, one more unit is the host's own error.
+//! Tests of `math.cu`. The bounds are those of the CUDA C++ Programming Guide, "Mathematical Functions": the largest
+//! error in units in the last place. The reference is the host's library in double precision. Comparisons of
+//! double-precision results allow one more unit for the host's own error.
 
 use super::{assert_each, builds};
 use crate::arguments;
@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, Numbers};
 
 const BUILDS: [&str; 4] = builds!("math");
 
-// Rust's standard library lacks them.
+// Rust's standard library does not have these functions.
 unsafe extern "C" {
     safe fn erf(x: f64) -> f64;
     safe fn erfc(x: f64) -> f64;
@@ -16,7 +16,7 @@ unsafe extern "C" {
     safe fn tgamma(x: f64) -> f64;
 }
 
-/// How far `got` is from the exact value, in units in the last place of the nearest single.
+/// Returns the distance of `got` from the exact value, in units in the last place of the nearest float.
 fn single_error(got: f32, exact: f64) -> f64 {
     let nearest = exact as f32;
     if got == nearest || got.is_nan() && nearest.is_nan() {
@@ -33,7 +33,7 @@ fn double_error(got: f64, exact: f64) -> f64 {
     (got - exact).abs() / (exact.abs().next_up() - exact.abs())
 }
 
-/// The remainder of a division rounded to nearest even.
+/// Returns the remainder of a division whose quotient is rounded to the nearest even integer.
 fn remainder(x: f64, y: f64) -> f64 {
     let rest = x % y;
     let (size, half) = (rest.abs(), y.abs() / 2.0);
@@ -41,7 +41,7 @@ fn remainder(x: f64, y: f64) -> f64 {
     if size > half || size == half && is_odd { rest - y.abs().copysign(rest) } else { rest }
 }
 
-/// Pairs of numbers in -90..90 and -10..10, and the odd ones.
+/// Returns pairs of numbers in -90..90 and -10..10, and special values.
 fn pairs() -> (Vec<f32>, Vec<f32>) {
     let mut numbers = Numbers(1);
     let mut a: Vec<f32> = numbers.floats(3000).into_iter().map(|x| x * 90.0).collect();
@@ -55,7 +55,7 @@ fn pairs() -> (Vec<f32>, Vec<f32>) {
 
 type Single = (&'static str, f64, fn(f64, f64) -> f64);
 
-/// Functions in the order of `single_functions`, with their bounds.
+/// The functions in the order of `single_functions`, with their bounds.
 const SINGLE: [Single; 40] = [
     ("sinf", 2.0, |x, _| x.sin()),
     ("cosf", 2.0, |x, _| x.cos()),
@@ -99,7 +99,7 @@ const SINGLE: [Single; 40] = [
     ("fdimf", 0.0, |x, y| f64::from((x as f32 - y as f32).max(0.0))),
 ];
 
-/// `frexp`: the exponent of a fraction in 0.5..1.
+/// Returns the exponent of `frexp`, whose fraction is in 0.5..1.
 fn exponent(x: f64) -> i32 {
     if x == 0.0 { 0 } else { (x.abs().to_bits() >> 52) as i32 - 1022 }
 }
@@ -131,7 +131,7 @@ fn single_precision_within_the_guides_bounds() {
 
 type Fast = (&'static str, fn(f64, f64) -> f64, fn(f64, f64, f64) -> f64);
 
-/// A bound in units in the last place outside of 0.5..2, and an absolute one inside.
+/// Returns a bound in units in the last place outside 0.5..2, and an absolute bound inside.
 fn near_one(x: f64, exact: f64, inside: f64, units: f64) -> f64 {
     if (0.5..=2.0).contains(&x.abs()) { 2f64.powf(inside) } else { units * ulp(exact) }
 }
@@ -141,7 +141,7 @@ fn ulp(exact: f64) -> f64 {
     f64::from(nearest.next_up()) - f64::from(nearest)
 }
 
-/// Intrinsics in the order of `fast_functions`, and the largest error of each as an absolute number.
+/// The intrinsics in the order of `fast_functions`, with the largest absolute error of each.
 const FAST: [Fast; 12] = [
     ("__sinf", |x, _| x.sin(), |x, _, _| if x.abs() <= 3.15 { 2f64.powf(-21.41) } else { 1e-4 }),
     ("__cosf", |x, _| x.cos(), |x, _, _| if x.abs() <= 3.15 { 2f64.powf(-21.19) } else { 1e-4 }),
@@ -171,7 +171,7 @@ fn fast_intrinsics_within_the_guides_bounds() {
                 let exact = exact(x, y);
                 let is_near =
                     single_error(got, exact) == 0.0 || (f64::from(got) - exact).abs() <= bound(x, y, exact);
-                // A result without a normal number's precision may be flushed.
+                // A result too small for the precision of a normal number may be flushed to zero.
                 let is_tiny = exact.abs() < f64::from(f32::MIN_POSITIVE) && got.abs() <= f32::MIN_POSITIVE;
                 assert!(is_near || is_tiny, "{name} of {x:e} and {y:e}: {got:e}, not {exact:e}");
             }
@@ -179,7 +179,7 @@ fn fast_intrinsics_within_the_guides_bounds() {
     }
 }
 
-/// Functions in the order of `double_functions`.
+/// The functions in the order of `double_functions`.
 const DOUBLE: [Single; 24] = [
     ("sin", 2.0, |x, _| x.sin()),
     ("cos", 2.0, |x, _| x.cos()),
@@ -260,7 +260,7 @@ fn angles_far_beyond_a_circle() {
 }
 
 #[test]
-fn classes_and_comparisons_of_odd_numbers() {
+fn classes_and_comparisons_of_special_numbers() {
     let odd = [0.0, -0.0, 1.0, -1.0, 1e-40, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MAX];
     let a: Vec<f32> = (0..100).map(|i| odd[i / 10]).collect();
     let b: Vec<f64> = (0..100).map(|i| f64::from(odd[i % 10])).collect();
@@ -270,7 +270,7 @@ fn classes_and_comparisons_of_odd_numbers() {
         gpu.run("classes", 1, 128, arguments!(at_a, at_b, out, 100_i32));
         assert_each("classes", &gpu.read::<i32>(out), |i| {
             let (x, y) = (f64::from(a[i]), b[i]);
-            // Zeros of two signs are equal; then which of them the smaller is makes no difference.
+            // Zeros of different signs are equal, so it does not matter which one counts as the smaller.
             let is_smaller = a[i].min(y as f32) == a[i];
             let answers = [
                 x.is_nan(),
@@ -307,7 +307,8 @@ fn softmax_of_rows() {
             let exponents: Vec<f64> = row.iter().map(|x| f64::from(*x).exp()).collect();
             let sum: f64 = exponents.iter().sum();
             for (got, exponent) in got.iter().zip(exponents) {
-                // The difference from the largest is rounded, at most 40 in size; then expf, the sum, the division.
+                // The errors come from the difference from the largest element (at most 40), expf, the sum, and the
+                // division.
                 assert!((f64::from(*got) - exponent / sum).abs() <= 4e-6 * exponent / sum);
             }
         }
@@ -323,7 +324,7 @@ fn gelu() {
         gpu.run("gelu", 4, 128, arguments!(at_a, out, 500_i32));
         for (got, x) in gpu.read::<f32>(out).into_iter().zip(a.iter().map(|x| f64::from(*x))) {
             let exact = 0.5 * x * (1.0 + erf(x * 0.5f64.sqrt()));
-            // 1 + erf cancels on the left.
+            // On the left side, 1 + erf cancels.
             assert!((f64::from(got) - exact).abs() <= 4e-7 * x.abs(), "{x}: {got}, not {exact}");
         }
     }

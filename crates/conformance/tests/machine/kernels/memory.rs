@@ -1,4 +1,4 @@
-//! `memory.cu`
+//! Tests of `memory.cu`.
 
 use super::{assert_each, builds, words};
 use crate::arguments;
@@ -53,14 +53,14 @@ fn narrow_loads_extend_as_their_type_says() {
     }
 }
 
-/// A `Particle`: 16 bytes of position, mass, kind, flags, and nothing to align.
+/// Returns the bytes of a `Particle`: 16 bytes of position, then mass, kind, and flags, without padding.
 fn particle(position: [f32; 4], mass: f64, kind: i16, flags: [u8; 6]) -> Vec<u8> {
     [position.map(Plain::bytes).concat(), mass.bytes(), kind.bytes(), flags.to_vec()].concat()
 }
 
 #[test]
 fn structures_with_members_of_all_sizes() {
-    // length, scale, bytes, offset: with padding where C puts it.
+    // The fields are length, scale, bytes, and offset, with padding where C inserts it.
     let options = [
         3_i32.bytes(),
         vec![0; 4],
@@ -100,7 +100,7 @@ fn constant_memory_and_its_initial_values() {
         let mut gpu = Gpu::new(source);
         let out = gpu.unwritten(4 * N);
         gpu.run("constants", 3, 128, arguments!(out, N as i32));
-        // `weights` are zeros. 2.5 is no single times zero.
+        // The `weights` are zeros, so the scale of 2.5 has no effect.
         assert_each("constants", &gpu.read::<f32>(out), |i| [0.5 + (i % 5 + 1) as f32 + 3.0]);
     }
 }
@@ -115,7 +115,7 @@ fn globals_that_hold_addresses_of_globals() {
         let table = [[1, 2, 3], [4, 5, 6]];
         assert_each("globals", &gpu.read::<i32>(out), |i| {
             let first = table[i % 2][i % 3] + 7 + i32::from(b"virtual"[i % 7]);
-            // The cursor has moved from numbers[2], now 37, to numbers[3].
+            // The cursor has moved from numbers[2], which is now 37, to numbers[3].
             [first + 1000 * 40 + 100_000 * 37]
         });
     }
@@ -187,7 +187,7 @@ fn one_function_works_on_every_state_space() {
 }
 
 #[test]
-fn loads_and_stores_with_hints_about_caches() {
+fn loads_and_stores_with_cache_hints() {
     let a = Numbers(10).floats(4 * N);
     for source in BUILDS {
         let mut gpu = Gpu::new(source);

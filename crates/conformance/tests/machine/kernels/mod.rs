@@ -1,6 +1,7 @@
-//! The kernels of `tests/kernels`, as two NVRTC compiled them for two architectures, against plain Rust.
+//! The kernels of `tests/kernels`, compiled by two versions of NVRTC for two architectures, and compared with plain
+//! Rust.
 //!
-//! `cargo xtask kernels --tests` makes their PTX again.
+//! `cargo xtask kernels --tests` compiles them again.
 
 mod ampere;
 mod atomics;
@@ -11,7 +12,7 @@ mod math;
 mod memory;
 mod warps;
 
-/// The PTX of a source file, from each compiler for each architecture.
+/// Includes the PTX of a source file from each compiler for each architecture.
 macro_rules! builds {
     ($name:literal) => {
         [
@@ -24,7 +25,7 @@ macro_rules! builds {
 }
 use builds;
 
-/// Elements come in `count`s, one for each thread: compares each with what `expected` says for that thread.
+/// Compares the elements of each thread with `expected`. Each thread has `N` consecutive elements.
 #[track_caller]
 fn assert_each<T: PartialEq + std::fmt::Debug, const N: usize>(
     kernel: &str,
@@ -38,7 +39,7 @@ fn assert_each<T: PartialEq + std::fmt::Debug, const N: usize>(
     }
 }
 
-/// Integers of all sizes, with the edges of their type among them.
+/// Returns integers of all sizes, including the limits of their type.
 fn words(seed: u64, count: usize) -> Vec<u32> {
     let edges = [0, 1, u32::MAX, 1 << 31, u32::MAX >> 1, 0x8000_8000, 0x7f80_7f80, 0x00ff_00ff, 31, 32];
     let mut numbers = crate::gpu::Numbers(seed);

@@ -1,4 +1,4 @@
-//! `warps.cu`
+//! Tests of `warps.cu`.
 
 use super::{assert_each, builds};
 use crate::arguments;
@@ -6,18 +6,18 @@ use crate::gpu::{Gpu, Numbers};
 
 const BUILDS: [&str; 4] = builds!("warps");
 
-/// Numbers from 0 to 99.
+/// Returns numbers from 0 to 99.
 fn small(seed: u64, count: usize) -> Vec<i32> {
     let mut numbers = Numbers(seed);
     (0..count).map(|_| (numbers.next() % 100) as i32).collect()
 }
 
-/// The numbers of a thread's warp, and the thread's lane.
+/// Returns the numbers of a thread's warp, and the thread's lane.
 fn warp_of(a: &[i32], thread: usize) -> (&[i32], usize) {
     (&a[thread / 32 * 32..][..32], thread % 32)
 }
 
-/// The lanes of a warp for which a question is answered with yes.
+/// Returns the lanes of a warp whose numbers satisfy the predicate.
 fn ballot(warp: &[i32], question: impl Fn(i32) -> bool) -> u32 {
     warp.iter().enumerate().fold(0, |mask, (lane, &x)| mask | u32::from(question(x)) << lane)
 }

@@ -1,4 +1,4 @@
-//! How processes find the root and join: addresses, interfaces, and what can be wrong with a process that joins.
+//! How processes find the root and join: addresses, interfaces, and problems with a process that joins.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anyhow::ensure;
 use super::{LONG, SHORT, all_report, all_right, free_port, plan, reported};
 use crate::rank_processes::{Plan, share_ids, spawn};
 
-/// With `NCCL_COMM_ID` every process has the same id, whichever comes first.
+/// With `NCCL_COMM_ID`, every process has the same id, and the processes may start in any order.
 pub(super) fn an_address_for_all() -> anyhow::Result<()> {
     let address = format!("127.0.0.1:{}", free_port()?);
     all_right(&Plan { env: &[("NCCL_COMM_ID", &address)], ..plan("sums", &[1, 2]) })
@@ -21,7 +21,7 @@ pub(super) fn an_interface_by_name() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The processes of a node share its GPUs, as far as they see them.
+/// The processes of a node share the GPUs that they can see.
 pub(super) fn a_gpu_for_each_process() -> anyhow::Result<()> {
     let one = |gpu: &'static str| [("CUDA_VISIBLE_DEVICES", gpu)];
     let words =
@@ -76,7 +76,7 @@ pub(super) fn killed_before_all_join() -> anyhow::Result<()> {
 }
 
 pub(super) fn a_rank_that_never_joins() -> anyhow::Result<()> {
-    // The root's timeout decides, for the other process too.
+    // The root's timeout also applies to the other process.
     let mut processes = [spawn("joins 0 1 3 0", &SHORT)?, spawn("joins 2 1 3 0", &LONG)?];
     share_ids(&mut processes)?;
     for process in processes {

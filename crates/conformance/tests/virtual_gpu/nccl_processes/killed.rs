@@ -20,7 +20,7 @@ pub(super) fn killed(program: &str, words: &str) -> anyhow::Result<()> {
 
 pub(super) fn root_is_killed() -> anyhow::Result<()> {
     let mut processes = start(&Plan { env: &LONG, ..plan("waits_for_the_root", &[1, 1, 1]) })?;
-    // What the other processes send each other goes through the root.
+    // Messages between the other processes go through the root.
     kill_and_check(&mut processes, 0, &["gone: process"])
 }
 
@@ -28,7 +28,7 @@ fn kill_and_check(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in &*processes {
         process.line("ready")?;
     }
-    // The others are, or will be, in the call that waits.
+    // The others are in the call that waits, or will be soon.
     std::thread::sleep(Duration::from_millis(50));
     let mut victim = processes.remove(which);
     victim.child.kill()?;
@@ -36,13 +36,13 @@ fn kill_and_check(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in processes {
         reported("a survivor", process.said()?, words)?;
     }
-    // It takes milliseconds, where nothing else runs.
+    // On an idle machine, this takes milliseconds.
     ensure!(since.elapsed() < Duration::from_secs(30), "an error after {:?}", since.elapsed());
     victim.child.wait()?;
     Ok(())
 }
 
-/// Prints that this rank is ready. The rank that is killed sleeps from here on.
+/// Prints that this rank is ready. If this is the rank that will be killed, it sleeps from here on.
 fn ready(me: &TestRank, sleeper: usize) {
     println!("ready");
     if me.rank == sleeper {
@@ -68,7 +68,8 @@ fn waits_for(me: &TestRank, sleeper: usize) -> Said {
     remote_error(me, &buffer).map_or(Err(text), Err)
 }
 
-/// Describes how the communicator does not report a remote error. None where it does, now and at its next call.
+/// Describes how the communicator fails to report a remote error. Returns `None` if it reports one, both now and at its
+/// next call.
 fn remote_error(me: &TestRank, buffer: &CudaSlice<f32>) -> Option<String> {
     let code = async_error(me.own.comm);
     if code != ncclResult_t::ncclRemoteError {
@@ -138,7 +139,7 @@ pub(super) fn root_returns(me: &TestRank) -> Said {
     me.wait()
 }
 
-/// The others get an error at once where they still need rank 0, though their messages go through its process.
+/// The others get an error immediately if they still need rank 0, even though their messages go through its process.
 pub(super) fn root_returns_early() -> anyhow::Result<()> {
     let mut said = run(&Plan { wrong: true, ..plan("root_returns", &[1, 1, 1]) })?.into_iter();
     ensure!(said.next().is_some_and(|said| said.is_ok()), "rank 0 returned early, with an error");

@@ -8,12 +8,12 @@ use crate::nccl::last_error;
 use crate::raw::{Answer, Function, Rank, address, answer, config, floats};
 use crate::twins::{Said, TestRank, said, split};
 
-/// Begins to make the second id's communicator of `n` ranks; [`poll`] waits until it exists.
+/// Begins to make the second id's communicator of `n` ranks; [`poll`] waits until it is ready.
 pub(super) fn init_without_waiting(me: &TestRank, n: usize) -> ncclComm_t {
     let mut config = config();
     config.blocking = 0;
     let mut comm: ncclComm_t = std::ptr::null_mut();
-    // SAFETY: both pointers are to live values.
+    // SAFETY: both pointers point to live values.
     let code =
         unsafe { sys::ncclCommInitRankConfig(&mut comm, n as i32, me.ids[1], me.rank as i32, &mut config) };
     assert_eq!(code, ncclResult_t::ncclInProgress);

@@ -1,4 +1,4 @@
-//! Right programs: every function of NCCL has its values, in any mix of processes and threads.
+//! Right programs: every function of NCCL computes the right values, in any mix of processes and threads.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::sys::{self, ncclComm_t};
@@ -15,7 +15,7 @@ pub(super) fn any_mix() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sums of what differs by rank and place, several times over.
+/// Sums values that differ by rank and position, several times.
 pub(super) fn sums(me: &TestRank) -> Said {
     let TestRank { rank, n, .. } = *me;
     for len in [1usize, 1000, 70_001] {
@@ -41,21 +41,21 @@ pub(super) fn every_function() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Elements of each part.
+/// The number of elements of each part.
 pub(super) const LEN: usize = 5;
 
-/// What `rank` gives in its `part`.
+/// Returns the values that `rank` contributes in `part`.
 pub(super) fn given(rank: usize, part: usize) -> Vec<f32> {
     (0..LEN).map(|i| (100 * rank + 10 * part + i) as f32).collect()
 }
 
-/// Every function of NCCL, on data that says where it came from.
+/// Calls every function of NCCL, on data that shows where it came from.
 pub(super) fn functions(me: &TestRank) -> Said {
     let TestRank { rank, n, .. } = *me;
     let own = &me.own;
     collectives(own, rank, n)?;
 
-    // Around the ring, and to everyone at once.
+    // Send around the ring, and to all ranks at once.
     let from = upload(own, &given(rank, 0))?;
     let all = driver(own.stream.alloc_zeros::<f32>(LEN * n))?;
     said(in_group(|| {
@@ -73,9 +73,9 @@ pub(super) fn functions(me: &TestRank) -> Said {
         expect("a ring", own, &to, given(last, round))?;
     }
 
-    // Even and odd ranks, the last ones first.
+    // Split into even and odd ranks, in reverse order.
     let mut child: ncclComm_t = std::ptr::null_mut();
-    // SAFETY: the communicator is alive, and the child can be written.
+    // SAFETY: the communicator is alive, and the child is writable.
     said(answer(unsafe {
         sys::ncclCommSplit(own.comm, (rank % 2) as i32, -(rank as i32), &mut child, std::ptr::null_mut())
     }))?;
@@ -90,16 +90,16 @@ pub(super) fn functions(me: &TestRank) -> Said {
     said(child.call(Function::AllGather, address(&from), address(&gathered), floats(LEN)))?;
     expect("a half", own, &gathered, siblings.iter().flat_map(|&rank| given(rank, 1)).collect())?;
 
-    // The second id's communicator goes through another connection.
+    // The second id's communicator uses another connection.
     let second = me.second();
     collectives(&second, rank, n)?;
     // SAFETY: the communicators are alive.
     said(answer(unsafe { sys::ncclCommFinalize(second.comm) }))?;
-    // SAFETY: as before.
+    // SAFETY: as above.
     said(answer(unsafe { sys::ncclCommFinalize(own.comm) }))
 }
 
-/// One process has rank 0, and one thread of the other has ranks 1 and 2, in groups.
+/// One process has rank 0, and one thread of another process has ranks 1 and 2, in groups.
 pub(super) fn grouped(me: &TestRank) -> Said {
     let ranks: &[usize] = if me.rank == 0 { &[0] } else { &[1, 2] };
     let streams: Vec<_> =
@@ -108,7 +108,7 @@ pub(super) fn grouped(me: &TestRank) -> Said {
     said(in_group(|| {
         for ((comm, &rank), stream) in comms.iter_mut().zip(ranks).zip(&streams) {
             stream.context().bind_to_thread().unwrap();
-            // SAFETY: the communicator can be written until the group ends.
+            // SAFETY: the communicator is writable until the group ends.
             said(answer(unsafe { sys::ncclCommInitRank(comm, 3, me.ids[1], rank as i32) })).unwrap();
         }
     }))?;

@@ -1,4 +1,4 @@
-//! Collectives and messages, and other streams.
+//! Collectives and messages that race with other streams.
 
 use super::*;
 
@@ -31,7 +31,7 @@ pairs! {
         bench.end()
     }
 
-    /// Recorded inside the group, the event stands before the collective.
+    /// An event that is recorded inside the group comes before the collective.
     the_event_is_recorded_inside_the_group |bench, wrong| {
         let [near, far] = bench.comms();
         let (mut x, mut y) = (buffer(&bench.one), buffer(&bench.far));
@@ -61,7 +61,7 @@ pairs! {
         bench.end()
     }
 
-    /// An all-gather writes the parts of all ranks, the own one too.
+    /// An all-gather writes the parts of all ranks, including the rank's own.
     a_part_of_what_is_gathered |bench, wrong| {
         let [near, far] = bench.comms();
         let (x, y) = (buffer(&bench.one), buffer(&bench.far));
@@ -122,7 +122,7 @@ pairs! {
         bench.end()
     }
 
-    /// Each communicator has its stream, and nothing orders the two.
+    /// Each communicator has its own stream, and nothing orders the two streams.
     two_communicators_on_one_buffer |bench, wrong| {
         let [near, far] = bench.comms();
         let second = Comm::from_devices(vec![bench.one.clone(), bench.far.clone()]).unwrap();
@@ -141,7 +141,7 @@ pairs! {
         bench.end()
     }
 
-    /// After the collective the ranks' streams go their own ways again.
+    /// After the collective, the ranks' streams are independent again.
     a_rank_s_stream_is_no_other_rank_s |bench, wrong| {
         let [near, far] = bench.comms();
         let (mut x, mut y) = (buffer(&bench.one), buffer(&bench.far));

@@ -1,4 +1,4 @@
-//! Other GPUs, graphs, managed and pinned memory, and memory that is given back or handed over.
+//! Other GPUs, graphs, managed and pinned memory, and memory that is freed or passed to another thread.
 
 use super::*;
 
@@ -9,13 +9,13 @@ pairs! {
         if !wrong {
             bench.one.wait(&bench.two.record_event(None)?)?;
         }
-        // In the stream that it was made in.
+        // This frees the buffer on the stream that allocated it.
         drop(x);
         bench.end()
     }
 
     a_buffer_is_used_before_it_is_allocated |bench, wrong| {
-        // SAFETY: it is written before it is read.
+        // SAFETY: the buffer is written before it is read.
         let mut x = unsafe { bench.one.alloc::<f32>(1024) }?;
         bench.one.memset_zeros(&mut x)?;
         if !wrong {
@@ -26,7 +26,7 @@ pairs! {
         bench.end()
     }
 
-    /// cudarc's copy waits for the slice's own stream, even where tracking is off, and not for another that wrote it.
+    /// Even without tracking, cudarc's copy waits for the slice's own stream, but not for another stream that wrote it.
     the_other_gpu_does_not_wait |bench, wrong| {
         let (mut x, mut y) = (buffer(&bench.one), buffer(&bench.far));
         bench.kernels.scale(&bench.two, &mut x, 2.0)?;
@@ -94,7 +94,7 @@ pairs! {
 
     pinned_memory_is_filled_in_stream_order |bench, wrong| {
         let (mut x, mut y) = (buffer(&bench.one), buffer(&bench.one));
-        // SAFETY: it is written before it is read.
+        // SAFETY: the memory is written before it is read.
         let mut pinned = unsafe { bench.one.context().alloc_pinned::<f32>(1024) }?;
         bench.kernels.scale(&bench.one, &mut x, 2.0)?;
         if !wrong {
@@ -105,7 +105,7 @@ pairs! {
         bench.end()
     }
 
-    /// A page that a copy fills is closed to the host until a thread has waited for the copy.
+    /// The host can't access a page that a copy fills until a thread has waited for the copy.
     the_host_reads_before_the_copy_is_done |bench, wrong| {
         let x = buffer(&bench.one);
         let pinned = pinned()?;
@@ -116,11 +116,11 @@ pairs! {
         }
         assert_eq!(pinned.iter().sum::<f32>(), 1024.0);
         bench.end()?;
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses the memory anymore.
         Ok(unsafe { result::free_host(pinned.as_mut_ptr().cast()) }?)
     }
 
-    /// One that a copy reads may be read, and not written.
+    /// The host may read a page that a copy reads, but not write it.
     the_host_writes_what_a_copy_reads |bench, wrong| {
         let x = buffer(&bench.one);
         let pinned = pinned()?;
@@ -133,11 +133,11 @@ pairs! {
         }
         pinned.fill(2.0);
         bench.end()?;
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses the memory anymore.
         Ok(unsafe { result::free_host(pinned.as_mut_ptr().cast()) }?)
     }
 
-    /// The threads share nothing that the driver could see but what was waited for.
+    /// Apart from waits, the driver sees nothing that orders the two threads.
     a_buffer_is_handed_over_too_early |bench, wrong| {
         let mut x = buffer(&bench.one);
         let (send, receive) = channel::<CudaSlice<f32>>();
@@ -156,12 +156,12 @@ pairs! {
         bench.end()
     }
 
-    /// cudarc's tracking makes programs wait; where it is off, nothing does.
+    /// cudarc's tracking makes programs wait; without it, nothing does.
     event_tracking_is_off |_bench, wrong| {
         let context = CudaContext::new(2)?;
         let (one, two) = (context.new_stream()?, context.new_stream()?);
         if wrong {
-            // SAFETY: that is what is tried.
+            // SAFETY: the check is about this.
             unsafe { context.disable_event_tracking() };
         }
         let mut x = one.alloc_zeros::<u8>(4096)?;
@@ -171,7 +171,8 @@ pairs! {
         Ok(two.synchronize()?)
     }
 
-    /// cudarc keeps one event for the reads of a slice: of two streams that read it, a later write waits for the second.
+    /// cudarc keeps one event for the reads of a slice: if two streams read it, a later write waits only for the
+    /// second.
     event_tracking_forgets_a_read_before_the_last |_bench, wrong| {
         let context = CudaContext::new(2)?;
         let (one, two) = (context.new_stream()?, context.new_stream()?);

@@ -1,9 +1,10 @@
-//! Programs that come as pairs: in the wrong one a call is missing, is made too early or for the wrong stream, or a buffer is used
-//! twice. The wrong one earns the report that is kept in `reports/`, the right one none.
+//! Programs that come in pairs: in the wrong one, a call is missing, comes too early, or is on the wrong stream, or a
+//! buffer is used twice. The wrong program causes the report that is stored in `reports/`, and the right one causes
+//! none.
 //!
-//! Event tracking is off in all but the last ones: cudarc would add the missing call.
+//! Event tracking is off in all but the last programs, because cudarc would add the missing call.
 
-/// A list of checks, and the programs.
+/// Defines the programs, and a list of checks for them.
 macro_rules! pairs {
     ($($(#[doc = $doc:literal])* $name:ident |$bench:ident, $wrong:ident| $body:block)*) => {
         pub(super) fn checks() -> Vec<lab::Check> {
@@ -35,8 +36,8 @@ use crate::device::untracked;
 use crate::golden::is_kept;
 use crate::text;
 
-/// What the programs work with: two streams of GPU 0 and one of GPU 1, none of which waits for the others or for the default
-/// stream.
+/// The objects that the programs use: two streams of GPU 0 and one of GPU 1, none of which waits for the others or for
+/// the default stream.
 struct Bench {
     one: Arc<CudaStream>,
     two: Arc<CudaStream>,
@@ -54,20 +55,20 @@ impl Bench {
         Ok(bench)
     }
 
-    /// A stream that waits for the default stream, and that one for it.
+    /// Creates a stream that waits for the default stream, and for which the default stream waits.
     fn blocking_stream(&self) -> anyhow::Result<sys::CUstream> {
         self.one.context().bind_to_thread()?;
         Ok(result::stream::create(result::stream::StreamKind::Default)?)
     }
 
-    /// A communicator of GPU 0 and GPU 1, on `two` and `far`.
+    /// Creates a communicator of GPU 0 and GPU 1, on `two` and `far`.
     fn comms(&self) -> [Comm; 2] {
         let comms = Comm::from_devices(vec![self.two.clone(), self.far.clone()]).expect("communicators");
         let Ok(comms) = comms.try_into() else { panic!("not two communicators") };
         comms
     }
 
-    /// Waits for everything; what any of it says.
+    /// Waits for everything, and returns the first error.
     fn end(&self) -> anyhow::Result<()> {
         let ended = [&self.one, &self.two, &self.far].map(|stream| stream.synchronize());
         self.one.context().synchronize()?;
@@ -75,7 +76,7 @@ impl Bench {
     }
 }
 
-/// A buffer of 1024 floats that were written, and waited for.
+/// Returns a buffer of 1024 floats, after waiting for it to be written.
 fn buffer(stream: &Arc<CudaStream>) -> CudaSlice<f32> {
     let buffer = stream.clone_htod(&vec![1.0; 1024]).expect("a buffer");
     stream.synchronize().expect("it was written");
@@ -86,9 +87,9 @@ fn address(buffer: &CudaSlice<f32>) -> sys::CUdeviceptr {
     buffer.device_ptr(buffer.stream()).0
 }
 
-/// Pinned memory for 1024 floats.
+/// Allocates pinned memory for 1024 floats.
 fn pinned() -> anyhow::Result<&'static mut [f32]> {
-    // SAFETY: the memory is made for as many, is zeroed, and any bits are a float.
+    // SAFETY: the memory has space for this many floats and is zeroed, and any bits are a valid float.
     Ok(unsafe { std::slice::from_raw_parts_mut(result::malloc_host(4096, 0)?.cast(), 1024) })
 }
 

@@ -77,7 +77,7 @@ pairs! {
         bench.end()
     }
 
-    /// A wait is for the last record before it.
+    /// A wait refers to the last record before it.
     an_event_that_is_not_recorded_again |bench, wrong| {
         let mut x = buffer(&bench.one);
         let event = bench.one.record_event(None)?;
@@ -90,7 +90,7 @@ pairs! {
         bench.end()
     }
 
-    /// A wait that was enqueued stays for the record that it saw.
+    /// An enqueued wait still refers to the record that it saw.
     an_event_recorded_again_after_the_wait |bench, wrong| {
         let mut x = buffer(&bench.one);
         let event = bench.one.record_event(None)?;
@@ -135,7 +135,7 @@ pairs! {
         bench.end()
     }
 
-    /// A query that says "done" is as good as a wait; one that is asked once may say "not yet".
+    /// A query that reports completion is as good as a wait, but a single query may report that the work is not done.
     the_answer_of_a_query_is_ignored |bench, wrong| {
         let mut x = buffer(&bench.one);
         bench.kernels.scale(&bench.one, &mut x, 2.0)?;
@@ -190,7 +190,7 @@ pairs! {
         bench.end()
     }
 
-    /// Two iterations share a buffer: the second one's data arrives while the first one computes.
+    /// Two iterations share a buffer: the data of the second arrives while the first one computes.
     one_buffer_for_two_iterations |bench, wrong| {
         let mut buffers = [buffer(&bench.one), buffer(&bench.one)];
         for iteration in 0..2 {
@@ -202,7 +202,7 @@ pairs! {
         bench.end()
     }
 
-    /// The legacy default stream waits for streams that are not `NON_BLOCKING`, and only for those.
+    /// The legacy default stream waits only for streams that are not `NON_BLOCKING`.
     the_default_stream_beside_a_non_blocking_one |bench, wrong| {
         let mut x = buffer(&bench.one);
         let default = bench.one.context().default_stream();
@@ -232,7 +232,7 @@ pairs! {
         bench.end()
     }
 
-    /// A thread's own default stream waits for the legacy one, and not for other threads'.
+    /// A thread's own default stream waits for the legacy default stream, but not for those of other threads.
     the_default_streams_of_two_threads |bench, wrong| {
         let mut x = buffer(&bench.one);
         let context = bench.one.context();
@@ -253,7 +253,7 @@ pairs! {
         bench.end()
     }
 
-    /// `cuMemcpyDtoD` returns before it is done.
+    /// `cuMemcpyDtoD` returns before the copy is done.
     a_blocking_copy_that_does_not_block |bench, wrong| {
         let (x, mut y) = (buffer(&bench.one), buffer(&bench.one));
         // SAFETY: both buffers are alive.
@@ -265,7 +265,7 @@ pairs! {
         bench.end()
     }
 
-    /// So does `cuMemsetD8`.
+    /// `cuMemsetD8` also returns before it is done.
     a_blocking_set_that_does_not_block |bench, wrong| {
         let mut x = buffer(&bench.one);
         // SAFETY: the buffer is alive.
