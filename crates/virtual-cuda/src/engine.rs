@@ -50,7 +50,7 @@ pub(crate) fn start() -> CudaResult<()> {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
         let config = Config::from_env().map_err(bad)?;
         if config.gpus == 0 {
-            let message = "CUDA_VISIBLE_DEVICES leaves no GPU to be seen";
+            let message = "CUDA_VISIBLE_DEVICES hides every GPU";
             return Err(Error::new(CudaStatus::NoDevice, message));
         }
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
