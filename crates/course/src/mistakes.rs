@@ -4,7 +4,7 @@
 //! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
 //! unified diff follows, so `git apply` accepts the file too:
 //! ```text
-//! mistake: all GPUs are refused, because `<` stands where `<=` should
+//! mistake: all GPUs are refused, because of `<` instead of `<=`
 //! fails: devices::all_gpus_can_be_opened
 //! says: GPUs were asked for
 //! --- a/solutions/01_init/src/devices.rs
